@@ -1,9 +1,11 @@
-"""Opening a data set of boxes, and the one table between the annotations' category ids and the classes 1..K.
+"""A data set of boxes, opened; the one table between the annotations' category ids and the classes 1..K; masks as run lengths.
 
 Letters: N images of one split, M objects   K classes, 1..K (0 is the background everywhere inside)
     P polygon coordinates   Q polygons   R runs of run-length encoded masks
 Class k is the k-th category by ascending id: ids may have holes, begin anywhere, and be in any order in the file.
 All arrays are memory-mapped; no Python object exists for an image or an object (see store/index.py).
+For masks, polygons are rasterised as COCO's tools do it, at the photo's own size, and the polygons of one object are merged; run
+lengths stay as they are. hotcoco does it, to the same strings as pycocotools (tests/oracle/test_mask_pycocotools.py).
 """
 
 from __future__ import annotations
@@ -88,15 +90,7 @@ class BoxSplit:
     def objects(self, i: int) -> ImageObjects:
         """The objects of image i, crowd regions and unusable ones among them."""
         first, last = int(self.object_starts[i]), int(self.object_starts[i + 1])
-        return ImageObjects(
-            first,
-            self.boxes[first:last],
-            self.classes[first:last],
-            self.crowd[first:last],
-            self.areas[first:last],
-            self.annotation_ids[first:last],
-            self.usable[first:last],
-        )
+        return ImageObjects(first, **{name: getattr(self, name)[first:last] for name in OBJECT_ARRAYS})
 
     def polygons(self, row: int) -> list[np.ndarray]:
         """The polygons of one object (row of the split), each (points, 2) float64 x, y in pixels; [] for none."""
@@ -108,17 +102,9 @@ class BoxSplit:
         return self.rle_counts[self.object_rles[row] : self.object_rles[row + 1]]
 
     def truth_arrays(self) -> dict[str, np.ndarray]:
-        """What a scorer compares with, under the names of tasks/metrics/coco.py's GroundTruth (less num_classes)."""
-        return {
-            "image_ids": self.image_ids,
-            "heights": self.heights,
-            "widths": self.widths,
-            "starts": self.object_starts,
-            "boxes": self.boxes,
-            "classes": self.classes,
-            "crowd": self.crowd,
-            "areas": self.areas,
-        }
+        """The ground truth, under the names of tasks/metrics/coco.py's GroundTruth (less num_classes)."""
+        names = ("image_ids", "heights", "widths", "boxes", "classes", "crowd", "areas")
+        return {"starts": self.object_starts, **{name: getattr(self, name) for name in names}}
 
 
 def open_boxes(manifest: Manifest, split: str, exif: Exif = "ignore") -> BoxSplit:
@@ -126,7 +112,7 @@ def open_boxes(manifest: Manifest, split: str, exif: Exif = "ignore") -> BoxSpli
 
     exif  whether photos, and so their sizes, are as they are shown or as they are stored
     Raises DataError where the data set is of another kind, has no such split, an array is missing, torn or of another
-    shape, or the annotations' sizes say that they were made with the other setting of `exif`.
+    shape, or the annotations' sizes fit the other setting of `exif`.
     """
     if manifest.kind != "boxes" or manifest.category_ids is None:
         raise DataError(
@@ -135,7 +121,13 @@ def open_boxes(manifest: Manifest, split: str, exif: Exif = "ignore") -> BoxSpli
         )
     counts = manifest.splits[split].boxes if split in manifest.splits else None
     if counts is not None and counts.exif not in ("", exif):
-        raise DataError(_why_other_frame(manifest, split, exif))
+        rotated = manifest.splits[split].rotated
+        photos = "1 photo carries" if rotated == 1 else f"{rotated:,} photos carry"
+        fit, taken, other = ("shown", "stored", "apply") if exif == "ignore" else ("stored", "shown", "ignore")
+        raise DataError(
+            f"{manifest.called}: {photos} an EXIF rotation in {split}, and the annotations fit the photos as they are {fit}, "
+            f"while this recipe takes them as they are {taken}: boxes would lie wrong. Train with  --input.exif {other}"
+        )
     index = box_index(manifest, split, exif)
     arrays = {name: index.extra.get(name) for name in BOX_ARRAYS}
     lacking = [name for name, array in arrays.items() if array is None or array.dtype != BOX_ARRAYS[name]]
@@ -160,7 +152,7 @@ def open_boxes(manifest: Manifest, split: str, exif: Exif = "ignore") -> BoxSpli
 
 
 def box_index(manifest: Manifest, split: str, exif: Exif) -> Index:
-    """The index of a split of boxes, its sizes and boxes in pixels of the frame that `exif` says.
+    """The index of a split of boxes, its sizes and boxes in pixels of the frame of `exif`.
 
     Pixels are as annotated, and so stay what they are; only YOLO's fractions became pixels of the stored photos.
     Raises DataError as `open_split` and `Index.as_shown` do.
@@ -174,24 +166,9 @@ def box_index(manifest: Manifest, split: str, exif: Exif) -> Index:
     scale = np.stack([index.widths / stored.widths, index.heights / stored.heights], axis=1)  # (N, 2)
     objects = np.repeat(scale, np.diff(index.extra["object_starts"]), axis=0)  # (M, 2)
     points = np.repeat(objects, np.diff(index.extra["polygon_starts"][index.extra["object_polygons"]]) // 2, axis=0)
-    return replace(
-        index,
-        extra={
-            **index.extra,
-            "boxes": index.extra["boxes"] * np.tile(objects, 2),
-            "polygon_points": index.extra["polygon_points"] * points.reshape(-1),
-        },
-    )
-
-
-def _why_other_frame(manifest: Manifest, split: str, exif: Exif) -> str:
-    rotated = manifest.splits[split].rotated
-    photos = "1 photo carries" if rotated == 1 else f"{rotated:,} photos carry"
-    fit, taken, other = ("shown", "stored", "apply") if exif == "ignore" else ("stored", "shown", "ignore")
-    return (
-        f"{manifest.called}: {photos} an EXIF rotation in {split}, and the annotations fit the photos as they are {fit}, "
-        f"while this recipe takes them as they are {taken}: boxes would lie wrong. Train with  --input.exif {other}"
-    )
+    boxes = index.extra["boxes"] * np.tile(objects, 2)
+    polygon_points = index.extra["polygon_points"] * points.reshape(-1)
+    return replace(index, extra={**index.extra, "boxes": boxes, "polygon_points": polygon_points})
 
 
 def class_table(names: Mapping[int, str]) -> tuple[np.ndarray, tuple[str, ...]]:
@@ -243,15 +220,12 @@ def truth_masks(split: BoxSplit, numbers: np.ndarray) -> ObjectMasks:
         with_runs = np.flatnonzero(runs[chunk] & ~polygons[chunk])
         counts = [split.rle(int(row)) for row in rows[chunk][with_runs]]
         starts = np.cumsum([0, *map(len, counts)])
-        strings = dict(
-            zip(with_runs.tolist(), compress(np.concatenate([np.zeros(0, np.int64), *counts]).astype(np.int64), starts))
-        )
+        flat = np.concatenate([np.zeros(0, np.int64), *counts]).astype(np.int64)
+        strings = dict(zip(with_runs.tolist(), compress(flat, starts)))
+        of_chunk = enumerate(zip(rows[chunk], image_of[chunk]))
         parts.append(
             RunLengths.of(
-                [
-                    strings.get(place) or _rasterised(split, int(row), int(image))
-                    for place, (row, image) in enumerate(zip(rows[chunk], image_of[chunk]))
-                ]
+                [strings.get(at) or _rasterised(split, int(row), int(image)) for at, (row, image) in of_chunk]
             )
         )
         known.append(polygons[chunk] | runs[chunk])

@@ -1,12 +1,12 @@
 """Encoded photos kept in memory once they have been read, shared by all ranks of a node.
 
-What a rank reads changes with every epoch, so ranks that kept photos each for itself would find one in as many as there are
-ranks. The kernel's page cache is shared by them, and does the same for files on a local disk; this is for what it does not keep:
-object stores, and network mounts that ask the server again at every open.
+A rank reads other photos in every epoch, so of N ranks that kept photos each for itself, one would have only one in N. The kernel's
+page cache is shared by them, and does the same for files on a local disk; this is for object stores, and for network mounts that
+ask the server again at every open.
 
 A Shelf is one file in memory without a name (memfd): a place for each photo, then room for their bytes. Each rank writes into its
 own part of the room alone and reads all of it, so nothing is locked between processes: a photo's place is written after its bytes.
-Nothing is ever thrown out: where every epoch comes in another order, no photo is wanted sooner than another.
+Nothing is ever dropped: where every epoch comes in another order, no photo is wanted sooner than another.
 
 Letters: N photos of all splits together
 """
@@ -21,7 +21,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from paceline.store.records import Records
+from paceline.store.records import OtherRecords, Records
 
 
 class Shelf:
@@ -44,7 +44,7 @@ class Shelf:
         self.reads, self.hits = 0, 0  # of this rank
 
     def get(self, photo: int, length: int) -> bytes | None:
-        """A photo's bytes, where they are kept."""
+        """A photo's bytes, or None."""
         start = int(self._starts[photo])
         with self._lock:
             self.reads += 1
@@ -67,40 +67,25 @@ class Shelf:
         return int(np.count_nonzero(self._starts))
 
 
-class CachedRecords(Records):
-    """Records whose bytes are looked for on a shelf first.
+class CachedRecords(OtherRecords):
+    """Records whose bytes are read from a shelf where they are on it.
 
     first  the place of record 0 there
     """
 
     def __init__(self, records: Records, shelf: Shelf, first: int) -> None:
-        super().__init__(records.places)
-        self._records, self._shelf, self._first = records, shelf, first
-        self.at_once = records.at_once
-
-    def name(self, i: int) -> str:
-        """As the records have it."""
-        return self._records.name(i)
-
-    def relative_name(self, i: int) -> bytes:
-        """As the records have it."""
-        return self._records.relative_name(i)
+        super().__init__(records)
+        self._shelf, self._first = shelf, first
 
     def kept_on_disk(self, budget: int) -> Records:
-        """Of what memory did not have."""
         self._records = self._records.kept_on_disk(budget)
         return self
 
     def unchecked(self) -> Records:
-        """Of what memory did not have."""
         return CachedRecords(self._records.unchecked(), self._shelf, self._first)
 
-    def read(self, i: int) -> bytes:
-        """From memory, or from the records, and then kept."""
-        return self.read_many([i])[0]
-
     def read_many(self, numbers: Sequence[int]) -> list[bytes]:
-        """Those that are not in memory are asked for together."""
+        """From memory; those that are not there are read together, and then kept."""
         lengths = self.places.lengths
         found = {i: self._shelf.get(self._first + i, int(lengths[i])) for i in numbers}
         if missing := [i for i, data in found.items() if data is None]:
@@ -117,7 +102,7 @@ def bytes_of(photos: int, room: int) -> int:
 
 
 def new_file(size: int) -> tuple[int, str]:
-    """A file in memory, of zeros that take no memory until they are written; -> its descriptor, and a name that tells it from others.
+    """A file in memory, of zeros that take no memory until they are written; -> its descriptor, and a unique name.
 
     Raises OSError. On systems without such files: (-1, "").
     """

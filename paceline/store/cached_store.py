@@ -1,17 +1,17 @@
-"""What was read of a remote store, kept on a local disk within a budget.
+"""Ranges that were read of a remote store, kept on a local disk within a budget.
 
-The very ranges that were asked for are kept, at their own offsets in one sparse file an object: a photo is fetched once and nothing
+The very ranges that were read are kept, at their own offsets in one sparse file an object: a photo is fetched once and nothing
 beside it. Blocks would be fetched for one photo each, since a random order has no neighbours: counted for photos of 20 to 200 KB in
 shards of a thousand and a budget of half of them, an epoch fetches 0.5 times the data by ranges, 5 times by blocks of 1 MiB and
 hundreds of times by objects. With room for everything all are alike. Beside the bytes lies a table of slots: which ranges are
 there, with the CRC of each.
 
-- Never stale: a file's place follows from its URL, size and tag (or time), which are asked for once in each process.
+- Never stale: a file's place follows from its URL, size and tag (or time), which each process requests once.
 - Killed at any time: a range counts when its slot is written, after its bytes; what a crash of the machine tore fails its CRC
   and is fetched again.
 - Any number of processes at once: all write the same bytes to the same place, and each slot with one write.
 - The budget is counted in one file, under a lock. When it is spent, objects that nobody used for an hour go, longest unused first;
-  then nothing more is kept. Driving out what was used least recently fetches 0.85 times the data an epoch instead of 0.5.
+  then nothing more is kept. Dropping what was used least recently fetches 0.85 times the data an epoch instead of 0.5.
 """
 
 from __future__ import annotations
@@ -71,16 +71,14 @@ class CachedStore(Store):
         self._noted: dict[bytes, float] = {}
 
     def status(self, name: bytes) -> Status:
-        """As the store says now."""
         return self._store.status(name)
 
     def read(self, wanted: Range) -> bytes:
-        """From the disk, else from the store."""
         return self.read_many([wanted])[0]
 
     def read_many(self, wanted: Sequence[Range]) -> list[bytes]:
         """From the disk; those that are not there all at once from the store."""
-        self._look_at({one.name for one in wanted} - self._seen.keys())
+        self._request_statuses({one.name for one in wanted} - self._seen.keys())
         found = [self._kept(one) for one in wanted]
         missing = [number for number, data in enumerate(found) if data is None]
         if missing:
@@ -94,23 +92,22 @@ class CachedStore(Store):
         return [data for data in found if data is not None]
 
     def open(self, name: bytes) -> BinaryIO:
-        """From the store: who walks through a whole file does not come back for it."""
+        """From the store: a file that is walked through once is not kept."""
         return self._store.open(name)
 
     def find(self, pattern: str) -> list[bytes]:
-        """As the store."""
         return self._store.find(pattern)
 
-    def _look_at(self, names: set[bytes]) -> None:
+    def _request_statuses(self, names: set[bytes]) -> None:
         if len(names) < 2:
             self._seen.update((name, self._store.status(name)) for name in names)
             return
-        asked = {name: self._threads.submit(self._store.status, name) for name in names}
-        for name, status in asked.items():
+        requests = {name: self._threads.submit(self._store.status, name) for name in names}
+        for name, status in requests.items():
             self._seen.setdefault(name, status.result())
 
     def _place(self, name: bytes) -> Path | None:
-        """Where an object's ranges lie, without the ending; None where nothing tells its contents apart."""
+        """Where an object's ranges lie, without the ending; None where a change of its content would not be noticed."""
         size, mtime, tag = self._seen[name]
         if not (mtime or tag) or size >= 1 << 62:
             return None
@@ -138,10 +135,8 @@ class CachedStore(Store):
         return None
 
     def _keep(self, wanted: Range, data: bytes) -> None:
-        place = self._place(wanted.name)
-        if place is None or len(data) != wanted.length or not 0 < len(data) < 1 << 32:
-            return
-        if time.monotonic() < self._full_until:
+        place, is_full = self._place(wanted.name), time.monotonic() < self._full_until
+        if place is None or is_full or len(data) != wanted.length or not 0 < len(data) < 1 << 32:
             return
         try:
             # Both ends may lie on pages that no other range is on; of the slots a page at most is new.
@@ -152,10 +147,8 @@ class CachedStore(Store):
             self._write_slot(f"{place}.slots", self._slots_at(wanted), wanted, zlib.crc32(data))
         except OSError as error:
             self._full_until = math.inf
-            told = printable(
-                f"{self._folder}: cannot be written ({error.strerror}); photos are read without it from here on"
-            )
-            print(told, file=sys.stderr)
+            text = f"{self._folder}: cannot be written ({error.strerror}); photos are read without it from here on"
+            print(printable(text), file=sys.stderr)
 
     def _write_slot(self, path: str, row_at: int, wanted: Range, crc: int) -> None:
         """Into the range's own slot, else an empty one, else one of others'."""
@@ -191,9 +184,9 @@ class Budget:
             fcntl.flock(self._counter, fcntl.LOCK_EX)
             try:
                 used = int.from_bytes(os.pread(self._counter, 8, 0), "little")
-                if (fits := used + room <= self._most) or (
-                    fits := (used := self._make_room(room)) + room <= self._most
-                ):
+                if used + room > self._most:
+                    used = self._make_room(room)
+                if fits := used + room <= self._most:
                     used += room
                 os.pwrite(self._counter, used.to_bytes(8, "little"), 0)
                 return fits

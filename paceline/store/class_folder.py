@@ -1,4 +1,4 @@
-"""What one class folder holds, told by names alone: image files, other files, folders.
+"""The content of one class folder by its names alone: image files, other files, folders.
 
 Names are bytes, as the file system keeps them, so that no encoding can lose one.
 """
@@ -18,7 +18,7 @@ from paceline.config.image_name import is_image_name, suffix_of
 class FolderNames:
     """Names in one folder, each list in byte order (= ImageFolder's order); hidden entries count as ignored.
 
-    images   files with an image suffix (.jpg, .JPEG, ...); a broken link is among them, to be named when it is read
+    images   files with an image suffix (.jpg, .JPEG, ...), broken links too, which are named when they are read
     folders  folders
     others   how many files have which other suffix, in small letters; "" for none
     hidden   number of entries whose name starts with a dot (._x.jpg, .ipynb_checkpoints)

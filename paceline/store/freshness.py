@@ -1,9 +1,8 @@
 """Check that a manifest and its index still match the files on disk.
 
-Names are compared always, sizes of every file or of a sample. A file that was overwritten by another of the same size
-is not noticed here, but when it is read (store/records.py).
-Of containers, every file's size and the bytes of some records are compared.
-Files of annotations are compared by name, size and time, and by their bytes where only the times differ (a copy).
+Names are always compared, sizes of every file or of a sample. A file that was overwritten by another of the same size
+is noticed when it is read (store/records.py). Of containers, every file's size and the bytes of some records are compared;
+files of annotations by name, size and time, and by their bytes where only the times differ (a copy).
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from paceline.config.errors import DataError, UserError
 from paceline.config.plain_file import open_plain
 from paceline.store.class_folder import list_folder
 from paceline.store.index import index_damage, open_split, places_of, remedy
-from paceline.store.manifest import FILES, BoxCounts, Manifest, Split
+from paceline.store.manifest import FILES, BoxCounts, Manifest
 from paceline.store.object_store import store_of
 from paceline.store.records import digest_of
 from paceline.store.stores import LocalFiles, Status, StoreTrouble, scheme_of
@@ -32,7 +31,7 @@ from paceline.store.transfer import Background
 # What glob.escape puts around a character.
 _ESCAPED = re.compile(r"\[([*?[])\]")
 
-# Up to so many images every file is looked at: 0.2 s on a local disk.
+# Up to so many images every file is checked: 0.2 s on a local disk.
 CHECK_EVERY_FILE_UP_TO = 50_000
 # Beyond, so many evenly spaced files, and each class folder that was touched since.
 SAMPLED_FILES = 1_000
@@ -56,7 +55,7 @@ def check_fresh(manifest: Manifest, *, network: bool = True) -> str | None:
 
     Up to 50,000 images: every path and size. Beyond: the modification time of every class folder, the names in those
     that were touched (so a copy with new times still matches), and the sizes of 1,000 evenly spaced files.
-    network   whether containers on a network are asked for too: an index from somebody else names any host
+    network   whether containers on a network are checked too: an index from somebody else names any host
     """
     everything = sum(split.images for split in manifest.splits.values()) <= CHECK_EVERY_FILE_UP_TO
     try:
@@ -65,10 +64,9 @@ def check_fresh(manifest: Manifest, *, network: bool = True) -> str | None:
         if not network and addresses(manifest):
             return None
         for name in manifest.splits:
-            reason = _check_split(manifest, name, everything)
-            if reason is not None:
+            if (reason := _check_split(manifest, name, everything)) is not None:
                 return reason
-    except DataError as error:  # less what to do about it, which everybody who asks names too
+    except DataError as error:  # less the next step, which every caller names too
         return str(error).removesuffix(remedy(manifest)).rstrip(" .")
     except OSError as error:
         return str(error)
@@ -104,18 +102,22 @@ def _check_split(manifest: Manifest, name: str, everything: bool) -> str | None:
         (open_split(manifest, other), found) for other, found in manifest.splits.items() if found.folder == split.folder
     ]
     starts = [np.concatenate([[0], np.cumsum(other.per_class)]) for _, other in sharing]
-    skipped = [_skipped_names(other) for _, other in sharing]
+    skipped: dict[str, set[bytes]] = {}  # class folder -> names of its files that prepare left out
+    for path in (Path(entry.path) for _, other in sharing for entry in other.unreadable):
+        skipped.setdefault(path.parent.name, set()).add(os.fsencode(path.name))
     for number, label in enumerate(manifest.classes):
         class_folder = folder / label
         if everything or os.stat(class_folder).st_mtime_ns != split.directory_mtimes[number]:
-            expected = set().union(*(left_out.get(label, ()) for left_out in skipped))
+            expected = set(skipped.get(label, ()))
             for (part, _), first in zip(sharing, starts):
                 expected.update(
                     os.path.basename(part.relative_name(i)) for i in range(first[number], first[number + 1])
                 )
-            reason = _check_names(class_folder, expected)
-            if reason is not None:
-                return reason
+            images = set(list_folder(class_folder).images)
+            for names, what in ((expected - images, "is gone"), (images - expected, "is new")):
+                if names:
+                    others = f", with {len(names) - 1:,} others" if len(names) > 1 else ""
+                    return f"{class_folder / os.fsdecode(min(names))} {what}{others}"
     return _check_images(manifest, name, everything)
 
 
@@ -131,7 +133,10 @@ def _check_images(manifest: Manifest, name: str, everything: bool) -> str | None
             if size < 0:
                 return f"{path}: gone since it was prepared"
             return f"{path}: {size:,} bytes, {places.file_sizes[file]:,} when it was prepared"
-    return _check_skipped(manifest.root_path, manifest.splits[name])
+    for entry in manifest.splits[name].unreadable:  # one of another size may have been mended
+        if _size(manifest.root_path / entry.path) != entry.size:
+            return f"{manifest.root_path / entry.path}: it was unreadable when the set was prepared, and has changed"
+    return None
 
 
 def _check_containers(manifest: Manifest, name: str) -> str | None:
@@ -144,7 +149,7 @@ def _check_containers(manifest: Manifest, name: str) -> str | None:
     for path, status, was in zip(paths, _statuses(paths), places.file_sizes[files].tolist()):
         try:
             size = status().size
-        except StoreTrouble as error:  # which says nothing of the file
+        except StoreTrouble as error:  # the file may be as it was
             raise UserError(f"{os.fsdecode(path)}: cannot be read ({error.strerror}).") from None
         except OSError as error:
             return f"{os.fsdecode(path)}: cannot be read ({error.strerror or error})"
@@ -162,7 +167,7 @@ def _check_containers(manifest: Manifest, name: str) -> str | None:
 
 
 def _statuses(paths: Sequence[bytes]) -> Iterator[Callable[[], Status]]:
-    """What asks for each file's status, or waits for it where the store is asked for several at once."""
+    """A function for each file's status, or that waits for it where the store answers several requests at once."""
     store = store_of(paths[0]) if paths else LocalFiles()
     if store.at_once == 1:
         yield from (partial(store.status, path) for path in paths)
@@ -174,15 +179,12 @@ def _statuses(paths: Sequence[bytes]) -> Iterator[Callable[[], Status]]:
 def _check_annotations(manifest: Manifest, counts: BoxCounts) -> str | None:
     if not counts.files:  # a container that brings its annotations along in the index
         return None
-    found = annotation_files(manifest.root_path, counts.files)
-    if annotation_stamp(manifest.root_path, found) == counts.stamp:
-        return None
-    if annotation_digest(manifest.root_path, found) == counts.digest:
+    root = manifest.root_path
+    found = annotation_files(root, counts.files)
+    if annotation_stamp(root, found) == counts.stamp or annotation_digest(root, found) == counts.digest:
         return None
     which = counts.files[0] if len(counts.files) == 1 else f"{len(found):,} files of annotations"
-    if not found:
-        return f"{manifest.root_path / which}: the annotations are gone"
-    return f"{manifest.root_path / which}: the annotations changed since it was prepared"
+    return f"{root / which}: the annotations {'changed since it was prepared' if found else 'are gone'}"
 
 
 def annotation_files(root: Path, patterns: Sequence[str]) -> list[str]:
@@ -200,7 +202,7 @@ def annotation_files(root: Path, patterns: Sequence[str]) -> list[str]:
 def _plain_files(top: str, pattern: str) -> Iterator[str]:
     """Plain files in `top` and, links followed, below, whose last parts match `pattern`. Hidden folders are left out.
 
-    Each folder is looked at once, whatever links lead to it: two links to the folder they are in are 2^40 paths.
+    Each folder is listed once, whatever links lead to it: two links to the folder they are in are 2^40 paths.
     """
     matches, parts = re.compile(fnmatch.translate(pattern)).fullmatch, pattern.count("/") + 1
     seen: set[tuple[int, int]] = set()
@@ -257,34 +259,8 @@ def annotation_digest(root: Path, files: Sequence[str]) -> str:
     return digest.hexdigest()
 
 
-def _check_names(folder: Path, expected: set[bytes]) -> str | None:
-    found = set(list_folder(folder).images)
-    for names, what in ((expected - found, "is gone"), (found - expected, "is new")):
-        if names:
-            others = f", with {len(names) - 1:,} others" if len(names) > 1 else ""
-            return f"{folder / os.fsdecode(min(names))} {what}{others}"
-    return None
-
-
-def _skipped_names(split: Split) -> dict[str, set[bytes]]:
-    """Class folder -> names of its files that prepare left out."""
-    names: dict[str, set[bytes]] = {}
-    for entry in split.unreadable:
-        path = Path(entry.path)
-        names.setdefault(path.parent.name, set()).add(os.fsencode(path.name))
-    return names
-
-
-def _check_skipped(root: Path, split: Split) -> str | None:
-    """A file that was left out and has another size now may have been mended."""
-    for entry in split.unreadable:
-        if _size(root / entry.path) != entry.size:
-            return f"{root / entry.path}: it was unreadable when the set was prepared, and has changed"
-    return None
-
-
 def _size(path: str | Path) -> int:
-    """Bytes, or -1 for a file that cannot be looked at (as prepare records it)."""
+    """Bytes, or -1 for a file without a status (as prepare records it)."""
     try:
         return os.stat(path).st_size
     except OSError:

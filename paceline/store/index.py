@@ -7,14 +7,13 @@ Letters: N records of one split, F files that hold them (record i is file i wher
     name_bytes   (total,) uint8  all F file names (relative to the root, or absolute), without separators
     name_starts  (F+1,) int64    file f is name_bytes[name_starts[f]:name_starts[f+1]]
     file_sizes   (F,) int64      bytes; only where records are no files of their own, whose sizes are their lengths
-Of containers also, where there is something to say:
+Of some containers also:
     record_bytes (total,) uint8  all N record names in them, record_starts (N+1,) int64 as for files
     stored_lengths (N,) int64    bytes of the record as it lies in the file; -1: as it is read
-What a record is, and so what its offset means, stands in the manifest; store/records.py reads it.
-Any further array of the split is listed in the manifest too and comes back in `Index.extra` (flags, the bits of
-datasets/verify.py, digests, mtimes; for what varies in length: one array of rows and one of N+1 starts). Each array is a
-plain .npy file, FOLDER/index/<hash>/SPLIT.NAME.npy; <hash> is over all of them, so two writers of the same data write the
-same files.
+The kind of a record, and so what its offset means, stands in the manifest; store/records.py reads it.
+Any further array of the split is listed in the manifest too and is in `Index.extra` (flags, the bits of datasets/verify.py,
+digests, mtimes; for what varies in length: one array of rows and one of N+1 starts). Each array is a plain .npy file,
+FOLDER/index/<hash>/SPLIT.NAME.npy; <hash> is over all of them, so two writers of the same data write the same files.
 
 A process holds no Python object for each image: lists of them are what makes a loader's memory grow (pytorch#13246).
 """
@@ -39,7 +38,7 @@ import numpy as np
 from paceline.config.classification import Exif
 from paceline.config.errors import DataError
 from paceline.config.plain_file import require_plain
-from paceline.store.index_check import why_not
+from paceline.store.index_check import contradiction
 from paceline.store.manifest import FILES, Manifest, prepare_again
 from paceline.store.orientation import UPRIGHT, lies_on_its_side, orientations
 from paceline.store.records import Places, Records, open_records
@@ -55,10 +54,9 @@ RECORD_ARRAYS = {
 NAME_ARRAYS = {"name_bytes": np.uint8, "name_starts": np.int64}
 PLACE_ARRAYS = ("files", "offsets", "lengths", *NAME_ARRAYS)
 SIZE_ARRAY = "file_sizes"
-# Of containers, where there is something to say.
 OPTIONAL_PLACES = ("record_bytes", "record_starts", "stored_lengths")
 INDEX_FOLDER = "index"
-# Where a photo's bytes are others and nobody meant it. prepare looks again at what has another size or time.
+# Where a photo's bytes changed and nobody meant it. prepare verifies again what has another size or time.
 CHANGED = "Bring the file back as it was; or, where the change is meant, touch it (its time counts), then:"
 
 # An index that no manifest names any more is deleted after this long: a run may just be opening it.
@@ -102,7 +100,7 @@ class Index:
         return self.records.places.lengths
 
     def name(self, i: int) -> str:
-        """What messages call record i."""
+        """Name of record i in messages."""
         return self.records.name(i)
 
     def relative_name(self, i: int) -> bytes:
@@ -114,11 +112,11 @@ class Index:
         return os.path.join(self.root, os.fsdecode(self.relative_name(i)))
 
     def read(self, i: int) -> bytes:
-        """The bytes of record i. Raises DataError naming it where they cannot be had as the index says."""
+        """The bytes of record i. Raises DataError naming it where they cannot be read, or are not those of the index."""
         return self.records.read(i)
 
     def orientation(self, i: int) -> int:
-        """What makes record i, decoded, the picture whose size the index tells: 1 (nothing) to 8."""
+        """The turn that makes record i, decoded, the picture whose size is in the index: 1 (none) to 8."""
         return int(self.orientations[i]) if self.exif == "apply" else UPRIGHT
 
     @property
@@ -170,7 +168,7 @@ def places_of(manifest: Manifest, split: str) -> Places:
 def index_over(
     arrays: Mapping[str, np.ndarray], root: Path, split: str, *, kind: str = FILES, remedy: str = ""
 ) -> Index:
-    """The index that these arrays are. Raises DataError where the records' kind is not known, or they cannot be opened."""
+    """The index of these arrays. Raises DataError where the records' kind is not known, or they cannot be opened."""
     known = {*RECORD_ARRAYS, *NAME_ARRAYS, SIZE_ARRAY, *OPTIONAL_PLACES}
     return Index(
         split=split,
@@ -203,7 +201,7 @@ def _required_arrays(manifest: Manifest, split: str) -> dict[str, np.ndarray]:
         raise DataError(f"{manifest.folder}: its index lacks the array {lacking[0]!r} of {split}. {remedy(manifest)}")
     own_files, boxes = manifest.splits[split].records == FILES, manifest.kind == "boxes"
     classes = len(manifest.classes if manifest.relabel is None else manifest.relabel)
-    if wrong := why_not(arrays, classes=classes, own_files=own_files, boxes=boxes):
+    if wrong := contradiction(arrays, classes=classes, own_files=own_files, boxes=boxes):
         raise DataError(f"{manifest.folder}: its index of {split} cannot be: {wrong}. {remedy(manifest)}")
     return arrays
 
@@ -239,7 +237,7 @@ def name_arrays(names: Sequence[bytes]) -> dict[str, np.ndarray]:
 
 
 def describe(arrays: Mapping[str, np.ndarray]) -> dict[str, list[Any]]:
-    """What the manifest says of a split's arrays: name -> [dtype, *shape]."""
+    """A split's arrays for its manifest: name -> [dtype, *shape]."""
     return {name: [str(array.dtype), *array.shape] for name, array in arrays.items()}
 
 
@@ -273,7 +271,7 @@ def write_index(folder: Path, splits: Mapping[str, Mapping[str, np.ndarray]]) ->
 
 
 def index_damage(manifest: Manifest) -> str | None:
-    """None where the index's arrays are what was written, by the hash that names their folder; else one line.
+    """None where the index's arrays are the written ones, by the hash that names their folder; else one line.
 
     Reads all of them, about 100 MB for ImageNet: once, when the data set is opened. Raises DataError as open_split does.
     """
@@ -327,27 +325,27 @@ def _is_index(folder: Path, *, part: bool) -> bool:
 
 
 def remedy(manifest: Manifest) -> str:
-    """What to do about a damaged index, as it ends each message of one."""
+    """The next step after damage to the index, with which each message of one ends."""
     if manifest.in_containers and manifest.again is None:
         return f"Write its containers and the manifest.json in {manifest.folder} again."
     return f"Prepare the data again:  {prepare_again(manifest)}"
 
 
 def _arrays(manifest: Manifest, split: str) -> dict[str, np.ndarray]:
-    described = manifest.splits[split].arrays
-    return {name: _map(manifest, split, name, shape, remedy(manifest)) for name, shape in described.items()}
-
-
-def _map(manifest: Manifest, split: str, name: str, expected: list[Any], remedy: str) -> np.ndarray:
-    path = manifest.folder / manifest.index / f"{split}.{name}.npy"
-    try:
-        require_plain(path)
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
-        if not isinstance(array, np.ndarray):  # an archive of arrays
-            raise ValueError("no array but several")
-    except Exception as error:  # numpy's reader of headers raises whatever Python's parser does
-        raise DataError(f"{path}: missing or damaged ({error}). {remedy}") from None
-    if describe({name: array})[name] != expected:
-        raise DataError(f"{path}: holds {array.dtype} {array.shape}, the manifest says {expected}. {remedy}")
-    # A plain view of the map: indexing one element of np.memmap itself is several times slower.
-    return array.view(np.ndarray)
+    found: dict[str, np.ndarray] = {}
+    for name, expected in manifest.splits[split].arrays.items():
+        path = manifest.folder / manifest.index / f"{split}.{name}.npy"
+        try:
+            require_plain(path)
+            array = np.load(path, mmap_mode="r", allow_pickle=False)
+            if not isinstance(array, np.ndarray):  # an archive of arrays
+                raise ValueError("no array but several")
+        except Exception as error:  # numpy's reader of headers raises whatever Python's parser does
+            raise DataError(f"{path}: missing or damaged ({error}). {remedy(manifest)}") from None
+        if describe({name: array})[name] != expected:
+            raise DataError(
+                f"{path}: holds {array.dtype} {array.shape}, the manifest says {expected}. {remedy(manifest)}"
+            )
+        # A plain view of the map: indexing one element of np.memmap itself is several times slower.
+        found[name] = array.view(np.ndarray)
+    return found

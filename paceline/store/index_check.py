@@ -1,4 +1,4 @@
-"""An index from somebody else: do its arrays fit each other? One pass over each, before anything indexes one by another.
+"""Check that the arrays of an index from somebody else fit each other: one pass over each, before one is indexed by another.
 
 Letters as in index.py and box_split.py: N records, F files, K classes, M objects, P polygon coordinates, Q polygons, R runs.
 """
@@ -10,21 +10,13 @@ from collections.abc import Mapping
 import numpy as np
 
 Arrays = Mapping[str, np.ndarray]
-# Of each record one; those that are not there are not asked for.
+# One entry of each record; arrays that are not there are not checked.
 OF_RECORDS = (
-    "files",
-    "offsets",
-    "lengths",
-    "labels",
-    "heights",
-    "widths",
-    "stored_lengths",
-    "flags",
-    "digests",
-    "image_ids",
+    *("files", "offsets", "lengths", "labels", "heights", "widths"),
+    *("stored_lengths", "flags", "digests", "image_ids"),
 )
 OF_OBJECTS = ("classes", "crowd", "areas", "annotation_ids", "usable")
-# Starts of rows -> of how many things they are starts, and what the rows are cut from.
+# Starts of rows -> the things that they are starts of, and the array that the rows are cut from.
 STARTS = {
     "name_starts": ("files", "name_bytes"),
     "record_starts": ("records", "record_bytes"),
@@ -36,8 +28,8 @@ STARTS = {
 FINITE = ("boxes", "areas", "polygon_points")
 
 
-def why_not(arrays: Arrays, *, classes: int, own_files: bool, boxes: bool) -> str:
-    """What is wrong with the arrays of one split, in words; "" for nothing.
+def contradiction(arrays: Arrays, *, classes: int, own_files: bool, boxes: bool) -> str:
+    """Why the arrays of one split cannot be right, in words; "" where they can.
 
     classes    K
     own_files  whether each record is a file of its own
@@ -59,16 +51,12 @@ def why_not(arrays: Arrays, *, classes: int, own_files: bool, boxes: bool) -> st
     for name, (of, cut) in STARTS.items():
         if name in arrays:
             end = polygons if not cut else len(arrays[cut]) if cut in arrays else 0
-            if not _cuts(arrays[name], counts[of], end):
-                return f"{name} does not cut {end:,} into {counts[of]:,}"
-    limits = [
-        ("files", 0, files),
-        ("offsets", 0, None),
-        ("lengths", 0, None),
-        ("heights", 0, None),
-        ("widths", 0, None),
-    ]
-    limits += [("stored_lengths", -1, None), ("file_sizes", 0, None)]
+            starts, pieces = arrays[name], counts[of]
+            fits = starts.shape == (pieces + 1,) and int(starts[0]) == 0 and int(starts[-1]) == end
+            if not (fits and bool((starts[1:] >= starts[:-1]).all())):
+                return f"{name} does not cut {end:,} into {pieces:,}"
+    limits: list[tuple[str, int, int | None]] = [("files", 0, files), ("stored_lengths", -1, None)]
+    limits += [(name, 0, None) for name in ("offsets", "lengths", "heights", "widths", "file_sizes")]
     limits += [("classes", 1, classes + 1)] if boxes else [("labels", 0, classes)]
     for name, least, beyond in limits:
         if name in arrays and len(array := arrays[name]):
@@ -78,13 +66,3 @@ def why_not(arrays: Arrays, *, classes: int, own_files: bool, boxes: bool) -> st
                 most = "" if beyond is None else f" to {beyond - 1:,}"
                 return f"{what} {low if low < least else high:,}, and {least:,}{most} are possible"
     return ""
-
-
-def _cuts(starts: np.ndarray, pieces: int, end: int) -> bool:
-    """Whether `starts` are pieces + 1 places, none before the one before it, from 0 to `end`."""
-    return (
-        starts.shape == (pieces + 1,)
-        and int(starts[0]) == 0
-        and int(starts[-1]) == end
-        and bool((starts[1:] >= starts[:-1]).all())
-    )

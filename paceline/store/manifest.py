@@ -1,14 +1,14 @@
-"""manifest.json: what a prepared data set is, and where its index lies.
+"""manifest.json: a prepared data set, and where its index lies.
 
-    FOLDER/manifest.json     this file, a few kB per thousand classes; the last thing that prepare writes
+    FOLDER/manifest.json     a few kB per thousand classes; the last thing that prepare writes
     FOLDER/index/<hash>/     memory-mapped arrays, named by their content (paceline/store/index.py)
-    FOLDER is the data set's root, a folder in the cache, or where `--out` said.
+    FOLDER is the data set's root, a folder in the cache, or that of `--out`.
 
 Two kinds: "class-folder" (one class an image) and "boxes" (objects with a place and a class; store/box_split.py opens them).
 
 Hashes. A split's `content_hash` is SHA-256 over one line a record, in record order: path relative to the root, NUL,
 size in bytes, NUL, the first 8 bytes of the SHA-256 of the file's bytes, in hex; for boxes, the bytes of every array of
-annotations follow. It speaks of names, order, sizes and bytes, not of times or places. `Manifest.content_hash` is
+annotations follow. It covers names, order, sizes and bytes, not times or places. `Manifest.content_hash` is
 SHA-256 over the class order and the splits' hashes.
 """
 
@@ -31,14 +31,15 @@ from paceline.config.sealed import is_whole, parse, sealed
 from paceline.config.whole import write_whole
 
 FILE_NAME = "manifest.json"
+_AGAIN = "Delete it and run `paceline prepare` again."
 FORMAT = 1
 # A few kB per thousand classes, and a line for each file that was left out.
 MOST_BYTES = 1 << 30
 
 Expect = Literal["any", "imagenet", "coco2017"]
 Kind = Literal["class-folder", "boxes"]
-FILES = "files"  # what the records of a split are where its manifest says nothing: each a file of its own
-# What a request for containers calls files, which lie in the manifest's folder where they are named without another.
+FILES = "files"  # the records of a split where its manifest has no kind of them: each a file of its own
+# Fields of a request for containers that are files; they lie in the manifest's folder where they are named without another.
 CONTAINER_FILES = ("train", "val", "annotations", "val_annotations", "devkit", "classes")
 # Of class folders written only where there is something to say, so that older manifests stay what they are.
 OPTIONAL_FIELDS = ("request", "notes", "part_of")
@@ -46,7 +47,7 @@ OPTIONAL_FIELDS = ("request", "notes", "part_of")
 
 @dataclass(frozen=True)
 class Unreadable:
-    """A file with an image's name that could not be decoded, and was left out because the user said so."""
+    """A file with an image's name that could not be decoded, and was left out because the user asked for that."""
 
     path: str  # relative to the root
     size: int  # bytes; -1 where even that could not be read
@@ -66,17 +67,16 @@ class BoxCounts:
     empty_images: int  # images without any object
     left_out_objects: int  # objects of images that were left out
     left_out_polygons: int  # fewer than three points, or half a point
-    unlisted_images: int  # image files beside the others that no annotation speaks of
+    unlisted_images: int  # image files beside the others without any annotation
     files: tuple[str, ...]  # of annotations: glob patterns relative to the root, or absolute
     stamp: str  # SHA-256 over their names, sizes and times: equal means unchanged
-    digest: str  # SHA-256 over their names and bytes, looked at where the stamp differs
+    digest: str  # SHA-256 over their names and bytes, compared where the stamp differs
     polygons_not_finite: int = 0  # left out too; manifests of older versions counted them as left_out_polygons
     masks_without_pixel: int = 0  # though the box has some: taken as no mask, as are
     masks_beside_box: int = 0  # masks that lie off their object's box
     without_mask: int = 0  # objects, crowds apart, that the annotations give none, among others that have one
-    exif: str = (
-        ""  # which reading of rotated photos ("apply", "ignore") the annotations' sizes fit; "": they do not tell
-    )
+    # Which reading of rotated photos ("apply", "ignore") the annotations' sizes fit; "": either.
+    exif: str = ""
 
 
 @dataclass(frozen=True)
@@ -93,12 +93,12 @@ class Split:
     greyscale: int
     cmyk: int
     not_jpeg: int
-    misnamed: int  # content is another format than the suffix says; decoded by content
+    misnamed: int  # content is of another format than the suffix; decoded by content
     ignored: int  # entries that are no images, or hidden
     directory_mtimes: tuple[int, ...]  # nanoseconds, of each class folder: an untouched one need not be listed again
     arrays: dict[str, list[Any]]
     boxes: BoxCounts | None = None  # kind "boxes"
-    records: str = FILES  # what each record is: a word of store/records.py's RECORDS
+    records: str = FILES  # the kind of each record: a word of store/records.py's RECORDS
 
 
 @dataclass(frozen=True)
@@ -115,9 +115,9 @@ class Manifest:
     splits: dict[str, Split]
     made_by: str  # versions that decoded every file
     folder: Path = field(compare=False)
-    # What prepare was asked for, to do it again; of class folders, how a validation split was set apart, or None.
+    # What prepare was called with, to do it again; of class folders, how a validation split was set apart, or None.
     request: dict[str, Any] | None = None
-    notes: tuple[str, ...] = ()  # what was noticed, for people
+    notes: tuple[str, ...] = ()  # for people
     part_of: str = ""  # the published set that this is a part of, with counts, for people; "": of none that we know
     # Kind "boxes":
     category_ids: tuple[int, ...] | None = None  # the annotations' ids in class order
@@ -162,10 +162,8 @@ class Manifest:
     @property
     def content_hash(self) -> str:
         """64 hex digits: equal exactly where classes, their order, file names, sizes and bytes are equal."""
-        parts = [
-            self.class_order_hash,
-            *(f"{name} {split.content_hash}" for name, split in sorted(self.splits.items())),
-        ]
+        parts = [self.class_order_hash]
+        parts += [f"{name} {split.content_hash}" for name, split in sorted(self.splits.items())]
         if self.category_ids is not None:
             parts.append(" ".join(map(str, self.category_ids)))
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
@@ -203,13 +201,11 @@ class Manifest:
             manifest = _from_record(record, path.parent)
             intact = record["class_order_hash"] == manifest.class_order_hash
         except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-            raise DataError(f"{path}: damaged ({error!r}). Delete it and run `paceline prepare` again.") from None
+            raise DataError(f"{path}: damaged ({error!r}). {_AGAIN}") from None
         if not intact:
-            raise DataError(f"{path}: its classes were changed by hand. Delete it and run `paceline prepare` again.")
+            raise DataError(f"{path}: its classes were changed by hand. {_AGAIN}")
         if not is_whole(record):
-            raise DataError(
-                f"{path}: its content is not what was written (checksum). Delete it and run `paceline prepare` again."
-            )
+            raise DataError(f"{path}: its content is not what was written (checksum). {_AGAIN}")
         return manifest
 
 
@@ -226,7 +222,7 @@ def cache_place(root: Path) -> Path:
 
 
 def manifest_places(root: Path) -> list[Path]:
-    """Every manifest.json of ours that speaks of `root`, in the order of search: in `root` itself, in the cache.
+    """Every manifest.json of ours for `root`, in the order of search: in `root` itself, in the cache.
 
     A manifest.json that another tool wrote is passed over.
     """
@@ -239,7 +235,7 @@ def find_manifest(root: Path) -> Path | None:
 
 
 def is_ours(path: Path) -> bool:
-    """True where `path` is a file that says it is a paceline manifest, of whatever format, damaged or not."""
+    """Whether `path` is a paceline manifest by its own beginning, of whatever format, damaged or not."""
     try:
         descriptor = open_plain(path)
         try:
@@ -257,18 +253,21 @@ def prepare_command(
 
     request  how a validation split is set apart (datasets/val_split.py ValSplit)
     """
-    verb = "imagenet" if expect == "imagenet" else "folder"
-    words = [f"paceline prepare {verb} --data {shlex.quote(str(root))}", *_flags(request or {})]
-    return " ".join([*words, *(["--out", shlex.quote(str(out))] if out is not None else [])])
+    return _command("imagenet" if expect == "imagenet" else "folder", root, request or {}, out)
 
 
 def box_command(root: Path, request: Mapping[str, Any], out: Path | None = None) -> str:
     """The command that prepares boxes as `request` asks (datasets/box_source.py BoxRequest), to be pasted."""
-    words = ["paceline prepare", shlex.quote(request["layout"])]
-    if not request["images"]:
-        words += ["--data", shlex.quote(str(root))]
-    words += _flags({name: value for name, value in request.items() if name != "layout"})
-    return " ".join([*words, *(["--out", shlex.quote(str(out))] if out is not None else [])])
+    return _command(request["layout"], None if request["images"] else root, request, out)
+
+
+def _command(verb: str, root: Path | None, request: Mapping[str, Any], out: Path | None) -> str:
+    """With the flags that differ from their defaults."""
+    flags = {"data": root or "", **request, "out": out or "", "layout": ""}
+    words = [
+        f"{_flag(name)} {shlex.quote(str(value))}" for name, value in flags.items() if value not in ("", 0, "refuse")
+    ]
+    return " ".join(["paceline prepare", shlex.quote(verb), *words])
 
 
 def container_command(request: Mapping[str, Any], out: Path) -> str:
@@ -283,18 +282,12 @@ def container_command(request: Mapping[str, Any], out: Path) -> str:
 
     words = ["paceline prepare", shlex.quote(request["layout"])]
     for name, value in request.items():
-        # A class may be number 0; a share, and its seed, are nothing then.
+        # A class may be number 0; a share of 0, and its seed, are nothing.
         nothing = value in ("", -1, "refuse", "any", (), []) or (value == 0 and name.startswith("val_"))
         if name != "layout" and not nothing:
             values = value if isinstance(value, (list, tuple)) else [value]
             words += [_flag(name), *(shlex.quote(place(name, one)) for one in values)]
     return " ".join([*words, "--out", shlex.quote(str(out))])
-
-
-def _flags(request: Mapping[str, Any]) -> list[str]:
-    """The flags that differ from their defaults."""
-    named = [(name, value) for name, value in request.items() if value not in ("", 0, "refuse")]
-    return [f"{_flag(name)} {shlex.quote(str(value))}" for name, value in named]
 
 
 def _flag(name: str) -> str:
@@ -320,7 +313,7 @@ def _read(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror}). Check its permissions.") from None
     except ValueError as error:
-        raise DataError(f"{path}: damaged ({error}). Delete it and run `paceline prepare` again.") from None
+        raise DataError(f"{path}: damaged ({error}). {_AGAIN}") from None
     return record if isinstance(record, dict) else {}
 
 
@@ -344,7 +337,7 @@ def _from_record(record: dict[str, Any], folder: Path) -> Manifest:
 
 
 def _request(record: Any) -> dict[str, Any] | None:
-    """What stands in the command that is printed to be pasted. Raises ValueError for anything but flags and their values."""
+    """The flags of the command that is printed to be pasted. Raises ValueError for anything but flags and their values."""
     if record is None:
         return None
     values = [one for value in record.values() for one in (value if isinstance(value, list) else [value])]

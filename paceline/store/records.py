@@ -1,14 +1,14 @@
 """Records: the encoded photos of one split, wherever their bytes lie.
 
-A manifest says of each split what its records are (`Split.records`), a word of RECORDS below:
-    files   each record is a file of its own
-    ranges  each record is a range of bytes of a file that holds many (tar, a zip's stored members, RecordIO, TFRecord)
+A manifest has the kind of each split's records (`Split.records`), a word of RECORDS below:
+    files     each record is a file of its own
+    ranges    each record is a range of bytes of a file that holds many (tar, a zip's stored members, RecordIO, TFRecord)
     deflate   ranges, some of them compressed as a zip's members are
     recordio  ranges, some of them cut in parts as MXNet's RecordIO does where a photo holds its magic word
 A container of another kind is a class like these and a line in RECORDS (docs/extending/container.md). Files of ranges may
 lie in any store that reads by range (store/stores.py).
-Whatever they are and wherever they lie, a record's bytes are compared with the digest that prepare noted, each time that they are
-read from there: what a disk, a server or a copy changed is named, and never learnt.
+Each time that a record's bytes are read, they are compared with the digest that prepare noted: what a disk, a server or a copy
+changed is named, and never trained on.
 
 Letters: N records of one split, F files that hold them.
 """
@@ -32,14 +32,14 @@ from paceline.store.stores import LocalFiles, Range, RangeError, Store, StoreTro
 
 
 class Damaged(DataError):
-    """A record's bytes can be read, and are not what the index says. `reason`: why, without the record's name."""
+    """A record's bytes can be read, and are not those of the index. `reason`: why, without the record's name."""
 
     def __init__(self, name: str, reason: str, remedy: str) -> None:
         super().__init__(f"{name}: {reason}. {remedy}")
         self.reason = reason
 
 
-# What to do where the store, not the file, is the trouble.
+# The next step where the store, not the file, is the trouble.
 GO_ON = (
     "When that is mended, the same command goes on; a run does from its last checkpoint where --out names its folder."
 )
@@ -47,7 +47,7 @@ GO_ON = (
 
 @dataclass(frozen=True)
 class Places:
-    """Where the records of one split lie, as the index says (store/index.py). What offsets count is the container's matter."""
+    """Where the records of one split lie, from the index (store/index.py). What offsets count is the container's matter."""
 
     root: Path
     files: np.ndarray  # (N,) int32, which file
@@ -56,7 +56,7 @@ class Places:
     name_bytes: np.ndarray  # (total,) uint8, all file names without separators
     name_starts: np.ndarray  # (F+1,) int64
     file_sizes: np.ndarray  # (F,) int64 bytes
-    remedy: str  # what an error tells the user to do
+    remedy: str  # the next step in an error
     # Where records have names of their own, (total,) uint8 without separators and (N+1,) int64 as for files.
     record_bytes: np.ndarray | None = None
     record_starts: np.ndarray | None = None
@@ -64,7 +64,7 @@ class Places:
     stored_lengths: np.ndarray | None = None
     # (N,) uint64, `digest_of` each record's bytes; None: not known, or not to be compared.
     digests: np.ndarray | None = None
-    changed: str = ""  # what an error tells the user to do before `remedy`, where it is the bytes that differ
+    changed: str = ""  # in an error before `remedy`, where it is the bytes that differ
 
     def file_name(self, file: int) -> bytes:
         """Name of a file as the index stores it: relative to the root, or absolute."""
@@ -76,7 +76,7 @@ class Places:
         return name if scheme_of(name) else os.path.join(os.fsencode(self.root), name)
 
     def record_name(self, i: int) -> bytes | None:
-        """What record i is called in its container, or None where such names are not known."""
+        """Name of record i in its container, or None where such names are not known."""
         if self.record_bytes is None or self.record_starts is None:
             return None
         return self.record_bytes[self.record_starts[i] : self.record_starts[i + 1]].tobytes()
@@ -100,10 +100,10 @@ class Records(ABC):
 
     @abstractmethod
     def name(self, i: int) -> str:
-        """What messages call record i: its file, and where in it."""
+        """Name of record i in messages: its file, and where in it."""
 
     def relative_name(self, i: int) -> bytes:
-        """What lists of photos call record i: where it is a file, that file relative to the data set's root, or absolute;
+        """Name of record i in lists of photos: where it is a file, that file relative to the data set's root, or absolute;
         in a container its name there, where it has one."""
         return self.places.record_name(i) or os.fsencode(self.name(i))
 
@@ -111,7 +111,7 @@ class Records(ABC):
     def read(self, i: int) -> bytes:
         """The bytes of record i, `places.lengths[i]` of them.
 
-        Raises DataError naming the record where it is gone, unreadable, or no longer as long as the index says.
+        Raises DataError naming the record where it is gone, unreadable, or of another length or digest than in the index.
         """
 
     def read_many(self, numbers: Sequence[int]) -> list[bytes]:
@@ -129,8 +129,8 @@ class Records(ABC):
         return found
 
     def checked(self, i: int, data: bytes, found: int) -> bytes:
-        """`data`, read for record i. Raises DataError where `found`, bytes that there are (-1: too few), or their digest is
-        not what the index says."""
+        """`data`, read for record i. Raises Damaged where `found`, bytes that there are (-1: too few), or their digest is
+        another than in the index."""
         length = int(self.places.lengths[i])
         if found != length:
             number = "cut off" if found < 0 else f"{found:,} bytes"
@@ -143,7 +143,7 @@ class Records(ABC):
         return data
 
     def unreadable(self, i: int, error: OSError) -> DataError:
-        """What to raise where the system refuses to read record i."""
+        """The error to raise where the system refuses to read record i."""
         remedy = GO_ON if isinstance(error, StoreTrouble) else self.places.remedy
         return DataError(f"{self.name(i)}: cannot be read ({error.strerror or error}). {remedy}")
 
@@ -152,15 +152,13 @@ class FileRecords(Records):
     """Each record is a file: record i is all of file i."""
 
     def name(self, i: int) -> str:
-        """The file's path."""
         return self.path(i)
 
     def relative_name(self, i: int) -> bytes:
-        """As the index stores it."""
         return self.places.file_name(self.places.files[i])
 
     def read(self, i: int) -> bytes:
-        """By one positioned read of as many bytes as the index says."""
+        """By one positioned read of as many bytes as the index has."""
         length = int(self.places.lengths[i])
         try:
             descriptor, size = open_plain_sized(self.places.file_path(self.places.files[i]))
@@ -196,7 +194,6 @@ class RangeRecords(Records):
         return f"{self.path(i)} ({where})"
 
     def read(self, i: int) -> bytes:
-        """By one positioned read."""
         try:
             data = self._store.read(self._range(i))
         except OSError as error:
@@ -204,7 +201,7 @@ class RangeRecords(Records):
         return self._whole(i, data)
 
     def read_many(self, numbers: Sequence[int]) -> list[bytes]:
-        """By one question to the store; where that fails, one record after the other, so that the right one is named."""
+        """By one request to the store; where that fails, one record after the other, so that the right one is named."""
         try:
             found = self._store.read_many([self._range(i) for i in numbers])
         except RangeError as error:
@@ -215,7 +212,7 @@ class RangeRecords(Records):
 
     def unpack(self, i: int, data: bytes) -> bytes:
         """The record, from the bytes that lie in the file for it. Raises ValueError where they are none."""
-        raise ValueError("its index speaks of packed bytes, its kind of none")
+        raise ValueError("its index has packed bytes, its kind has none")
 
     def _stored(self, i: int) -> int:
         return -1 if self.places.stored_lengths is None else int(self.places.stored_lengths[i])
@@ -240,7 +237,6 @@ class DeflatedRecords(RangeRecords):
     """Ranges of bytes, some of them compressed by deflate without a header, as in zip files."""
 
     def unpack(self, i: int, data: bytes) -> bytes:
-        """No more than the index's length of it is ever unpacked."""
         from paceline.store.containers.zip import inflated
 
         return inflated(data, int(self.places.lengths[i]))
@@ -250,13 +246,29 @@ class SplitRecords(RangeRecords):
     """Ranges of bytes, some of them records of MXNet's RecordIO in several parts, from the first part's header on."""
 
     def unpack(self, i: int, data: bytes) -> bytes:
-        """The parts' payloads, joined by the magic word, without the image header."""
         from paceline.store.containers.recordio import read_payload
 
         return read_payload(lambda _, __: data, 0, len(data), self.name(i))
 
 
-# What a manifest calls the records of a split -> what reads them.
+class OtherRecords(Records):
+    """Records that are read another way and keep the names of `records`."""
+
+    def __init__(self, records: Records) -> None:
+        super().__init__(records.places)
+        self._records, self.at_once = records, records.at_once
+
+    def name(self, i: int) -> str:
+        return self._records.name(i)
+
+    def relative_name(self, i: int) -> bytes:
+        return self._records.relative_name(i)
+
+    def read(self, i: int) -> bytes:
+        return self.read_many([i])[0]
+
+
+# The kind of a split's records in its manifest -> the class that reads them.
 RECORDS: dict[str, Callable[[Places], Records]] = {
     "files": FileRecords,
     "ranges": RangeRecords,

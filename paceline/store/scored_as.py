@@ -1,8 +1,8 @@
 """A data set's classes in a run's numbers, so that the run can be scored on data that was exported by itself.
 
 Classes are the same where their names are: of class folders the folders' names decide, and where those differ the readable
-names of either side; of boxes the names of the categories. Ids and order are each data set's own affair, and a data set
-may lack classes of the run. One with objects that the run has never heard of is refused: no score would mean anything.
+names of either side; of boxes the names of the categories. Ids and order may differ, and a data set may lack classes of the run.
+One with objects of classes that the run does not have is refused: no score would mean anything.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _class_folders(manifest: Manifest, names: Sequence[str], folders: Sequence[s
     own, readable = manifest.classes, manifest.class_names or ()
     for mine, theirs in ((own, folders), (readable, names), (own, names), (readable, folders)):
         places = {name: place for place, name in enumerate(theirs)}
-        # ImageNet has two cranes: readable names that stand for several classes tell nothing.
+        # ImageNet has two cranes: readable names that stand for several classes decide nothing.
         if mine and len(places) == len(theirs) and places.keys() >= set(mine):
             relabel = tuple(places[name] for name in mine)
             return replace(manifest, classes=tuple(folders or names), class_names=tuple(names), relabel=relabel)
@@ -62,7 +62,7 @@ def _refusal(manifest: Manifest, unknown: Sequence[str], names: Sequence[str]) -
 
 
 def trained_folders(run: Mapping[str, Any]) -> tuple[str, ...]:
-    """The class folders that a run was trained on, in label order; () where that cannot be told any more."""
+    """The class folders that a run was trained on, in label order; () where they are not known any more."""
     if folders := run["data"].get("class_folders"):
         return tuple(map(str, folders))
     try:  # runs of older versions: their data set may still be there

@@ -29,7 +29,7 @@ from paceline.config.journal import Journal, lock
 from paceline.store.index import Index, name_arrays
 from paceline.store.manifest import FILES
 from paceline.store.object_store import store_of
-from paceline.store.records import Places, Records, digest_of, open_records
+from paceline.store.records import OtherRecords, Records, digest_of, open_records
 from paceline.store.staged_folder import (
     COPYING,
     LEDGER,
@@ -246,42 +246,33 @@ class StagedCopy:
                 entry.unlink()
 
 
-class StagedRecords(Records):
-    """The records of a split, read from `local`."""
+class StagedRecords(OtherRecords):
+    """The records of a split, read from `local`, whose file an error names."""
 
     def __init__(self, records: Records, local: Records) -> None:
-        super().__init__(records.places)
-        self._records, self._local = records, local
-        self.at_once = local.at_once
+        super().__init__(records)
+        self._local, self.at_once = local, local.at_once
 
     def path(self, i: int) -> str:
         """The file that is read: the copy."""
         return self._local.path(i)
 
-    def name(self, i: int) -> str:
-        """As at the source."""
-        return self._records.name(i)
-
-    def relative_name(self, i: int) -> bytes:
-        """As at the source."""
-        return self._records.relative_name(i)
-
     def unchecked(self) -> Records:
-        """Of the copy too."""
         return StagedRecords(self._records, self._local.unchecked())
 
-    def read(self, i: int) -> bytes:
-        """From the copy. Raises DataError, naming the copy's file, where that is gone or damaged."""
-        return self._local.read(i)
-
     def read_many(self, numbers: Sequence[int]) -> list[bytes]:
-        """As `read`."""
         return self._local.read_many(numbers)
 
 
 def staged_records(records: Records, kind: str, folder: Path, remedy: str) -> StagedRecords:
-    """These records, read from the copy in `folder`; kind: what their manifest calls them."""
-    return StagedRecords(records, open_records(kind, _places_in(records.places, folder, remedy)))
+    """These records, read from the copy in `folder`; kind: theirs in the manifest."""
+    names = [records.places.file_name(file) for file in range(len(records.places.file_sizes))]
+    places = replace(records.places, remedy=remedy, changed="", root=folder)
+    if all(map(_is_near, names)):
+        places = replace(places, root=folder / "near")
+    else:
+        places = replace(places, **name_arrays([staged_name(name) for name in names]))
+    return StagedRecords(records, open_records(kind, places))
 
 
 def wanted_files(index: Index, kind: str, numbers: np.ndarray) -> list[Wanted]:
@@ -299,7 +290,7 @@ def wanted_files(index: Index, kind: str, numbers: np.ndarray) -> list[Wanted]:
 
 
 def staged_name(name: bytes) -> bytes:
-    """Where a file lies in the copy, by its name in the index: below near/ as it is called, where that leads nowhere else."""
+    """Where a file lies in the copy, by its name in the index: below near/ by the same name, where that leads nowhere else."""
     if _is_near(name):
         return b"near/" + name
     last = re.sub(rb"[^A-Za-z0-9._-]", b"_", os.path.basename(name))[-80:]
@@ -308,11 +299,3 @@ def staged_name(name: bytes) -> bytes:
 
 def _is_near(name: bytes) -> bool:
     return not scheme_of(name) and not any(part in (b"", b".", b"..") for part in name.split(b"/"))
-
-
-def _places_in(places: Places, folder: Path, remedy: str) -> Places:
-    names = [places.file_name(file) for file in range(len(places.file_sizes))]
-    places = replace(places, remedy=remedy, changed="")
-    if all(map(_is_near, names)):
-        return replace(places, root=folder / "near")
-    return replace(places, root=folder, **name_arrays([staged_name(name) for name in names]))

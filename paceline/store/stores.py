@@ -1,6 +1,6 @@
-"""Stores: where the bytes of containers lie, read by range. Local files here; what speaks over a network has files of its own.
+"""Stores: where the bytes of containers lie, read by range. Local files here; object_store.py reads over a network.
 
-A file's name is a path, or a URL whose scheme is a word of REMOTE. All methods may be called from any number of threads.
+A file's name is a path, or a URL whose scheme is in object_store.REMOTE. All methods may be called from any number of threads.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ class Range(NamedTuple):
 
 
 class Status(NamedTuple):
-    """What tells that a file is not the one it was."""
+    """Another one means that a file changed."""
 
     size: int  # bytes
-    mtime: int  # nanoseconds since 1970; 0 where the store does not tell
+    mtime: int  # nanoseconds since 1970; 0 where the store does not have it
     tag: str = ""  # another with each content, where the store has such a thing (an object's ETag)
 
 
 class StoreTrouble(OSError):
-    """The store, not the file, is the trouble: no permission, no credentials, no answer. Its text says what to do."""
+    """The store, not the file, is the trouble: no permission, no credentials, no answer. Its text has the next step."""
 
 
 class RangeError(OSError):
@@ -115,12 +115,6 @@ def pread(descriptor: int, length: int, offset: int) -> bytes:
     return data
 
 
-# A bounded table of open file descriptors, for containers (tar, RecordIO, TFRecord) that hold many records each.
-#
-# Reading is by position (os.pread), so any number of threads may share a descriptor; the table only has to make sure
-# that none is closed while a thread still reads from it.
-
-
 @dataclass
 class _Open:
     descriptor: int
@@ -128,9 +122,10 @@ class _Open:
 
 
 class OpenFiles:
-    """Keeps the `most` files that were used last open. Thread-safe.
+    """Keeps the `most` files that were used last open, for containers that hold many records each. Thread-safe.
 
-    More than `most` are open only while more than `most` threads read different files at once.
+    Reading is by position (os.pread), so any number of threads may share a descriptor; none is closed while a thread still reads
+    from it. More than `most` are open only while more than `most` threads read different files at once.
     """
 
     def __init__(self, most: int = 64) -> None:
@@ -150,23 +145,21 @@ class OpenFiles:
                 entry = self._table[path] = _Open(open_plain(path), 0)
             entry.readers += 1
             self._table.move_to_end(path)
-            self._drop_idle()
+            self._drop_idle(self._most)
         try:
             yield entry.descriptor
         finally:
             with self._lock:
                 entry.readers -= 1
-                self._drop_idle()
+                self._drop_idle(self._most)
 
     def close(self) -> None:
         """Close every file that no thread is reading."""
         with self._lock:
-            self._drop_idle(keep=0)
+            self._drop_idle(0)
 
-    def _drop_idle(self, keep: int | None = None) -> None:
-        surplus = len(self._table) - (self._most if keep is None else keep)
-        if surplus <= 0:
-            return
-        idle = [path for path, entry in self._table.items() if entry.readers == 0][:surplus]
-        for path in idle:
-            os.close(self._table.pop(path).descriptor)
+    def _drop_idle(self, keep: int) -> None:
+        surplus = len(self._table) - keep
+        if surplus > 0:
+            for path in [path for path, entry in self._table.items() if entry.readers == 0][:surplus]:
+                os.close(self._table.pop(path).descriptor)
