@@ -70,10 +70,7 @@ class Source(ABC):
 
 
 def write_prepared(
-    source: Source,
-    place: Path,
-    workers: int | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    source: Source, place: Path, workers: int | None = None, progress: Callable[[int, int], None] | None = None
 ) -> Manifest:
     """Verify every photo of `source`, write its manifest and index to `place`.
 

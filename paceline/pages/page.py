@@ -180,12 +180,7 @@ def _headline(facts: Mapping[str, Any], events: Sequence[Event]) -> dict[str, An
         f"step {event['step']:,} on {event['world']} rank(s)" + (", given more" if event.get("after") else "")
         for event in _of_kind(events, "resume")
     ]
-    return {
-        "verdict": (colour, words),
-        "reason": end.get("reason", ""),
-        "cards": cards,
-        "resumes": resumes,
-    }
+    return {"verdict": (colour, words), "reason": end.get("reason", ""), "cards": cards, "resumes": resumes}
 
 
 def _charts(events: Sequence[Event], targets: Mapping[str, float]) -> list[Chart]:

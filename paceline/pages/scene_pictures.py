@@ -41,12 +41,7 @@ def _picture(scene: Scene, names: Sequence[str], exif: Exif) -> str:
     found = [
         _mark(box * scale, label, f"{names[label - 1]} {score:.2f}", partner == FREE, mask, hue)
         for box, label, score, partner, mask, hue in zip(
-            scene.boxes,
-            scene.labels.tolist(),
-            scene.scores,
-            scene.partners,
-            scene.masks or repeat(None),
-            hues[0],
+            scene.boxes, scene.labels.tolist(), scene.scores, scene.partners, scene.masks or repeat(None), hues[0]
         )
     ]
     there = [
@@ -59,13 +54,7 @@ def _picture(scene: Scene, names: Sequence[str], exif: Exif) -> str:
             hue,
         )
         for number, (box, label, crowd, mask, hue) in enumerate(
-            zip(
-                scene.truth,
-                scene.truth_labels.tolist(),
-                scene.crowd,
-                scene.truth_masks or repeat(None),
-                hues[1],
-            )
+            zip(scene.truth, scene.truth_labels.tolist(), scene.crowd, scene.truth_masks or repeat(None), hues[1])
         )
     ]
     return jpeg_uri(beside(pixels, found[:MOST_FOUND], largest_first(there), width=HALF_WIDTH, height=HALF_HEIGHT))

@@ -21,13 +21,7 @@ from paceline.pages.classified import (
     right_of_each_class,
     with_photos,
 )
-from paceline.pages.detected import (
-    confusion_matrix,
-    count_confusions,
-    mistakes,
-    read_scenes,
-    worst_and_best,
-)
+from paceline.pages.detected import confusion_matrix, count_confusions, mistakes, read_scenes, worst_and_best
 from paceline.pages.scene_pictures import with_pictures
 from paceline.pages.scored import class_table, draw_curves, read_curves, size_table
 from paceline.pages.stored_photo import listed

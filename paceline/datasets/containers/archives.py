@@ -214,11 +214,7 @@ def _only(files: ContainerFiles, named: set[str]) -> dict[str, str]:
 
 
 def _in_order(
-    files: ContainerFiles,
-    photos: Sequence[Sequence[Found]],
-    kind: str,
-    split: str,
-    devkit: bool = False,
+    files: ContainerFiles, photos: Sequence[Sequence[Found]], kind: str, split: str, devkit: bool = False
 ) -> Contents:
     """By class folder and name; as class folders of that split would name them."""
     for name, members in zip(files.names, photos):

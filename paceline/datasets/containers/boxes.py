@@ -28,11 +28,7 @@ _BESIDE = tuple(
 
 
 def contained_boxes(
-    splits: dict[str, Contents],
-    request: ContainerRequest,
-    place: Path,
-    notes: list[str],
-    **others: Any,
+    splits: dict[str, Contents], request: ContainerRequest, place: Path, notes: list[str], **others: Any
 ) -> BoxSource:
     """Photos with boxes in containers as a source; others: its fields that do not follow from `request`.
 

@@ -37,10 +37,7 @@ class PhotoBoxes(NamedTuple):
 
 
 def annotations_of(
-    source: Path,
-    names: Sequence[bytes],
-    found: Sequence[PhotoBoxes],
-    ids: Sequence[str] = (),
+    source: Path, names: Sequence[bytes], found: Sequence[PhotoBoxes], ids: Sequence[str] = ()
 ) -> Annotations:
     """N photos with their objects.
 
@@ -60,11 +57,7 @@ def annotations_of(
         labels.areas, labels.segmentations = areas.tolist(), _run_lengths(photo, labels.file_name)
         photos.append(labels)
     return as_annotations(
-        source,
-        source.parent,
-        photos,
-        _class_names(source, found),
-        image_ids=list(map(int, ids)) if whole else (),
+        source, source.parent, photos, _class_names(source, found), image_ids=list(map(int, ids)) if whole else ()
     )
 
 
