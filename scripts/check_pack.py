@@ -22,11 +22,10 @@ from typing import Any
 import numpy as np
 
 from paceline.config.errors import UserError
-from paceline.datasets.pack.encode import encode
 from paceline.datasets.pack.objects import in_label
 from paceline.datasets.pack.pack import pack
-from paceline.datasets.pack.plan import VALIDATION, Source, open_sources, prepared_source
-from paceline.datasets.pack.request import Form, PackRequest
+from paceline.datasets.pack.photo import encode
+from paceline.datasets.pack.plan import VALIDATION, Form, PackRequest, Source, open_sources, prepared_source
 from paceline.store.box_split import BoxSplit
 from paceline.store.manifest import Manifest
 

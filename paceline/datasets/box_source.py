@@ -1,4 +1,4 @@
-"""Annotated boxes as a source, of any layout, in folders or in containers, and what the manifest says of them.
+"""Annotated boxes as a source, of any layout, in folders or in containers, and their manifest.
 
     annotations + images   ->   a `BoxSource`, which datasets/pipeline.py writes
 
@@ -18,20 +18,26 @@ import numpy as np
 
 from paceline.config.errors import DataError
 from paceline.datasets.box_arrays import box_arrays
-from paceline.datasets.box_checks import check_splits, class_names, count_unlisted
-from paceline.datasets.exif_reading import check_sizes, frame_sizes, notes_on_rotation, reading_of
+from paceline.datasets.box_checks import (
+    check_sizes,
+    check_splits,
+    class_names,
+    count_unlisted,
+    frame_sizes,
+    notes_on_rotation,
+    reading_of,
+)
 from paceline.datasets.formats.annotations import Annotations
-from paceline.datasets.formats.coco2017 import check_coco2017, part_of_coco2017
 from paceline.datasets.formats.layouts import BoxSet, Layout, read_files, read_source
+from paceline.datasets.formats.published import check_coco2017, part_of_coco2017
 from paceline.datasets.inspection import Inspection, PhotoFiles, Photos
 from paceline.datasets.pipeline import (
     NAMED_IN_ERROR,
     Arrays,
     Source,
+    another_folder,
     choose_place,
     described,
-    elsewhere,
-    unreadable,
     write_prepared,
 )
 from paceline.datasets.val_split import ValSplit, split_off
@@ -62,7 +68,7 @@ class BoxRequest:
 
     @classmethod
     def of(cls, flags: object, *named: Any) -> BoxRequest:
-        """What a command's flags ask for; `named`: the first fields, where it names files or a layout."""
+        """The request of a command's flags; `named`: the first fields, where it names files or a layout."""
         shared = {name: getattr(flags, name) for name in SHARED}
         return cls(*named, **shared, expect="coco2017" if getattr(flags, "expect", "") == "coco2017" else "")
 
@@ -79,14 +85,14 @@ class BoxSource(Source):
     def of(
         cls, annotated: BoxSet, request: BoxRequest = BoxRequest(), out: Path | None = None, **others: Any
     ) -> BoxSource:
-        """What a reader found. out: where it is to go, if that was said; others: fields that do not follow from what was asked for."""
+        """out: where its manifest goes, if the command names it; others: fields that do not follow from `request`."""
         request = replace(request, layout=annotated.layout)
         fields = {
             "command": box_command(annotated.root, asdict(request), out),
             "on_unreadable": request.on_unreadable,
             "on_missing": request.on_missing,
-            "stored": _stored(request),
-            "remedy": elsewhere(box_command(annotated.root, asdict(request))) if out is not None else "",
+            "stored": {**asdict(request), **_real_paths(request)},
+            "remedy": another_folder(box_command(annotated.root, asdict(request))) if out is not None else "",
             **others,
         }
         return cls(root=annotated.root, annotated=annotated, request=request, **fields)
@@ -100,9 +106,9 @@ class BoxSource(Source):
         class_names(self.annotated, self.request, self.command)
         splits = self.annotated.splits.values()
         photos = self.held(self.root, list(dict.fromkeys(name for split in splits for name in self._names(split))))
-        missing = [i for i in range(len(photos.names)) if not photos.is_there(i)]
+        missing = [i for i in range(len(photos.names)) if not photos.exists(i)]
         if missing and (self.on_missing == "refuse" or len(missing) == len(photos.names)):
-            raise DataError(_why_missing(photos, missing, self.command))
+            raise _missing_error(photos, missing, self.command)
         return photos
 
     def manifest(self, photos: Photos, found: Inspection, place: Path) -> tuple[Manifest, dict[str, Arrays]]:
@@ -117,7 +123,7 @@ class BoxSource(Source):
         usable: dict[str, Annotations] = {}
         lost: dict[str, tuple[np.ndarray, int]] = {}  # photos, and how many objects were on them
         for key, split in self.annotated.splits.items():
-            usable[key], lost[key] = _leave_out(split, rows_of(split), found)
+            usable[key], lost[key] = _usable_images(split, rows_of(split), found)
         if self.request.expect:
             check_coco2017(self.root, usable)
         part_of = part_of_coco2017(usable)
@@ -126,10 +132,10 @@ class BoxSource(Source):
         category_ids, classes = class_table(names)
         unlisted, left_out_pictures = count_unlisted(self.annotated)
         notes += left_out_pictures
-        of_files = {key: (kept, rows_of(kept)) for key, kept in usable.items()}
-        reading = reading_of(self.annotated.layout, of_files, found)
+        with_rows = {key: (kept, rows_of(kept)) for key, kept in usable.items()}
+        reading = reading_of(self.annotated.layout, with_rows, found)
         splits, arrays = {}, {}
-        for key, (kept, rows) in of_files.items():
+        for key, (kept, rows) in with_rows.items():
             boxes, numbers = box_arrays(kept, category_ids, *frame_sizes(rows, found, reading))
             if not boxes["usable"].any():
                 raise DataError(
@@ -145,10 +151,10 @@ class BoxSource(Source):
                 np.zeros(len(rows), np.int32),
                 folder=kept.images_folder,
                 per_class=np.bincount(plain, minlength=len(category_ids) + 1)[1:],
-                left_out=unreadable(photos, found, left_out),
+                left_out=left_out,
                 extra=boxes,
             )
-            patterns = self.annotated.files[key] if key in self.annotated.files else self.annotated.files["train"]
+            patterns = self.annotated.files[key if key in self.annotated.files else "train"]
             label_files = annotation_files(self.root, patterns)
             counts = BoxCounts(
                 **numbers,
@@ -160,7 +166,7 @@ class BoxSource(Source):
                 exif=reading,
             )
             splits[key] = replace(split, boxes=counts)
-        notes = [*self.annotated.notes, *notes, *notes_on_rotation(self.annotated.layout, of_files, found, reading)]
+        notes += [*notes_on_rotation(self.annotated.layout, with_rows, found, reading), *_in_both(with_rows, found)]
         manifest = Manifest(
             kind="boxes",
             expect=self.request.expect or "any",
@@ -173,7 +179,7 @@ class BoxSource(Source):
             folder=place,
             category_ids=tuple(category_ids.tolist()),
             request=self.stored,
-            notes=(*notes, *_in_both(of_files, found)),
+            notes=(*self.annotated.notes, *notes),
             part_of=part_of,
         )
         return manifest, arrays
@@ -182,12 +188,10 @@ class BoxSource(Source):
         """Draw the validation photos out of the training photos in `usable`; -> notes."""
         val = ValSplit(self.request.val_fraction, self.request.val_seed, self.request.val_group)
         usable["train"], usable["val"], alone = split_off(usable["train"], val, digests=digests)
-        # The draw is each photo's own, so the number scatters: people who asked for a fifth look at what they got.
+        # Each photo is drawn by itself, so the number scatters: a fifth is a fifth only about.
         drawn, whole = (len(usable["val"].file_names), sum(len(usable[key].file_names) for key in ("train", "val")))
-        notes = [
-            f"{drawn:,} of {whole:,} photos drawn for val, {'group by group' if val.val_group else 'photo by photo'}; "
-            f"--val-seed {val.val_seed + 1} draws others"
-        ]
+        how = "group by group" if val.val_group else "photo by photo"
+        notes = [f"{drawn:,} of {whole:,} photos drawn for val, {how}; --val-seed {val.val_seed + 1} draws others"]
         if alone:
             notes.append(f"{alone:,} photos do not match --val-group and stand alone in the validation split")
         return notes
@@ -207,7 +211,7 @@ def prepare_boxes(
     workers: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Manifest:
-    """Read the annotations, verify every image they speak of, write manifest and index.
+    """Read the annotations, verify every image that they name, write manifest and index.
 
     root      the data set's folder; None where `request` names files
     out       None: `root` itself, or a folder in the cache (see choose_place), as where files are named
@@ -245,18 +249,14 @@ def _read(root: Path | None, request: BoxRequest) -> BoxSet:
     if request.val_images and not request.val_annotations:
         raise DataError("--val-images without --val-annotations: name the COCO JSON of the validation photos too.")
 
-    def real(path: str) -> Path:
-        return Path(os.path.realpath(os.path.expanduser(path)))
-
-    return read_files(
-        real(request.images),
-        real(request.annotations),
-        real(request.val_images) if request.val_images else None,
-        real(request.val_annotations) if request.val_annotations else None,
-    )
+    images, annotations, *val = (Path(path) if path else None for path in _real_paths(request).values())
+    assert images is not None and annotations is not None
+    return read_files(images, annotations, *val)
 
 
-def _leave_out(split: Annotations, rows: np.ndarray, found: Inspection) -> tuple[Annotations, tuple[np.ndarray, int]]:
+def _usable_images(
+    split: Annotations, rows: np.ndarray, found: Inspection
+) -> tuple[Annotations, tuple[np.ndarray, int]]:
     """The images that can be used; the photos of the others, and how many objects were on them."""
     is_bad = np.isin(rows, list(found.reasons))
     kept = split.chosen(np.flatnonzero(~is_bad))
@@ -266,27 +266,25 @@ def _leave_out(split: Annotations, rows: np.ndarray, found: Inspection) -> tuple
     return kept, (rows[is_bad], len(split.object_rows) - len(kept.object_rows))
 
 
-def _why_missing(photos: Photos, missing: list[int], command: str) -> str:
-    names = photos.names
-    first = [photos.called(i) for i in missing[:NAMED_IN_ERROR]]
-    others = f"\nMissing too, {len(missing) - 1:,} of {len(names):,}: {', '.join(first[1:])}" if first[1:] else ""
-    if len(missing) == len(names):
-        return (
-            f"{first[0]}: not there, nor is any other of the {len(names):,} images that the annotations name. Check the "
+def _missing_error(photos: Photos, missing: list[int], command: str) -> DataError:
+    number = len(photos.names)
+    first = [photos.title(i) for i in missing[:NAMED_IN_ERROR]]
+    if len(missing) == number:
+        return DataError(
+            f"{first[0]}: not there, nor is any other of the {number:,} images that the annotations name. Check the "
             "folder of the images (--images), and that file_name in the annotations is relative to it."
         )
-    text = f"{first[0]}: not there, and the annotations name it.{others}\nCopy what is missing, or "
-    if not command:
-        return f"{text}take it out of the annotations: a score on a part would not be this set's."
-    return f"{text}go on without:\n  {command} --on-missing skip"
+    others = f"\nMissing too, {len(missing) - 1:,} of {number:,}: {', '.join(first[1:])}" if first[1:] else ""
+    remedy = "take it out of the annotations: a score on a part would not be this set's."
+    if command:
+        remedy = f"go on without:\n  {command} --on-missing skip"
+    return DataError(f"{first[0]}: not there, and the annotations name it.{others}\nCopy what is missing, or {remedy}")
 
 
-def _stored(request: BoxRequest) -> dict[str, Any]:
-    """Paths as they are seen from anywhere."""
-    record = asdict(request)
-    for name in ("images", "annotations", "val_images", "val_annotations"):
-        record[name] = os.path.realpath(os.path.expanduser(record[name])) if record[name] else ""
-    return record
+def _real_paths(request: BoxRequest) -> dict[str, str]:
+    """The request's files and folders as they are named from anywhere, in the order of `read_files`; "" for none."""
+    paths = {name: getattr(request, name) for name in ("images", "annotations", "val_images", "val_annotations")}
+    return {name: os.path.realpath(os.path.expanduser(path)) if path else "" for name, path in paths.items()}
 
 
 def _in_both(splits: dict[str, tuple[Annotations, np.ndarray]], found: Inspection) -> list[str]:

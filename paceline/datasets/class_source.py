@@ -1,4 +1,4 @@
-"""Class folders as a source, and what the manifest says of photos that have a class each, in folders or in containers.
+"""Photos that have a class each as a source, in class folders or in containers, and their manifest.
 
     ROOT/{train,val}/CLASS/*.jpg, or ROOT/CLASS/*.jpg of which a validation split is set apart
 
@@ -16,28 +16,19 @@ import numpy as np
 
 from paceline.config.errors import DataError
 from paceline.config.image_name import by_suffix
+from paceline.config.printable import some
 from paceline.datasets.formats.class_folders import (
     Listing,
     SplitListing,
     check_classes,
     list_class_folders,
     list_unsplit,
-    some,
+    read_class_names,
 )
-from paceline.datasets.formats.class_names import read_class_names
-from paceline.datasets.formats.imagenet import check_flat_val, check_imagenet, part_of_imagenet
+from paceline.datasets.formats.published import check_flat_val, check_imagenet, part_of_imagenet
 from paceline.datasets.inspection import Inspection, PhotoFiles, Photos
-from paceline.datasets.pipeline import (
-    Arrays,
-    OnFlaw,
-    Source,
-    choose_place,
-    described,
-    elsewhere,
-    unreadable,
-    write_prepared,
-)
-from paceline.datasets.val_split import BROUGHT, ValSplit, check_fraction, stratified, units_of
+from paceline.datasets.pipeline import Arrays, OnFlaw, Source, another_folder, choose_place, described, write_prepared
+from paceline.datasets.val_split import NO_SPLIT, ValSplit, check_fraction, stratified, units_of
 from paceline.store.manifest import FILES, Expect, Manifest, prepare_command
 
 
@@ -50,7 +41,7 @@ class ClassSource(Source):
     labels: dict[str, np.ndarray]  # (n,) int64 of each split
     class_names: tuple[str, ...] | None
     expect: Expect = "any"
-    val: ValSplit = BROUGHT
+    val: ValSplit = NO_SPLIT
     notes: tuple[str, ...] = ()
 
     @classmethod
@@ -58,7 +49,7 @@ class ClassSource(Source):
         cls,
         listing: Listing,
         expect: Expect = "any",
-        val: ValSplit = BROUGHT,
+        val: ValSplit = NO_SPLIT,
         on_unreadable: OnFlaw = "refuse",
         out: Path | None = None,
     ) -> ClassSource:
@@ -68,7 +59,7 @@ class ClassSource(Source):
         return cls(
             root=root,
             command=prepare_command(root, expect, request, out) if "train" in splits else "",
-            remedy=elsewhere(prepare_command(root, expect, request)) if out is not None else "",
+            remedy=another_folder(prepare_command(root, expect, request)) if out is not None else "",
             on_unreadable=on_unreadable,
             listing=listing,
             all_photos=PhotoFiles(root, [name for split in splits.values() for name in split.relative_names(root)]),
@@ -87,14 +78,14 @@ class ClassSource(Source):
         return len(self.all_photos.names)
 
     def photos(self) -> Photos:
-        """Those that were listed."""
+        """The listed ones."""
         return self.all_photos
 
     def manifest(self, photos: Photos, found: Inspection, place: Path) -> tuple[Manifest, dict[str, Arrays]]:
         """Raises DataError where a class, or all of a container, has no photo left, or no validation split can be made."""
         if photos.kind != FILES and len(found.reasons) == len(photos.names):
             raise DataError(
-                f"{photos.called(0)}: {found.reasons[0]}. None of the {len(photos.names):,} photos can be used."
+                f"{photos.title(0)}: {found.reasons[0]}. None of the {len(photos.names):,} photos can be used."
             )
         splits, arrays, notes, first = {}, {}, list(self.notes), 0
         for key, split in self.listing.splits.items():
@@ -109,11 +100,11 @@ class ClassSource(Source):
             parts = {key: np.ones(len(good), bool)}
             if self.val.val_fraction:
                 names = [photos.names[i] for i in good.tolist()]
-                in_val, said = set_apart(names, labels, found.digests[good], self.val, self.root, split)
-                notes += said
+                in_val, more = set_apart(names, labels, found.digests[good], self.val, self.root, split)
+                notes += more
                 parts = {"train": ~in_val, "val": in_val}
             for part, chosen in parts.items():
-                own = part == key  # what is no photo, or none that can be used, is told of once
+                own = part == key  # what is no photo, or none that can be used, is counted once
                 numbers, arrays[part] = described(
                     photos,
                     found,
@@ -121,11 +112,10 @@ class ClassSource(Source):
                     labels[chosen],
                     folder=split.folder,
                     per_class=np.bincount(labels[chosen], minlength=len(split.classes)),
-                    left_out=unreadable(photos, found, rows[~is_good]) if own else (),
+                    left_out=rows[~is_good] if own else rows[:0],
                 )
-                splits[part] = replace(
-                    numbers, ignored=split.ignored if own else 0, directory_mtimes=tuple(split.mtimes)
-                )
+                ignored = split.ignored if own else 0
+                splits[part] = replace(numbers, ignored=ignored, directory_mtimes=tuple(split.mtimes))
         classes = tuple(next(iter(self.listing.splits.values())).classes)
         manifest = Manifest(
             kind="class-folder",
@@ -151,7 +141,7 @@ def prepare_folder(
     expect: Expect = "any",
     workers: int | None = None,
     on_unreadable: OnFlaw = "refuse",
-    val: ValSplit = BROUGHT,
+    val: ValSplit = NO_SPLIT,
     progress: Callable[[int, int], None] | None = None,
 ) -> Manifest:
     """Verify every image under `root` and write its manifest and index; the returned manifest's `folder` says where.
@@ -171,7 +161,7 @@ def prepare_folder(
 def class_folders(
     root: Path,
     expect: Expect = "any",
-    val: ValSplit = BROUGHT,
+    val: ValSplit = NO_SPLIT,
     on_unreadable: OnFlaw = "refuse",
     out: Path | None = None,
 ) -> ClassSource:

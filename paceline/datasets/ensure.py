@@ -1,4 +1,4 @@
-"""A data set that is prepared: the manifest that matches its files, found where prepare may have written it, or made now."""
+"""Find the manifest that matches a data set's files where prepare may have written it, or prepare the data set now."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from paceline.config.errors import DataError
 from paceline.config.printable import counted, one_line
 from paceline.datasets.class_source import class_folders, class_place
 from paceline.datasets.findings import findings
-from paceline.datasets.formats.class_folders import TRAIN_FOLDER, list_class_folders
-from paceline.datasets.formats.class_names import names_changed
-from paceline.datasets.formats.imagenet import official_wnids
+from paceline.datasets.formats.class_folders import TRAIN_FOLDER, list_class_folders, names_changed
+from paceline.datasets.formats.published import official_wnids
 from paceline.datasets.pipeline import OnFlaw, Source, write_prepared
 from paceline.datasets.val_split import ValSplit
 from paceline.store.freshness import addresses, check_fresh, refuse_stale_containers
@@ -24,8 +23,7 @@ from paceline.store.manifest import Kind, Manifest, cache_place, manifest_places
 # Hosts and buckets that a line names.
 MOST_ADDRESSES = 5
 Request = TypeVar("Request")
-
-CALLED: dict[Kind, str] = {"class-folder": "class folders", "boxes": "boxes"}
+KINDS: dict[Kind, str] = {"class-folder": "class folders", "boxes": "boxes"}
 
 
 def ensure_prepared(
@@ -39,8 +37,8 @@ def ensure_prepared(
     """The folder of a manifest that matches the files of `root`; a small data set is prepared for it, into the cache.
 
     root        a data set's folder, or one that prepare wrote to
-    kind        what is wanted of it
-    say         takes a line, where something is prepared: first that it is, then what prepare finds, warnings and check page too
+    kind        what is needed: class folders, or boxes
+    say         takes a line, where something is prepared: first that it is, then the findings, warnings and check page too
     on_missing  boxes: "skip" leaves out images that are not on disk, where the set is prepared now
     small       up to so many images are prepared without asking; beyond, DataError with the command to run
     `root` itself is never written to. Raises DataError as `prepare_folder` and `prepare_boxes` do.
@@ -62,7 +60,7 @@ def ensure_prepared(
                     f"{root}: prepared boxes, and class folders are wanted: train/CLASS/*.jpg. Train a detector on it:\n"
                     f"  paceline train ssd-custom --data {shlex.quote(str(manifest.called))} --weights resnet34"
                 )
-            why = f"its manifest is one of {CALLED[manifest.kind]}, not of {CALLED[kind]}"
+            why = f"its manifest is one of {KINDS[manifest.kind]}, not of {KINDS[kind]}"
             source_root = source_root if boxes else manifest.root_path
             continue
         _refuse_half(manifest)
@@ -94,12 +92,12 @@ def _annotated_photos(
     root: Path, source_root: Path, outdated: Manifest | None, on_missing: OnFlaw
 ) -> tuple[Source, Path, str]:
     """Photos with boxes -> what to prepare, where to, and the command that does the same."""
-    # Here, because who has class folders needs no reader of YAML.
+    # Here, because class folders need no reader of YAML.
     from paceline.datasets.box_source import BoxRequest, annotated_boxes
 
-    asked = _asked(BoxRequest, outdated)
+    request = _recorded_request(BoxRequest, outdated)
     try:
-        source = annotated_boxes(source_root, replace(asked, on_missing="skip") if on_missing == "skip" else asked)
+        source = annotated_boxes(source_root, replace(request, on_missing="skip") if on_missing == "skip" else request)
     except DataError:
         if _is_annotated(source_root) or not _has_classes(source_root):
             raise
@@ -113,7 +111,7 @@ def _annotated_photos(
 def _class_photos(root: Path, source_root: Path, outdated: Manifest | None, _: OnFlaw) -> tuple[Source, Path, str]:
     """The same of class folders."""
     try:
-        source = class_folders(source_root, val=_asked(ValSplit, outdated))
+        source = class_folders(source_root, val=_recorded_request(ValSplit, outdated))
     except DataError:
         if not _is_annotated(source_root):
             raise
@@ -128,17 +126,17 @@ def _class_photos(root: Path, source_root: Path, outdated: Manifest | None, _: O
 
 
 def name_addresses(manifest: Manifest, root: Path, say: Callable[[str], None]) -> None:
-    """One line of the hosts and buckets that an index names, before any of them is asked; none for photos on a disk."""
+    """Pass `say` the hosts and buckets that an index names, before any of them is contacted; nothing for photos on a disk."""
     try:
         named = ", ".join(map(one_line, addresses(manifest)[:MOST_ADDRESSES]))
-    except DataError:  # a damaged index is complained of where it is compared
+    except DataError:  # a damaged index is refused where it is compared
         return
     if named:
         say(f"{root}: its index names {named}, which is asked for its photos")
 
 
 def why_stale(manifest: Manifest) -> str | None:
-    """None where a manifest matches its files and their readable class names, else one line."""
+    """None where a manifest matches its files and their readable class names, else the reason in one line."""
     return check_fresh(manifest) or names_changed(manifest)
 
 
@@ -166,8 +164,8 @@ def _refuse_half(manifest: Manifest) -> None:
         )
 
 
-def _asked(request: type[Request], manifest: Manifest | None) -> Request:
-    """What a manifest says was asked for. Raises DataError where it was written by a version with other flags."""
+def _recorded_request(request: type[Request], manifest: Manifest | None) -> Request:
+    """The request that a manifest records. Raises DataError where it was written by a version with other flags."""
     if manifest is None:
         return request()
     try:

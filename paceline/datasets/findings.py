@@ -1,6 +1,6 @@
-"""What prepare found in a data set, line by line: its splits, what is odd in them, what was left out, and the check page.
+"""The report of a prepared data set, line by line: its splits, what is odd in them, what was left out, and the check page.
 
-One way for all who verify photos: `paceline prepare`, and a training or an evaluation that prepares what nobody prepared.
+Used by `paceline prepare`, and by a training or an evaluation that prepares a data set itself.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from paceline.config.printable import counted
 from paceline.pages.check.write import write_check_page
 from paceline.store.manifest import Manifest, Split
 
-# One line each in the report; a list of ten says enough of what kind they are.
+# One line each in the report; a list of ten shows what kind they are.
 NAMED_IN_REPORT = 10
 
 
@@ -44,30 +44,19 @@ def _of_classes(manifest: Manifest) -> Iterator[str]:
     yield from _noted(manifest)
     if rotated := sum(split.rotated for split in manifest.splits.values()):
         carry = "photo carries" if rotated == 1 else "photos carry"
-        yield (
-            f"note: {rotated:,} {carry} an EXIF rotation: --input.exif apply trains on them upright, as resnet50-tiny does"
-        )
+        yield f"note: {rotated:,} {carry} an EXIF rotation: --input.exif apply trains on them upright, as resnet50-tiny does"
     yield f"manifest: {manifest.folder / 'manifest.json'}"
 
 
-def _noted(manifest: Manifest) -> Iterator[str]:
-    if manifest.part_of:
-        yield f"this is a part of {manifest.part_of}"
-    for note in manifest.notes:
-        yield f"note: {note}"
-
-
 def _of_boxes(manifest: Manifest) -> Iterator[str]:
-    from paceline.datasets.formats.coco2017 import WHOLE
+    from paceline.datasets.formats.published import COCO2017
 
     for name, split in manifest.splits.items():
         counts = split.boxes
         if counts is None:
             continue
-        yield (
-            f"{name}: {counted(split.images, 'image')}{_odd_photos(split)}, {counted(counts.objects, 'object')} of "
-            f"{counted(sum(map(bool, split.per_class)), 'class')}"
-        )
+        objects = f"{counted(counts.objects, 'object')} of {counted(sum(map(bool, split.per_class)), 'class')}"
+        yield f"{name}: {counted(split.images, 'image')}{_odd_photos(split)}, {objects}"
         odd = {
             "crowd regions": counts.crowd,
             "images without objects": counts.empty_images,
@@ -80,17 +69,21 @@ def _of_boxes(manifest: Manifest) -> Iterator[str]:
             "mask polygons with coordinates that are no finite numbers, left out": counts.polygons_not_finite,
             "image files that the annotations do not name": counts.unlisted_images,
         }
-        for what, count in odd.items():
-            if count:
-                yield f"  {what}: {count:,}"
+        yield from (f"  {what}: {count:,}" for what, count in odd.items() if count)
         yield from _left_out(split)
     if manifest.expect == "coco2017":
-        yield f"this is COCO 2017: {WHOLE}"
+        yield f"this is COCO 2017: {COCO2017}"
     yield from _noted(manifest)
     yield f"{counted(len(manifest.classes), 'class')}: {', '.join(manifest.classes)}"
     yield f"manifest: {manifest.folder / 'manifest.json'}"
     if not (manifest.folder == manifest.root_path or manifest.request is None or not manifest.request["images"]):
         yield f"train with:  --data {shlex.quote(str(manifest.folder))}"
+
+
+def _noted(manifest: Manifest) -> Iterator[str]:
+    if manifest.part_of:
+        yield f"this is a part of {manifest.part_of}"
+    yield from (f"note: {note}" for note in manifest.notes)
 
 
 def _odd_photos(split: Split) -> str:
@@ -108,7 +101,6 @@ def _odd_photos(split: Split) -> str:
 
 
 def _left_out(split: Split) -> Iterator[str]:
-    for broken in split.unreadable[:NAMED_IN_REPORT]:
-        yield f"  left out: {broken.path}: {broken.reason}"
+    yield from (f"  left out: {broken.path}: {broken.reason}" for broken in split.unreadable[:NAMED_IN_REPORT])
     if len(split.unreadable) > NAMED_IN_REPORT:
         yield f"  left out: {len(split.unreadable) - NAMED_IN_REPORT:,} more, all of them in the manifest"

@@ -5,8 +5,8 @@
                     of ROOT or of ROOT/annotations
     Pascal VOC      ImageSets/Main/SPLIT.txt, ROOT/SPLIT with XML files, or all of ROOT
     YOLO            SPLIT: of data.yaml
-SPLIT is the one asked for; else val (valid, validation) where there is one, else test. In the manifest it is "val", and no
-other is there. The folder itself is never written to.
+SPLIT is the requested one; else val (valid, validation) where there is one, else test. In the manifest it is "val", and the only
+one. The folder itself is never written to.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from paceline.datasets.class_source import ClassSource
 from paceline.datasets.ensure import name_addresses, why_stale
 from paceline.datasets.findings import findings
 from paceline.datasets.formats.class_folders import TRAIN_FOLDER, VAL_FOLDERS, Listing, list_split
-from paceline.datasets.formats.imagenet import check_flat_val
-from paceline.datasets.formats.layouts import BoxSet, read_one_split, read_single_json
-from paceline.datasets.pipeline import Source, write_prepared
+from paceline.datasets.formats.layouts import BoxSet, read_jsons, read_one_split
+from paceline.datasets.formats.published import check_flat_val
+from paceline.datasets.pipeline import write_prepared
 from paceline.store.class_folder import list_folder
 from paceline.store.containers.exports import prepare_first
 from paceline.store.freshness import check_fresh, refuse_stale_containers
 from paceline.store.manifest import Kind, Manifest, cache_place, manifest_places
 
 SplitName = Literal["", "val", "test", "train"]
-# What a split may be called in a data set, in order of preference.
+# Names that a split may have in a data set, in order of preference.
 SPLIT_NAMES: dict[SplitName, tuple[str, ...]] = {
     "": (*VAL_FOLDERS, "test"),
     "val": VAL_FOLDERS,
@@ -57,60 +57,57 @@ def ensure_held_out(wanted: HeldOut, kind: Kind, *, say: Callable[[str], None]) 
     """The folder of a manifest of that split which matches its files; it is prepared, into the cache, where there is none.
 
     kind  what is needed: class folders, or boxes
-    say   takes a line, of hosts that an index names, and where something is prepared: first that it is, then what prepare finds
+    say   takes a line, of hosts that an index names, and where something is prepared: first that it is, then the findings
     Raises UserError for flags that contradict each other, DataError for every flaw of layout, annotations or images.
     """
     if wanted.annotations or wanted.images:
         return _named_files(wanted, kind, say)
     root = Path(wanted.data).expanduser()
     if not root.is_dir():
-        raise UserError(
-            f"--data {wanted.data}: {prepare_first(wanted.data, scored=True) or 'there is no such folder.'}"
-        )
+        first = prepare_first(wanted.data, scored=True)
+        raise UserError(f"--data {wanted.data}: {first or 'there is no such folder.'}")
     source = Path(os.path.realpath(root))
     for path in manifest_places(root):
         manifest = Manifest.load(path)
-        if manifest.kind == kind and wanted.split in ("", "val"):
+        source = manifest.root_path
+        if manifest.kind != kind:
+            continue
+        if wanted.split in ("", "val"):
             name_addresses(manifest, root, say)
             if _is_fresh(manifest):
                 return path.parent
             refuse_stale_containers(manifest, check_fresh(manifest) or "out of date")
-        if manifest.kind == kind and manifest.again is not None:
+        if manifest.again is not None:
             raise DataError(
                 f"--split {wanted.split}: {root} indexes containers, of which val is scored. Prepare the others as --val, in a "
                 "folder of their own, and name that."
             )
-        if manifest.kind == kind and wanted.split == "train" and (manifest.request or {}).get("val_fraction"):
+        if wanted.split == "train" and (manifest.request or {}).get("val_fraction"):
             raise UserError(
                 f"--split train: the validation photos of {wanted.data} were set apart by prepare, and no folder holds "
                 "the others alone. Leave --split away to score them."
             )
-        source = manifest.root_path
     place = cache_place(source) / f"scored-{wanted.split or 'any'}-{_layout(source)}"
     if _is_prepared(place, kind):
         return place
     names = SPLIT_NAMES[wanted.split]
     if kind == "boxes":
-        found = read_one_split(source, names)
-        _announce(say, found, place)
-        return _written(BoxSource.of(found, command=""), place, say)
-    listing = _class_folders(source, names)
-    say(f"{listing.splits['val'].folder}: verifying its {counted(listing.images, 'photo')} once (kept in {place})")
-    return _written(ClassSource.of(listing), place, say)
+        return _prepared(read_one_split(source, names), place, say)
+    return _prepared(_class_folders(source, names), place, say)
 
 
 def _layout(root: Path) -> str:
     """A name for the folders and lists in `root`: where one comes or goes, another split may be the one that is meant."""
-    found = set()
+    names = set()
     for folder in (root, *(root / name for name in ("annotations", "images", "ImageSets/Main"))):
         if folder.is_dir():
             with os.scandir(folder) as entries:
                 lists = (
                     entry for entry in entries if entry.is_dir() or entry.name.endswith((".json", ".txt", ".yaml"))
                 )
-                found |= {os.fsencode(os.path.relpath(entry.path, root)) for entry in lists}
-    found |= {os.fsencode(path.parent.name) for path in root.glob("*/_annotations.coco.json")}
-    return hashlib.sha256(b"\0".join(sorted(found))).hexdigest()[:12]
+                names |= {os.fsencode(os.path.relpath(entry.path, root)) for entry in lists}
+    names |= {os.fsencode(path.parent.name) for path in root.glob("*/_annotations.coco.json")}
+    return hashlib.sha256(b"\0".join(sorted(names))).hexdigest()[:12]
 
 
 def _named_files(wanted: HeldOut, kind: Kind, say: Callable[[str], None]) -> Path:
@@ -125,19 +122,17 @@ def _named_files(wanted: HeldOut, kind: Kind, say: Callable[[str], None]) -> Pat
         raise UserError(f"--images {wanted.images}: there is no such folder.")
     key = hashlib.sha256(os.fsencode(f"{images}+{annotations}")).hexdigest()[:12]
     place = cache_place(images) / f"scored-{key}"
-    if _is_prepared(place, kind):
-        return place
-    found = read_single_json(images, annotations)
-    _announce(say, found, place)
-    return _written(BoxSource.of(found, command=""), place, say)
+    return place if _is_prepared(place, kind) else _prepared(read_jsons({"val": (annotations, images)}), place, say)
 
 
-def _announce(say: Callable[[str], None], found: BoxSet, place: Path) -> None:
-    count = len(found.splits["val"].file_names)
-    say(f"{found.splits['val'].source}: verifying its {counted(count, 'image')} once (kept in {place})")
-
-
-def _written(source: Source, place: Path, say: Callable[[str], None]) -> Path:
+def _prepared(listed: BoxSet | Listing, place: Path, say: Callable[[str], None]) -> Path:
+    """Verify the one split "val", write its manifest -> the manifest's folder."""
+    if isinstance(listed, BoxSet):
+        source, title = BoxSource.of(listed, command=""), listed.splits["val"].source
+    else:
+        source, title = ClassSource.of(listed), listed.splits["val"].folder
+    noun = "image" if isinstance(listed, BoxSet) else "photo"
+    say(f"{title}: verifying its {counted(source.images, noun)} once (kept in {place})")
     manifest = write_prepared(source, place)
     for line in findings(manifest):
         say(line)
@@ -160,22 +155,18 @@ def _is_fresh(manifest: Manifest) -> bool:
 def _class_folders(root: Path, names: tuple[str, ...]) -> Listing:
     """The split of `root` that has one of these names, or `root` as the split itself."""
     check_flat_val(root)
-    top = list_folder(root)
-    inside = [os.fsdecode(name) for name in top.folders]
+    inside = [os.fsdecode(name) for name in list_folder(root).folders]
     here = [name for name in names if name in inside]
     if len(set(here) & set(VAL_FOLDERS)) > 1:
         raise DataError(
             f"{root}: both {here[0]}/ and {here[1]}/ are there; which one is meant? Name it:  --data {root / here[0]}"
         )
-    if here:
-        folder = root / here[0]
-    elif any(name in inside for name in (TRAIN_FOLDER, "test")) or not inside:
+    if not here and (any(name in inside for name in (TRAIN_FOLDER, "test")) or not inside):
         raise DataError(
             f"{root}: no {' nor '.join(f'{name}/' for name in names)} in it, only {some(inside)}. Wanted: "
             "ROOT/val/CLASS/*.jpg or ROOT/test/CLASS/*.jpg, or class folders directly in ROOT; "
             "--split train scores the training photos."
         )
-    else:
-        folder = root
+    folder = root / here[0] if here else root
     # The split's own folder is named in the index, so the root is the one above it.
     return Listing(folder.parent, {"val": list_split(folder)})

@@ -1,4 +1,7 @@
-"""Verify photos in parallel threads (reading, hashing and decoding let go of Python's lock).
+"""Verify photos in parallel threads (reading, hashing and decoding release the GIL).
+
+Also a note on pictures of 16 bits a value that use the lower ones alone, as cameras of 10, 12 or 14 bits write them. Training keeps
+the upper eight (input/picture.py), and nothing in such a file names its white, so they come out nearly black.
 
 Letter: N photos.
 """
@@ -8,44 +11,44 @@ from __future__ import annotations
 import os
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from PIL import Image
 
 from paceline.config.plain_file import read_plain
 from paceline.datasets.journal import PrepareJournal, read_journal
-from paceline.datasets.verify import Facts, NotAnImage, verify
+from paceline.datasets.verify import NOT_JPEG, Facts, NotAnImage, verify
+from paceline.input.picture import to_rgb
 from paceline.machine.detect import cpu_cores
-from paceline.store.header import MOST_BYTES
+from paceline.store.header import MOST_BYTES, open_picture
 from paceline.store.index import whole_files
 from paceline.store.manifest import FILES
 from paceline.store.orientation import orientations
 
 # Photos a thread takes at a time, and the most that a kill can lose of its work.
 BATCH = 32
-
-
 COLUMNS = (np.int64, np.int64, np.int32, np.int32, np.uint8, np.uint64)  # of an Inspection
+# Photos, evenly spaced among those that are no JPEGs, whose brightest value is looked up.
+SAMPLED = 32
+# Of 255: what 14 of 16 bits reach at most.
+DARK = 63
+_BITS_PER_SAMPLE = 258  # TIFF's tag
 
 
 @dataclass(frozen=True)
 class Inspection:
-    """What is known of N photos. One whose number is in `reasons` cannot be used; its row is zero but for `sizes`.
+    """What is known of N photos. One whose number is in `reasons` cannot be used; its row is zero but for `sizes`."""
 
-    sizes    (N,) int64 bytes, -1 where unknown      mtimes   (N,) int64 nanoseconds
-    heights  (N,) int32 pixels as stored             widths   (N,) int32
-    flags    (N,) uint8, bits of verify.py           digests  (N,) uint64
-    """
-
-    sizes: np.ndarray
-    mtimes: np.ndarray
-    heights: np.ndarray
-    widths: np.ndarray
-    flags: np.ndarray
-    digests: np.ndarray
+    sizes: np.ndarray  # (N,) int64 bytes, -1 where unknown
+    mtimes: np.ndarray  # (N,) int64 nanoseconds
+    heights: np.ndarray  # (N,) int32 pixels as stored
+    widths: np.ndarray  # (N,) int32
+    flags: np.ndarray  # (N,) uint8, bits of verify.py
+    digests: np.ndarray  # (N,) uint64
     reasons: dict[int, str]
 
     def put(self, i: int, facts: Facts) -> None:
@@ -54,7 +57,7 @@ class Inspection:
 
 
 class Photos(ABC):
-    """N photos to be looked at, wherever their bytes lie. `names` is what lists and the journal call them, each once."""
+    """N photos to be verified, wherever their bytes lie. `names`: their names in lists and in the journal, each once."""
 
     kind = FILES  # a word of store/records.py's RECORDS
 
@@ -63,8 +66,8 @@ class Photos(ABC):
         self.names = names
 
     @abstractmethod
-    def called(self, i: int) -> str:
-        """What messages call photo i."""
+    def title(self, i: int) -> str:
+        """Photo i's name in messages."""
 
     @abstractmethod
     def stamp(self, i: int) -> tuple[int, int]:
@@ -81,7 +84,7 @@ class Photos(ABC):
     def arrays(
         self, rows: np.ndarray, labels: np.ndarray, found: Inspection, extra: Mapping[str, np.ndarray]
     ) -> dict[str, np.ndarray]:
-        """The index's arrays of photos `rows`: their classes, what was `found`, and `extra`."""
+        """The index's arrays of photos `rows`: their classes, their facts, and `extra`."""
         return whole_files(
             [self.names[i] for i in rows.tolist()],
             lengths=found.sizes[rows],
@@ -91,8 +94,8 @@ class Photos(ABC):
             extra={"flags": found.flags[rows], "digests": found.digests[rows], "mtimes": found.mtimes[rows], **extra},
         )
 
-    def is_there(self, i: int) -> bool:
-        """Whether photo i can be found, whatever it is."""
+    def exists(self, i: int) -> bool:
+        """Whether photo i exists, whatever it is."""
         return self.size(i) >= 0
 
     def size(self, i: int) -> int:
@@ -106,7 +109,7 @@ class Photos(ABC):
 class PhotoFiles(Photos):
     """Photos that are files, named relative to the root or absolute."""
 
-    def called(self, i: int) -> str:
+    def title(self, i: int) -> str:
         """The file's path."""
         return os.path.join(self.root, os.fsdecode(self.names[i]))
 
@@ -120,7 +123,7 @@ class PhotoFiles(Photos):
         return read_plain(self._path(i), MOST_BYTES)
 
     def facts(self, i: int) -> Facts:
-        """Of the file."""
+        """Verify the file."""
         return verify(self._path(i))
 
     def _path(self, i: int) -> bytes:
@@ -135,7 +138,7 @@ def inspect_photos(
     workers: int | None,
     progress: Callable[[int, int], None] | None,
 ) -> Inspection:
-    """Verify every photo, except those that `known` or the journal tell of with the same size and time.
+    """Verify every photo, except those that `known` or the journal has with the same size and time.
 
     workers    threads; None: one for each usable core
     progress   called in this thread with (photos done, photos in all), first of all with (0, N)
@@ -182,9 +185,9 @@ def inspect_photos(
 
 
 def _recall(found: Inspection, names: Sequence[bytes], sources: Iterable[Iterable[tuple[bytes, Facts]]]) -> np.ndarray:
-    """Fill the rows that an earlier prepare verified -> (N,) bool, True for those.
+    """Fill the rows that an earlier prepare verified -> (N,) bool, True for those whose orientation is known.
 
-    Not where an older version noted that a photo is rotated, and not how.
+    An older version recorded that a photo is rotated, and not how.
     """
     is_known = np.zeros(len(names), bool)
     position: dict[bytes, int] = {}
@@ -203,3 +206,51 @@ def _unchanged(photos: Photos, i: int, found: Inspection) -> bool:
         return photos.stamp(i) == (found.sizes[i], found.mtimes[i])
     except OSError:
         return False
+
+
+def note_on_few_bits(photos: Photos, flags: np.ndarray, left_out: Collection[int]) -> tuple[str, ...]:
+    """A note for people, or none.
+
+    flags     (N,) bits of verify.py
+    left_out  numbers of photos that cannot be used
+    """
+    rows = np.setdiff1d(np.flatnonzero(flags & NOT_JPEG), list(left_out))
+    if not len(rows):
+        return ()
+    deep, brightest, first = 0, 0, ""
+    for i in rows[np.unique(np.linspace(0, len(rows) - 1, SAMPLED, dtype=np.int64))].tolist():
+        value = _brightest(photos, i)
+        if value > DARK:
+            return ()
+        if value >= 0:
+            deep, brightest, first = deep + 1, max(brightest, value), first or photos.title(i)
+    if not deep:
+        return ()
+    bits = brightest.bit_length() + 8
+    return (
+        f"{first}: 16 bits a value, of which the {deep:,} such photos that were looked at use {bits} at most. The upper "
+        f"eight are kept, so they come out nearly black. Where white is {2**bits - 1:,}, multiply the values by {2 ** (16 - bits)}, "
+        "or save them with 8 bits, and prepare again.",
+    )
+
+
+def _brightest(photos: Photos, i: int) -> int:
+    """The largest value as training sees it, 0 to 255, of a picture of 16 bits a value; -1 for any other."""
+    try:
+        data = photos.read(i)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with open_picture(data) as image:
+                return int(np.asarray(to_rgb(image)).max()) if _is_deep(image, data) else -1
+    except (
+        Exception
+    ):  # the facts are an earlier manifest's, and the photo is damaged since: it is named when it is read
+        return -1
+
+
+def _is_deep(image: Image.Image, data: bytes) -> bool:
+    if image.format == "PNG":
+        return data[24] == 16  # IHDR's bit depth; Pillow has turned colours to 8 bits
+    if image.format == "TIFF":
+        return max(getattr(image, "tag_v2", {}).get(_BITS_PER_SAMPLE, (1,))) == 16
+    return image.mode.startswith("I")

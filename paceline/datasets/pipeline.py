@@ -1,8 +1,8 @@
 """From a source to its manifest.json and index, whatever the source is: every photo is decoded once, in parallel.
 
     class folders, boxes, containers   ->   PLACE/manifest.json, PLACE/index/<hash>/*.npy
-The manifest is written last, so it is there only when all is done. Until then a journal in the cache folder (journal.py) holds
-what was verified, for the next attempt; photos that an earlier prepare verified, finished or killed, are not decoded again while
+The manifest is written last, so it exists only when all is done. Until then a journal in the cache folder (journal.py) holds
+what was verified, for the next attempt. Photos that an earlier prepare verified, finished or killed, are not decoded again while
 size and time are the same.
 
 Letter: n photos of one split.
@@ -26,8 +26,7 @@ from paceline.config.errors import DataError
 from paceline.config.own_file import LINE, replaceable
 from paceline.config.whole import held, sweep, write_whole
 from paceline.datasets import verify
-from paceline.datasets.few_bits import note_on_few_bits
-from paceline.datasets.inspection import Inspection, Photos, inspect_photos
+from paceline.datasets.inspection import Inspection, Photos, inspect_photos, note_on_few_bits
 from paceline.datasets.journal import journal_of
 from paceline.store.box_split import BOX_ARRAYS
 from paceline.store.index import INDEX_FOLDER, delete_old_indexes, describe, index_damage, open_split, write_index
@@ -37,7 +36,7 @@ from paceline.store.orientation import ROTATED
 Arrays = dict[str, np.ndarray]
 OnFlaw = Literal["refuse", "skip"]
 
-# An error names so many unreadable files itself; more are in a file beside the manifest.
+# Unreadable files that an error names itself; more are in a file beside the manifest.
 NAMED_IN_ERROR = 5
 UNREADABLE_LIST = "unreadable.txt"
 NOT_THERE = "not there"
@@ -50,15 +49,15 @@ class Source(ABC):
 
     root: Path  # what names in the index are relative to
     command: str = ""  # the one that prepares it and could leave photos out, for messages; empty where none can
-    remedy: str = ""  # what to do where its place cannot be written to, where that command with --out DIR is not it
+    remedy: str = ""  # the next step where its place cannot be written to; "": `command` with --out DIR
     on_unreadable: OnFlaw = "refuse"
     on_missing: OnFlaw = "refuse"
-    stored: dict[str, Any] | None = None  # what the manifest says was asked for
+    stored: dict[str, Any] | None = None  # the request, as the manifest records it
 
     @property
     @abstractmethod
     def images(self) -> int:
-        """How many there are, in all splits."""
+        """Number of images in all splits."""
 
     @abstractmethod
     def photos(self) -> Photos:
@@ -66,7 +65,7 @@ class Source(ABC):
 
     @abstractmethod
     def manifest(self, photos: Photos, found: Inspection, place: Path) -> tuple[Manifest, dict[str, Arrays]]:
-        """What is known when they were looked at, less what write_prepared adds, and the index's arrays of each split."""
+        """The manifest of verified photos, less what write_prepared adds, and the index's arrays of each split."""
 
 
 def write_prepared(
@@ -81,20 +80,18 @@ def write_prepared(
     photos = source.photos()
     try:
         place.mkdir(parents=True, exist_ok=True)
-        _refuse_strange(place, source)
-        previous, stamp, noted = _previous(place, source.root), _stamp(place), journal_of(place)
-        found = inspect_photos(
-            photos,
-            journal=noted,
-            known=() if previous is None else _known(previous),
-            workers=workers,
-            progress=progress,
-        )
+        if (place / INDEX_FOLDER).is_symlink():
+            raise DataError(
+                f"{place / INDEX_FOLDER}: a link, so the index would be written where it leads. Remove it. {_other_place(source)}"
+            )
+        previous, stamp, journal = _previous(place, source.root), _stamp(place), journal_of(place)
+        known = () if previous is None else _known(previous)
+        found = inspect_photos(photos, journal=journal, known=known, workers=workers, progress=progress)
         if source.on_missing == "skip":
-            found.reasons.update((i, NOT_THERE) for i in list(found.reasons) if not photos.is_there(i))
+            found.reasons.update((i, NOT_THERE) for i in list(found.reasons) if not photos.exists(i))
         broken = {i: reason for i, reason in found.reasons.items() if reason != NOT_THERE}
         if broken and source.on_unreadable == "refuse":
-            raise DataError(_why_unreadable(photos, broken, place, source.command))
+            raise DataError(_unreadable_text(photos, broken, place, source.command))
         # Before files of annotations are listed: it would count as one where they are .txt files.
         if replaceable(place / UNREADABLE_LIST):
             (place / UNREADABLE_LIST).unlink(missing_ok=True)
@@ -113,35 +110,26 @@ def write_prepared(
             manifest.save()
             kept = {manifest.index} | ({previous.index} if previous is not None else set())
             delete_old_indexes(place, kept, alone=alone)
-            if noted is not None:
+            if journal is not None:
                 with suppress(OSError):
-                    noted.unlink()
+                    journal.unlink()
         return manifest
     except OSError as error:
-        raise DataError(
-            f"{place}: the index cannot be written here ({error.strerror or error}). {_elsewhere(source)}"
-        ) from None
+        reason = error.strerror or error
+        raise DataError(f"{place}: the index cannot be written here ({reason}). {_other_place(source)}") from None
 
 
-def elsewhere(command: str) -> str:
-    """What to do where the place of an index will not do. command: the one that prepares, without a place."""
+def another_folder(command: str) -> str:
+    """The next step where an index cannot go to its place. command: the one that prepares, without a place."""
     return f"Choose another folder:  {command} --out DIR"
 
 
-def _elsewhere(source: Source) -> str:
-    return source.remedy or (elsewhere(source.command) if source.command else CACHE_REMEDY)
-
-
-def _refuse_strange(place: Path, source: Source) -> None:
-    """Raises DataError where what lies in `place` under a name of ours is not ours. OSError where it cannot be read."""
-    if (place / INDEX_FOLDER).is_symlink():
-        raise DataError(
-            f"{place / INDEX_FOLDER}: a link, so the index would be written where it leads. Remove it. {_elsewhere(source)}"
-        )
+def _other_place(source: Source) -> str:
+    return source.remedy or (another_folder(source.command) if source.command else CACHE_REMEDY)
 
 
 def _stamp(place: Path) -> tuple[int, int] | None:
-    """What tells one manifest.json from the next."""
+    """Another one for each manifest.json."""
     try:
         status = (place / FILE_NAME).stat()
     except OSError:
@@ -150,14 +138,14 @@ def _stamp(place: Path) -> tuple[int, int] | None:
 
 
 def _refuse_other(manifest: Manifest, source: Source) -> None:
-    """Another prepare came first. Raises DataError where what it found is something else than `manifest`."""
+    """Another prepare finished first. Raises DataError where its manifest differs from `manifest`."""
     with suppress(DataError):
         there = Manifest.load(manifest.folder)
         if (there.index, there.content_hash, there.root) == (manifest.index, manifest.content_hash, manifest.root):
             return
     raise DataError(
         f"{manifest.folder}: another prepare wrote its manifest.json meanwhile, of other photos or with other flags; that one "
-        f"stays. Give the same command again to replace it. {_elsewhere(source)}"
+        f"stays. Give the same command again to replace it. {_other_place(source)}"
     )
 
 
@@ -189,7 +177,7 @@ def described(
     *,
     folder: Path,
     per_class: np.ndarray,
-    left_out: tuple[Unreadable, ...],
+    left_out: np.ndarray,
     extra: Mapping[str, np.ndarray] | None = None,
 ) -> tuple[Split, Arrays]:
     """One split's numbers and arrays.
@@ -198,6 +186,7 @@ def described(
     labels     (n,) their classes, 0 where objects have them
     folder     where they lie
     per_class  photos, or objects, of each class
+    left_out   its other photos, which cannot be used
     extra      further arrays, those of annotations
     """
     arrays = photos.arrays(rows, labels, found, extra or {})
@@ -219,7 +208,9 @@ def described(
         bytes=int(sizes.sum()),
         per_class=tuple(per_class.tolist()),
         content_hash=digest.hexdigest(),
-        unreadable=left_out,
+        unreadable=tuple(
+            Unreadable(os.fsdecode(photos.names[i]), int(found.sizes[i]), found.reasons[i]) for i in left_out.tolist()
+        ),
         rotated=count(ROTATED),
         greyscale=count(verify.GREYSCALE),
         cmyk=count(verify.CMYK),
@@ -233,11 +224,6 @@ def described(
     return split, arrays
 
 
-def unreadable(photos: Photos, found: Inspection, rows: np.ndarray) -> tuple[Unreadable, ...]:
-    """The manifest's words for photos `rows`, which are left out."""
-    return tuple(Unreadable(os.fsdecode(photos.names[i]), int(found.sizes[i]), found.reasons[i]) for i in rows.tolist())
-
-
 def _previous(place: Path, root: Path) -> Manifest | None:
     """The manifest that will be replaced, where it is whole and of the same files."""
     if not is_ours(place / FILE_NAME):
@@ -248,14 +234,13 @@ def _previous(place: Path, root: Path) -> Manifest | None:
             open_split(manifest, split)
         if index_damage(manifest) is not None:
             return None
-    except DataError:
-        # Damaged, or of another version: unreadable, so its results are not reused.
+    except DataError:  # damaged, or of another version: its results are not reused
         return None
     return manifest if manifest.root_path == root else None
 
 
 def _known(manifest: Manifest) -> Iterator[tuple[bytes, verify.Facts]]:
-    """What a finished prepare knew of every file."""
+    """Name and facts of every file that a finished prepare verified."""
     if "mtimes" not in next(iter(manifest.splits.values())).arrays:
         return  # containers that something else than prepare wrote
     for split in manifest.splits:
@@ -266,25 +251,22 @@ def _known(manifest: Manifest) -> Iterator[tuple[bytes, verify.Facts]]:
             yield index.relative_name(i), verify.Facts(*row)
 
 
-def _why_unreadable(photos: Photos, reasons: dict[int, str], place: Path, command: str) -> str:
+def _unreadable_text(photos: Photos, reasons: dict[int, str], place: Path, command: str) -> str:
     """The message for photos that cannot be decoded; a long list of them goes to a file in `place`."""
-    lines = [f"{photos.called(i)}: {reasons[i]}" for i in sorted(reasons)]
-    others = lines[1:NAMED_IN_ERROR]
-    text = lines[0]
+    lines = [f"{photos.title(i)}: {reasons[i]}" for i in sorted(reasons)]
+    text, others, listed = lines[0], lines[1:NAMED_IN_ERROR], ""
+    if len(lines) > NAMED_IN_ERROR:
+        file = place / UNREADABLE_LIST
+        listed = f"; the others are not listed, because {file} was not written by paceline and stays"
+        if replaceable(file):
+            content = "\n".join([f"{LINE}photos that cannot be used", *lines, ""])
+            write_whole(file, content.encode(errors="surrogateescape"))
+            listed = f"; all are listed in {file}"
     if others:
-        listed = ""
-        if len(lines) > NAMED_IN_ERROR:
-            file = place / UNREADABLE_LIST
-            listed = f"; the others are not listed, because {file} was not written by paceline and stays"
-            if replaceable(file):
-                content = "\n".join([f"{LINE}photos that cannot be used", *lines, ""])
-                write_whole(file, content.encode(errors="surrogateescape"))
-                listed = f"; all are listed in {file}"
         text += f"\nUnusable too, {len(lines) - 1:,} in number: {'; '.join(others)}{listed}."
     if not command:
         return f"{text}\nReplace what is named, or delete it and what annotates it, and start again."
     return (
-        f"{text}\n"
-        "Replace or delete what is named and start again (what was verified is remembered), or leave it out:\n"
+        f"{text}\nReplace or delete what is named and start again (what was verified is remembered), or leave it out:\n"
         f"  {command} --on-unreadable skip"
     )

@@ -1,11 +1,11 @@
-"""Which photos must lie on the same side of a validation split, and which side each class's photos are on.
+"""Draw a validation split: which photos must lie on the same side of it, and which side each class's photos are on.
 
-Near-duplicates (frames of a film, sides of one patient) often share a part of their names: `--val-group` is a pattern whose
+Near-duplicates (frames of a film, photos of one patient) often share a part of their names: `--val-group` is a pattern whose
 captured text is the name of the group. Photos of equal content belong together as well. A unit is what must not be split:
 photos that a chain of equal groups and equal contents connects.
 
-Which side a unit is on is a function of its names and a seed alone: photos that come later, or are taken away, move no
-other one, and two people who split the same folder get the same halves.
+A unit's side is a function of its names and a seed alone: added or removed photos move no other one, and two people who split
+the same folder get the same halves.
 
 Letters: N photos.
 """
@@ -30,23 +30,22 @@ from paceline.input.randomness import SampleRandom
 class ValSplit:
     """How a validation split is set apart. The fields are the command's flags, and are recorded in the manifest."""
 
-    val_fraction: float = 0.0  # share of the photos; 0 = the data set brings a validation split
+    val_fraction: float = 0.0  # share of the photos; 0 = the data set has a validation split
     val_seed: int = 0  # another seed sets other photos apart
-    val_group: str = (
-        ""  # regular expression, searched for in a photo's path: photos with the same captured text stay together
-    )
+    # Regular expression, searched for in a photo's path: photos with the same captured text stay together.
+    val_group: str = ""
 
 
-BROUGHT = ValSplit()  # nothing is set apart
+NO_SPLIT = ValSplit()  # nothing is set apart
 
 
 @dataclass(frozen=True)
 class Units:
-    """of: (N,) the unit of each photo, 0, 1, ... in the order of `numbers`; numbers: of each unit, in [0, 1), ascending."""
+    """Photos that stay together."""
 
-    of: np.ndarray
-    numbers: np.ndarray
-    alone: int  # photos that a pattern was given for and that do not match it
+    of: np.ndarray  # (N,) the unit of each photo, 0, 1, ... in the order of `numbers`
+    numbers: np.ndarray  # of each unit, in [0, 1), ascending
+    alone: int  # photos that do not match a given pattern
 
 
 def units_of(names: Sequence[str], split: ValSplit, digests: np.ndarray | None = None) -> Units:
@@ -70,14 +69,15 @@ def units_of(names: Sequence[str], split: ValSplit, digests: np.ndarray | None =
     first: dict[int, bytes] = {}
     for i, key in enumerate(keys):
         first[root[i]] = min(first.get(root[i], key), key)
-    numbers = {unit: _number(key, split.val_seed) for unit, key in first.items()}
+
+    def number(key: bytes) -> float:
+        return SampleRandom(split.val_seed, 0, int.from_bytes(hashlib.sha256(key).digest()[:8], "big")).uniform()
+
+    numbers = {unit: number(key) for unit, key in first.items()}
     order = sorted(numbers, key=lambda unit: (numbers[unit], first[unit]))
     place = {unit: rank for rank, unit in enumerate(order)}
-    return Units(
-        np.array([place[unit] for unit in root], np.int64),
-        np.array([numbers[unit] for unit in order], np.float64),
-        alone,
-    )
+    of = np.array([place[unit] for unit in root], np.int64)
+    return Units(of, np.array([numbers[unit] for unit in order], np.float64), alone)
 
 
 def stratified(units: Units, labels: np.ndarray, fraction: float) -> np.ndarray:
@@ -146,13 +146,13 @@ def split_off(
 
 
 def check_fraction(fraction: float) -> None:
-    """Raises DataError for a share that is none."""
+    """Raises DataError unless 0 < fraction < 1."""
     if not 0 < fraction < 1:
         raise DataError(f"--val-fraction {fraction:g}: must lie between 0 and 1, without both. 0.2 is usual.")
 
 
 def _captured(keys: Sequence[bytes], pattern: str) -> list[bytes | None]:
-    """Of each name, the captured texts of the pattern, or None where it does not match."""
+    """For each name the captured texts of the pattern, or None where it does not match."""
     example = r"Example:  --val-group '(patient\d+)_'"
     try:
         search = re.compile(os.fsencode(pattern))
@@ -160,16 +160,16 @@ def _captured(keys: Sequence[bytes], pattern: str) -> list[bytes | None]:
         raise DataError(f"--val-group {pattern!r}: no regular expression ({reason}). {example}") from None
     if not search.groups:
         raise DataError(f"--val-group {pattern!r}: it captures nothing; put the group's name in brackets. {example}")
-    found = [search.search(key) for key in keys]
-    if keys and not any(found):
+    matches = [search.search(key) for key in keys]
+    if keys and not any(matches):
         raise DataError(
             f"--val-group {pattern!r}: matches none of the {len(keys):,} photos, {os.fsdecode(keys[0])} first. {example}"
         )
-    return [None if match is None else b"\0".join(text or b"" for text in match.groups()) for match in found]
+    return [None if match is None else b"\0".join(text or b"" for text in match.groups()) for match in matches]
 
 
 def _connected(keys: Sequence[bytes], digests: np.ndarray | None) -> list[int]:
-    """Of each photo, the first one that equal keys and equal contents connect it with."""
+    """For each photo the first one that equal keys and equal contents connect it with."""
     parent = list(range(len(keys)))
 
     def top(i: int) -> int:
@@ -178,15 +178,9 @@ def _connected(keys: Sequence[bytes], digests: np.ndarray | None) -> list[int]:
             i = parent[i]
         return i
 
-    labels = [keys] if digests is None else [keys, digests.tolist()]
-    for values in labels:
+    for values in [keys] if digests is None else [keys, digests.tolist()]:
         seen: dict[bytes | int, int] = {}
         for i, value in enumerate(values):
             one, other = sorted((top(i), top(seen.setdefault(value, i))))
             parent[other] = one
     return [top(i) for i in range(len(keys))]
-
-
-def _number(key: bytes, seed: int) -> float:
-    name = int.from_bytes(hashlib.sha256(key).digest()[:8], "big")
-    return SampleRandom(seed, 0, name).uniform()

@@ -41,13 +41,13 @@ class Facts(NamedTuple):
 
 
 class NotAnImage(Exception):
-    """The file cannot be used; the text says why, in a few words."""
+    """The file cannot be used; its text is the reason, in a few words."""
 
 
 def verify(path: bytes) -> Facts:
     """Read and decode one file. Raises NotAnImage with the reason.
 
-    Warnings of Pillow (corrupt EXIF, large pictures) are the caller's to silence: the filter is the process's.
+    Pillow's warnings (corrupt EXIF, large pictures) are not silenced here: the filter is the whole process's.
     """
     try:
         mtime = os.stat(path).st_mtime_ns  # before the bytes: those that change while they are read are read again
@@ -60,7 +60,7 @@ def verify(path: bytes) -> Facts:
 
 
 def verify_bytes(data: bytes, name: bytes, mtime: int) -> Facts:
-    """The same of bytes that were read already, whose name tells of what format they should be."""
+    """The same for bytes that were read already; the suffix of `name` is the format that they should have."""
     if not data:
         raise NotAnImage("empty file (0 bytes)")
     content, height, width, flags = decode(data)
@@ -94,7 +94,7 @@ def decode(data: bytes) -> tuple[str, int, int, int]:
 
 
 def _has_end(data: bytes) -> bool:
-    """Is there an end marker after the first scan begins? Pillow does without; libjpeg-turbo's own interface does not.
+    """Whether an end marker follows the beginning of the first scan: Pillow does not need it, libjpeg-turbo's own interface does.
 
     An end marker may come earlier too, in a thumbnail; and anything may follow the true one.
     """

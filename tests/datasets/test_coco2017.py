@@ -12,9 +12,9 @@ from coco_sets import edit, make_set
 from paceline.config.errors import DataError
 from paceline.datasets.box_source import BoxRequest, prepare_boxes
 from paceline.datasets.class_source import prepare_folder
-from paceline.datasets.formats import coco2017
-from paceline.datasets.formats.coco2017 import Counts, check_coco2017, part_of_coco2017
+from paceline.datasets.formats import published
 from paceline.datasets.formats.layouts import read_source
+from paceline.datasets.formats.published import CocoCounts, check_coco2017, part_of_coco2017
 from paceline.store.manifest import Manifest
 
 EXPECTED = BoxRequest(expect="coco2017")
@@ -23,8 +23,8 @@ EXPECTED = BoxRequest(expect="coco2017")
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch) -> Path:
     """A set of cats and dogs that counts as COCO's classes; its third training photo has no object."""
-    monkeypatch.setattr(coco2017, "CATEGORIES_SHA256", hashlib.sha256(b"3 dog\n7 cat\n").hexdigest())
-    monkeypatch.setattr(coco2017, "WHOLE", Counts(3, 2, 2))
+    monkeypatch.setattr(published, "CATEGORIES_SHA256", hashlib.sha256(b"3 dog\n7 cat\n").hexdigest())
+    monkeypatch.setattr(published, "COCO2017", CocoCounts(3, 2, 2))
     return make_set(tmp_path / "coco")
 
 
@@ -34,9 +34,9 @@ def test_the_whole_set_is_no_part(root: Path) -> None:
     assert prepare_boxes(root).part_of == ""
 
 
-@pytest.mark.parametrize("whole", [Counts(4, 2, 2), Counts(3, 3, 2), Counts(3, 2, 3), Counts(2, 2, 2)])
-def test_each_count_tells_a_part(root: Path, monkeypatch, whole: Counts) -> None:
-    monkeypatch.setattr(coco2017, "WHOLE", whole)
+@pytest.mark.parametrize("whole", [CocoCounts(4, 2, 2), CocoCounts(3, 3, 2), CocoCounts(3, 2, 3), CocoCounts(2, 2, 2)])
+def test_each_count_tells_a_part(root: Path, monkeypatch, whole: CocoCounts) -> None:
+    monkeypatch.setattr(published, "COCO2017", whole)
     with pytest.raises(DataError, match="leave out --expect coco2017 to train on this part"):
         prepare_boxes(root, EXPECTED)
     manifest = prepare_boxes(root)
@@ -57,7 +57,7 @@ def test_photos_that_are_left_out_make_a_part(root: Path) -> None:
 
 
 def test_a_set_that_is_only_scored_on_is_no_part(root: Path, monkeypatch) -> None:
-    monkeypatch.setattr(coco2017, "WHOLE", Counts(9, 9, 9))
+    monkeypatch.setattr(published, "COCO2017", CocoCounts(9, 9, 9))
     splits = read_source(root).splits
     assert part_of_coco2017(splits) and not part_of_coco2017({"val": splits["val"]})
 

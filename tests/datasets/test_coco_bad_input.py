@@ -14,7 +14,7 @@ from photo_folders import silent
 from paceline.config.errors import DataError
 from paceline.datasets.box_source import BoxRequest, prepare_boxes
 from paceline.datasets.ensure import ensure_prepared
-from paceline.datasets.formats.coco_file import load_json
+from paceline.datasets.formats.coco_files import load_json
 from paceline.store.manifest import find_manifest
 
 
@@ -179,7 +179,7 @@ def test_a_folder_without_annotations_says_what_is_wanted(tmp_path, root):
 
 def test_several_sets_or_a_missing_folder_of_images_are_named(root):
     os.rename(root / "train2017", root / "photos")
-    with pytest.raises(DataError, match=r"instances_train2017\.json: its images are not where they belong"):
+    with pytest.raises(DataError, match=r"instances_train2017\.json: its images are neither in"):
         prepare_boxes(root)
     os.rename(root / "photos", root / "train2017")
     for split in ("train", "val"):

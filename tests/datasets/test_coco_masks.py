@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pycocotools import mask as official
 
-from paceline.datasets.segmentation import decompress, mask_arrays, starts_of
+from paceline.datasets.box_arrays import decompress, mask_arrays, starts_of
 
 
 def blame(row: int, reason: str) -> ValueError:
@@ -89,7 +89,7 @@ BROKEN = {
     "a list of numbers": [1, 2, 3, 4, 5, 6],
     "'x', which is no number": [[1, 2, 3, 4, 5, "x"]],
     "'1', which is no number": [["1", "2", "3", "4", "5", "6"]],
-    "beyond all that can be calculated": [[1, 2, 3, 4, 5, 10**400]],
+    "that no float can hold": [[1, 2, 3, 4, 5, 10**400]],
     "Python int too large": {"counts": [10**400], "size": [4, 6]},
 }
 

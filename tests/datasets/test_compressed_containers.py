@@ -16,7 +16,7 @@ from packed_sets import photos_of
 from tiny_runs import command, make_photos
 
 from paceline.datasets.class_source import prepare_folder
-from paceline.datasets.containers import unpacked
+from paceline.datasets.containers import files
 from paceline.store.freshness import check_fresh
 from paceline.store.manifest import Manifest
 
@@ -99,12 +99,12 @@ def test_one_that_was_changed_is_unpacked_anew(folder, cache, tmp_path, capsys):
 
 def test_what_grows_beyond_measure_or_beyond_the_disk_is_refused(folder, cache, tmp_path, capsys, monkeypatch):
     words = write(folder, "tar", tmp_path, ".gz")
-    monkeypatch.setattr(unpacked, "SPARE_BYTES", 1 << 62)
+    monkeypatch.setattr(files, "SPARE_BYTES", 1 << 62)
     said = command(capsys, "prepare", *words, "--out", tmp_path / "out")
     assert said.code == 2 and "does not fit on the disk of" in said.err and "PACELINE_CACHE=DIR" in said.err
     monkeypatch.undo()
     monkeypatch.setenv("PACELINE_CACHE", str(cache.parent))
-    monkeypatch.setattr(unpacked, "SMALL", 0)
+    monkeypatch.setattr(files, "SMALL", 0)
     Path(words[2]).write_bytes(gzip.compress(bytes(10 << 20)))
     said = command(capsys, "prepare", *words, "--out", tmp_path / "out")
     assert said.code == 2 and "photos are not packed so small" in said.err
@@ -113,7 +113,7 @@ def test_what_grows_beyond_measure_or_beyond_the_disk_is_refused(folder, cache, 
 
 def test_without_its_library_zstd_is_refused_with_both_ways(folder, cache, tmp_path, capsys, monkeypatch):
     words = write(folder, "tar", tmp_path, ".zst")
-    monkeypatch.setattr(unpacked, "find_spec", lambda name: None)
+    monkeypatch.setattr(files, "find_spec", lambda name: None)
     said = command(capsys, "prepare", *words, "--out", tmp_path / "out")
     assert said.code == 2 and "pip install 'zstandard>=0.22'" in said.err and "zstd -d FILE -o UNPACKED" in said.err
     assert "zstandard" in sys.modules

@@ -13,11 +13,10 @@ from devkit_files import FOLDER, kit_files, mat_file, write_devkit
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import paceline.datasets.formats.imagenet as imagenet
 from paceline.config.errors import DataError
-from paceline.datasets.formats.devkit import sort_val, validation_labels
-from paceline.datasets.formats.imagenet import official_wnids
-from paceline.datasets.formats.mat5 import struct_array
+from paceline.datasets.formats import published
+from paceline.datasets.formats.devkit import sort_val, struct_array, validation_labels
+from paceline.datasets.formats.published import official_wnids
 
 # Python 3.11 has the argument from 3.11.4 on.
 SAFELY = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
@@ -42,7 +41,7 @@ GENUINE = base64.b85decode(
 @pytest.fixture
 def kit(tmp_path: Path, monkeypatch) -> Path:
     path = tmp_path / "devkit.tar.gz"
-    monkeypatch.setattr(imagenet, "VAL_LABELS_SHA256", write_devkit(path, LABELS))
+    monkeypatch.setattr(published, "VAL_LABELS_SHA256", write_devkit(path, LABELS))
     return path
 
 
@@ -155,9 +154,9 @@ def test_a_matlab_file_gives_its_values(compressed: bool) -> None:
 
 
 def test_a_bomb_in_a_matlab_file_is_refused(monkeypatch) -> None:
-    from paceline.datasets.formats import mat5
+    from paceline.datasets.formats import devkit
 
-    monkeypatch.setattr(mat5, "MOST_BYTES", 1000)
+    monkeypatch.setattr(devkit, "MOST_BYTES", 1000)
     with pytest.raises(ValueError, match="more than 1,000 bytes"):
         struct_array(mat_file([{**ROWS[0], "words": "x" * 100_000}]), "synsets", FIELDS)
 

@@ -15,7 +15,7 @@ from PIL import Image
 from paceline.config.errors import DataError
 from paceline.datasets.class_source import prepare_folder
 from paceline.datasets.ensure import ensure_prepared
-from paceline.datasets.formats.class_names import names_changed
+from paceline.datasets.formats.class_folders import names_changed
 from paceline.datasets.verify import CMYK, GREYSCALE, MISNAMED, NOT_JPEG
 from paceline.store.index import Index
 from paceline.store.manifest import Manifest, cache_place, find_manifest

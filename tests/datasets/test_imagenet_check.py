@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from devkit_files import write_devkit
 
-import paceline.datasets.formats.imagenet as imagenet
 from paceline.cli.main import main
 from paceline.config.errors import DataError
 from paceline.datasets.class_source import prepare_folder
 from paceline.datasets.ensure import ensure_prepared
+from paceline.datasets.formats import published
 from paceline.datasets.formats.class_folders import Listing, SplitListing
-from paceline.datasets.formats.imagenet import Counts, check_imagenet, official_wnids
+from paceline.datasets.formats.published import ImagenetCounts, check_imagenet, official_wnids
 
 ROOT = Path("/data/imagenet")
 WNIDS = official_wnids()
@@ -24,10 +24,10 @@ WNIDS = official_wnids()
 @pytest.fixture(autouse=True)
 def small_counts(monkeypatch):
     """The real 1000 classes, with 2 or 3 training and 2 validation photos in each."""
-    monkeypatch.setattr(imagenet, "COUNTS", {"train": Counts(2500, 2, 3), "val": Counts(2000, 2, 2)})
-    monkeypatch.setattr(imagenet, "VAL_IMAGES", 2000)
+    monkeypatch.setattr(published, "IMAGENET", {"train": ImagenetCounts(2500, 2, 3), "val": ImagenetCounts(2000, 2, 2)})
+    monkeypatch.setattr(published, "VAL_IMAGES", 2000)
     labels = "".join(f"{wnid}\n" for wnid in WNIDS for _ in range(2))
-    monkeypatch.setattr(imagenet, "VAL_LABELS_SHA256", hashlib.sha256(labels.encode()).hexdigest())
+    monkeypatch.setattr(published, "VAL_LABELS_SHA256", hashlib.sha256(labels.encode()).hexdigest())
 
 
 def listing() -> Listing:
@@ -148,7 +148,7 @@ def test_a_flat_val_is_explained_and_the_command_in_the_error_sorts_it(tmp_path,
     (root / "train" / "n01440764").mkdir(parents=True)
     (root / "val").mkdir()
     labels = ["n01751748", "n09193705"]
-    monkeypatch.setattr(imagenet, "VAL_LABELS_SHA256", write_devkit(tmp_path / "ILSVRC2012_devkit_t12.tar.gz", labels))
+    monkeypatch.setattr(published, "VAL_LABELS_SHA256", write_devkit(tmp_path / "ILSVRC2012_devkit_t12.tar.gz", labels))
     for number in (1, 2):
         (root / "val" / f"ILSVRC2012_val_{number:08d}.JPEG").write_bytes(b"?")
     with pytest.raises(DataError, match=r"val: 2 validation photos lie flat") as error:

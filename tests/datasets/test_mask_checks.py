@@ -16,10 +16,9 @@ from hypothesis import strategies as st
 from instance_sets import json_file, make_instances
 from pycocotools import mask as official
 
+from paceline.datasets.box_arrays import mask_arrays, useless_masks, without
 from paceline.datasets.box_source import prepare_boxes
 from paceline.datasets.findings import findings
-from paceline.datasets.mask_checks import useless_masks, without
-from paceline.datasets.segmentation import mask_arrays
 from paceline.store.box_split import has_masks, open_boxes, truth_masks
 
 SPOILT: dict[str, Callable[[dict[str, Any]], Any]] = {

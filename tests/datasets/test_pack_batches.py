@@ -12,9 +12,9 @@ from tiny_runs import make_photos
 from torchvision.transforms.functional import _compute_resized_output_size
 
 from paceline.datasets.ensure import ensure_prepared
-from paceline.datasets.pack.encode import smaller_size
 from paceline.datasets.pack.pack import pack
-from paceline.datasets.pack.request import PackRequest
+from paceline.datasets.pack.photo import smaller_size
+from paceline.datasets.pack.plan import PackRequest
 from paceline.store.manifest import Manifest
 
 

@@ -18,7 +18,7 @@ from paceline.datasets.box_source import prepare_boxes
 from paceline.datasets.containers.source import ContainerRequest, prepare_containers
 from paceline.datasets.pack.objects import detection_label
 from paceline.datasets.pack.pack import pack
-from paceline.datasets.pack.request import PackRequest
+from paceline.datasets.pack.plan import PackRequest
 from paceline.store.containers.recordio import read_recordio
 from paceline.store.containers.recordio_lists import detection_objects
 from paceline.store.containers.tar import write_tar

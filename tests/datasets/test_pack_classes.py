@@ -16,8 +16,7 @@ from paceline.cli.main import main
 from paceline.config.errors import UserError
 from paceline.datasets.class_source import prepare_folder
 from paceline.datasets.pack.pack import pack
-from paceline.datasets.pack.plan import SUFFIX, open_sources, plan_shards
-from paceline.datasets.pack.request import FORMS, PackRequest, parse_bytes
+from paceline.datasets.pack.plan import FORMS, SUFFIX, PackRequest, open_sources, parse_bytes, plan_shards
 from paceline.input.stream import permutation
 from paceline.store.containers.recordio import MAGIC, read_recordio
 from paceline.store.index import open_split

@@ -17,8 +17,8 @@ from paceline.config.errors import DataError, UserError
 from paceline.datasets.pack import pack as packing
 from paceline.datasets.pack import write
 from paceline.datasets.pack.pack import pack
+from paceline.datasets.pack.plan import PackRequest
 from paceline.datasets.pack.record import FILE_NAME
-from paceline.datasets.pack.request import PackRequest
 from paceline.store.containers.tar import RECORD
 from paceline.store.manifest import Manifest
 
@@ -30,7 +30,7 @@ from pathlib import Path
 from paceline.store.manifest import Manifest
 from paceline.store.records import FileRecords
 from paceline.datasets.pack.pack import pack
-from paceline.datasets.pack.request import PackRequest
+from paceline.datasets.pack.plan import PackRequest
 
 read = FileRecords.read
 FileRecords.read = lambda self, i: time.sleep(0.05) or read(self, i)

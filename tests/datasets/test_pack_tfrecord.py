@@ -16,9 +16,9 @@ from test_pack_boxes import HEIGHT, WIDTH, boxed_set
 from paceline.config.errors import DataError
 from paceline.datasets.box_source import prepare_boxes
 from paceline.datasets.containers.source import ContainerRequest, prepare_containers
-from paceline.datasets.pack import examples
+from paceline.datasets.pack import objects
 from paceline.datasets.pack.pack import pack
-from paceline.datasets.pack.request import PackRequest
+from paceline.datasets.pack.plan import PackRequest
 from paceline.store.containers.example import parse_example
 from paceline.store.containers.tfrecord import tfrecord_spans
 from paceline.store.manifest import Manifest
@@ -119,7 +119,7 @@ def test_photos_made_smaller_have_masks_of_their_size(boxed, tmp_path):
 
 @pytest.mark.parametrize("wrong", ["class", "box", "object"])
 def test_examples_that_say_other_objects_are_noticed(boxed, tmp_path, monkeypatch, wrong):
-    written = examples.example_bytes
+    written = objects.example_bytes
 
     def other(features):
         features, label = dict(features), "image/object/class/label"
@@ -131,7 +131,7 @@ def test_examples_that_say_other_objects_are_noticed(boxed, tmp_path, monkeypatc
             features |= {name: values[:1] for name, values in features.items() if "image/object/" in name}
         return written(features)
 
-    monkeypatch.setattr(examples, "example_bytes", other)
+    monkeypatch.setattr(objects, "example_bytes", other)
     with pytest.raises(DataError, match=r"train reads back other than it was packed|called"):
         pack(boxed, PackRequest("tfrecord"), tmp_path / "out")
     assert not (tmp_path / "out" / "manifest.json").exists()
@@ -147,9 +147,9 @@ def test_photos_that_are_turned_are_refused(tmp_path):
 @pytest.fixture
 def unnamed(boxed, tmp_path, monkeypatch) -> Path:
     """A folder with TFRecords whose objects have numbers alone, as scripts of some years wrote them."""
-    written = examples.example_bytes
+    written = objects.example_bytes
     monkeypatch.setattr(
-        examples,
+        objects,
         "example_bytes",
         lambda features: written({n: v for n, v in features.items() if n != "image/object/class/text"}),
     )
@@ -183,10 +183,10 @@ def test_without_names_a_coco_json_beside_names_them(unnamed, place):
 
 
 def test_two_names_of_one_number_are_refused(boxed, tmp_path, monkeypatch):
-    written, calls = examples.example_bytes, iter(range(100))
+    written, calls = objects.example_bytes, iter(range(100))
     pack(boxed, PackRequest("tfrecord"), tmp_path / "out")
     monkeypatch.setattr(
-        examples,
+        objects,
         "example_bytes",
         lambda features: written(
             {n: [b"%d" % next(calls) for _ in v] if n == "image/object/class/text" else v for n, v in features.items()}

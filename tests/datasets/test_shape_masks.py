@@ -11,9 +11,17 @@ from example_counts import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.datasets.shapes import masks as shape_masks
-from paceline.datasets.shapes.masks import run_lengths, trace_polygons
-from paceline.datasets.shapes.outlines import CLASSES, cover, make_outline, moved, outline_area, outline_box
+from paceline.datasets.shapes import outlines
+from paceline.datasets.shapes.outlines import (
+    CLASSES,
+    cover,
+    make_outline,
+    moved,
+    outline_area,
+    outline_box,
+    run_lengths,
+    trace_polygons,
+)
 from paceline.datasets.shapes.paint import inside, paint_object
 
 
@@ -40,7 +48,7 @@ def fill_polygons(polygons, height: int, width: int) -> np.ndarray:
 @examples(200)
 @given(masks())
 def test_polygons_without_simplification_give_the_mask_back_and_have_no_holes(mask):
-    with mock.patch.multiple(shape_masks, TOLERANCE_PX=0.0, CRUMB_PX2=0.0):
+    with mock.patch.multiple(outlines, TOLERANCE_PX=0.0, CRUMB_PX2=0.0):
         polygons = trace_polygons(mask)
     assert np.array_equal(fill_polygons(polygons, *mask.shape), mask)
     # Nothing is covered twice, so the areas add up: what corners lose is at most an eighth of a pixel each.

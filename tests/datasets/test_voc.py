@@ -234,7 +234,7 @@ def test_without_validation_images_the_way_that_voc_has_is_named_and_leads_on(tm
     ],
 )
 def test_so_it_is_for_the_other_forms(tmp_path: Path, request_: BoxRequest, wanted: str) -> None:
-    source = BoxSet("coco", tmp_path, {"train": None}, [], {})  # type: ignore[dict-item]
+    source = BoxSet(request_.layout or "coco", tmp_path, {"train": None}, [], {})  # type: ignore[dict-item]
     with pytest.raises(DataError) as refusal:
         check_splits(source, request_, "paceline prepare ...")
     assert wanted in str(refusal.value) and "--val-fraction 0.2" in str(refusal.value)

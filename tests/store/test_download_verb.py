@@ -17,8 +17,8 @@ from loopback_site import Site
 
 from paceline.cli.main import main
 from paceline.datasets.ensure import ensure_prepared
-from paceline.datasets.formats import coco2017
-from paceline.datasets.formats.coco2017 import Counts
+from paceline.datasets.formats import published
+from paceline.datasets.formats.published import CocoCounts
 from paceline.store.download import check
 from paceline.store.download.data_sets import DATA_SETS, Archive
 from paceline.store.manifest import Manifest
@@ -44,8 +44,8 @@ def coco(site: Site, tmp_path: Path, monkeypatch) -> Site:
             Archive(archive.path, len(content), hashlib.sha256(content).hexdigest(), bases=(site.url,), gives=gives)
         )
     monkeypatch.setitem(DATA_SETS, "coco2017", replace(DATA_SETS["coco2017"], archives=tuple(archives)))
-    monkeypatch.setattr(coco2017, "WHOLE", Counts(3, 2, 2))
-    monkeypatch.setattr(coco2017, "CATEGORIES_SHA256", hashlib.sha256(b"3 dog\n7 cat\n").hexdigest())
+    monkeypatch.setattr(published, "COCO2017", CocoCounts(3, 2, 2))
+    monkeypatch.setattr(published, "CATEGORIES_SHA256", hashlib.sha256(b"3 dog\n7 cat\n").hexdigest())
     monkeypatch.setenv("PACELINE_CACHE", str(tmp_path / "cache"))
     return site
 
@@ -173,7 +173,7 @@ def test_photos_that_went_missing_are_named(coco: Site, tmp_path: Path, capsys) 
 
 
 def test_a_part_of_it_is_refused_where_the_whole_is_expected(coco: Site, tmp_path: Path, monkeypatch, capsys) -> None:
-    monkeypatch.setattr(coco2017, "WHOLE", Counts(118_287, 117_266, 5_000))
+    monkeypatch.setattr(published, "COCO2017", CocoCounts(118_287, 117_266, 5_000))
     assert download("coco2017", tmp_path / "out") == 2
     assert "COCO 2017 has 117,266 training photos with objects (118,287 in all)" in capsys.readouterr().err
     assert main(["prepare", "coco", str(tmp_path / "out")]) == 0

@@ -1,7 +1,7 @@
-"""Photos in archives (tar, tar in tar, zip) and in WebDataset's tars -> Contents.
+"""Photos in archives (tar, tar in tar, zip), in WebDataset's tars, and as a file each -> Contents.
 
 An archive holds class folders, [FOLDER/...][train/|val/]CLASS/photo.jpg, or a tar for each class, CLASS.tar with its photos (as
-ILSVRC2012_img_train.tar does); or photos of which a list beside it speaks (COCO's zips). Records come in the order of class
+ILSVRC2012_img_train.tar does); or photos that annotations beside it name (COCO's zips). Records come in the order of class
 folders: classes by name, photos by name, whatever their order in the archive.
 A WebDataset's tars hold files that share the name up to the first dot, KEY.jpg with KEY.cls or KEY.json; records keep their order.
 """
@@ -10,49 +10,55 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
 from paceline.config.errors import DataError
 from paceline.config.image_name import OTHER_PICTURES, by_suffix, suffix_of
-from paceline.datasets.containers.contents import AS_IT_IS, RANGES, Contents, Held, contents, folder_names
-from paceline.datasets.containers.files import ContainerFiles
-from paceline.datasets.containers.record_boxes import sample_annotations
+from paceline.datasets.containers.boxes import sample_annotations
+from paceline.datasets.containers.contents import (
+    AS_IT_IS,
+    RANGES,
+    Contents,
+    Held,
+    HeldFile,
+    contents,
+    folder_names,
+)
+from paceline.datasets.containers.files import ContainerFiles, ContainerRequest
 from paceline.datasets.formats.class_folders import TRAIN_FOLDER, VAL_FOLDERS
 from paceline.store.class_folder import is_image_name
 from paceline.store.containers.exports import find_export, unpack_first
-from paceline.store.containers.reading import Member, read_at, shown
+from paceline.store.containers.reading import read_at, shown
 from paceline.store.containers.tar import inner_tars, tar_members
 from paceline.store.containers.webdataset import read_label, samples
 from paceline.store.containers.zip import zip_members
-from paceline.store.stores import Status, scheme_of
-
-if TYPE_CHECKING:
-    from paceline.datasets.containers.source import ContainerRequest
-
+from paceline.store.stores import scheme_of
 
 SPLITS = {TRAIN_FOLDER: "train", **{name: "val" for name in VAL_FOLDERS}, "test": "test"}
 
 
-class Laid(NamedTuple):
-    """Where a photo lies in its archive: [above/]label/photo.jpg."""
+class Entry(NamedTuple):
+    """A member of an archive, at [above/]label/photo.jpg, and where its bytes are."""
 
+    path: bytes
+    held: Held
     split: str  # "train", "val", "test" where a folder above the class's is called so; "" where none is
     above: bytes  # the folders above the class's
     label: bytes  # its own folder; empty where it has none
 
 
-class Found(NamedTuple):
-    """A member of an archive: its path in it, and where it lies."""
-
-    path: bytes
-    held: Held
-    laid: Laid
+def entry_of(path: bytes, held: Held) -> Entry:
+    """`path` in an archive, judged by its folders' names alone."""
+    *folders, _ = path.split(b"/")
+    named = [SPLITS.get(os.fsdecode(folder).lower(), "") for folder in folders[:-1]]
+    split = next((name for name in reversed(named) if name), "")
+    return Entry(path, held, split, b"/".join(folders[:-1]), folders[-1] if folders else b"")
 
 
 def read_photos(files: ContainerFiles, request: ContainerRequest) -> dict[str, Contents]:
@@ -60,10 +66,11 @@ def read_photos(files: ContainerFiles, request: ContainerRequest) -> dict[str, C
     paths = [name.partition(b"://")[2].partition(b"/")[2] if scheme_of(name) else name[1:] for name in files.names]
     if files.listed and len({b"/".join(path.split(b"/")[-2:]) for path in paths}) == len(paths):
         paths = [b"/".join(path.split(b"/")[-2:]) for path in paths]  # as of unpacked COCO, wherever it lies
-    found = [[Found(path, Held(path, 0, status.size), layout_of(path))] for path, status in zip(paths, files.statuses)]
+    entries = [[entry_of(path, Held(path, 0, status.size))] for path, status in zip(paths, files.statuses)]
     if not files.listed:
-        _refuse_nested(f"--{files.split}", [one for one in chain.from_iterable(found) if is_image_name(one.path)])
-    return _archived(files, found, RANGES, bool(request.devkit))
+        photos = [one for one in chain.from_iterable(entries) if is_image_name(one.path)]
+        _refuse_nested(f"--{files.split}", photos)
+    return _archived(files, entries, RANGES, bool(request.devkit))
 
 
 def read_tar(files: ContainerFiles, request: ContainerRequest) -> dict[str, Contents]:
@@ -73,9 +80,9 @@ def read_tar(files: ContainerFiles, request: ContainerRequest) -> dict[str, Cont
 
 def read_zip(files: ContainerFiles, request: ContainerRequest) -> dict[str, Contents]:
     """Photos in zips, stored or deflated -> split -> contents."""
-    found = files.walk(_zip)
-    packed = any(one.held.stored != AS_IT_IS for one in chain.from_iterable(found))
-    return _archived(files, found, "deflate" if packed else RANGES, bool(request.devkit))
+    entries = files.walk(_zip)
+    packed = any(one.held.stored != AS_IT_IS for one in chain.from_iterable(entries))
+    return _archived(files, entries, "deflate" if packed else RANGES, bool(request.devkit))
 
 
 def read_webdataset(files: ContainerFiles, _: ContainerRequest) -> dict[str, Contents]:
@@ -86,14 +93,12 @@ def read_webdataset(files: ContainerFiles, _: ContainerRequest) -> dict[str, Con
     for name, status, pairs in zip(files.names, files.statuses, files.walk(_labelled)):
         held.append((name, status, [replace(one, name=_in_split(files.split, one.name)) for one, _ in pairs]))
         labels += [label for _, label in pairs]
-    whole = contents(RANGES, _told_apart(files.split, held))
+    whole = contents(RANGES, _unique_names(files.split, held))
     boxed = [label for label in labels if isinstance(label, dict)]
     if boxed and len(boxed) < len(labels):
-        raise DataError(
-            f"{os.fsdecode(files.names[0])}: some of its photos have a class and some have objects. Prepare them apart."
-        )
+        raise DataError(f"{files.first}: some of its photos have a class and some have objects. Prepare them apart.")
     if boxed:
-        annotations, notes = sample_annotations(Path(os.fsdecode(files.names[0])), whole.names, boxed)
+        annotations, notes = sample_annotations(Path(files.first), whole.names, boxed)
         return {files.split: replace(whole, annotations=annotations, notes=tuple(notes))}
     if all(isinstance(label, int) for label in labels):
         numbers = np.array(labels, np.int64)
@@ -101,9 +106,7 @@ def read_webdataset(files: ContainerFiles, _: ContainerRequest) -> dict[str, Con
     return {files.split: replace(whole, classes=list(map(str, labels)))}
 
 
-def _told_apart(
-    split: str, held: Sequence[tuple[bytes, Status, list[Held]]]
-) -> Sequence[tuple[bytes, Status, list[Held]]]:
+def _unique_names(split: str, held: Sequence[HeldFile]) -> Sequence[HeldFile]:
     """With the shard's name before each photo's where shards repeat their keys."""
     names = [one.name for _, _, photos in held for one in photos]
     stems = [os.path.splitext(os.path.basename(name))[0] for name, _, _ in held]
@@ -116,7 +119,7 @@ def _told_apart(
     ]
 
 
-def _tar(file: BinaryIO, size: int, name: str) -> Iterator[Found]:
+def _tar(file: BinaryIO, size: int, name: str) -> Iterator[Entry]:
     outer = tar_members(file, size, name)
     before = []
     for member in outer:
@@ -124,59 +127,54 @@ def _tar(file: BinaryIO, size: int, name: str) -> Iterator[Found]:
         if is_image_name(os.path.basename(member.name)) or member.name.lower().endswith(b".tar"):
             break
     if before and before[-1].name.lower().endswith(b".tar"):
-        for inner, member in inner_tars(file, size, name):
-            # The inner tar stands for the folder that its photos would be unpacked into.
-            yield _found(os.path.splitext(inner)[0] + b"/" + os.path.basename(member.name), member)
-        return
-    for member in chain(before, outer):
-        yield _found(member.name, member)
+        # An inner tar stands for the folder that its photos would be unpacked into.
+        members = (
+            (os.path.splitext(inner)[0] + b"/" + os.path.basename(member.name), member)
+            for inner, member in inner_tars(file, size, name)
+        )
+    else:
+        members = ((member.name, member) for member in chain(before, outer))
+    for path, member in members:
+        yield entry_of(path, Held(path, member.offset, member.length))
 
 
-def _found(path: bytes, member: Member) -> Found:
-    return Found(path, Held(path, member.offset, member.length), layout_of(path))
-
-
-def _zip(file: BinaryIO, size: int, name: str) -> Iterator[Found]:
+def _zip(file: BinaryIO, size: int, name: str) -> Iterator[Entry]:
     for member in zip_members(file, size, name):
         stored = member.stored_length if member.deflated else AS_IT_IS
-        held = Held(member.name, member.offset, member.length, stored, member.crc)
-        yield Found(member.name, held, layout_of(member.name))
+        yield entry_of(member.name, Held(member.name, member.offset, member.length, stored, member.crc))
 
 
-def _archived(files: ContainerFiles, found: Sequence[Sequence[Found]], kind: str, devkit: bool) -> dict[str, Contents]:
-    """The photos among `found`, by split; one split alone where the archives do not tell.
+def _archived(
+    files: ContainerFiles, entries: Sequence[Sequence[Entry]], kind: str, devkit: bool
+) -> dict[str, Contents]:
+    """The photos among `entries`, by split; one split alone where the archives do not name any.
 
     devkit  a list knows the classes of photos that lie in no class folders
     """
-    photos = [[one for one in members if is_image_name(os.path.basename(one.path))] for members in found]
-    ignored = sum(map(len, found)) - sum(map(len, photos))
+    photos = [[one for one in members if is_image_name(os.path.basename(one.path))] for members in entries]
+    ignored = sum(map(len, entries)) - sum(map(len, photos))
     if not any(photos):
-        names = os.fsdecode(files.names[0])
-        raise DataError(f"{names}: no photo in it (.jpg, .jpeg, .png, ...), {ignored:,} other files. Check the path.")
-    others = Counter(
-        suffix_of(base)
-        for base in (os.path.basename(one.path) for one in chain.from_iterable(found))
-        if not is_image_name(base) and not base.startswith(b".")
-    )
-    if OTHER_PICTURES & others.keys() or (others and not files.listed):  # a list beside them names what is used
-        files.notes.append(f"{os.fsdecode(files.names[0])}: left out {by_suffix(others)}")
+        raise DataError(
+            f"{files.first}: no photo in it (.jpg, .jpeg, .png, ...), {ignored:,} other files. Check the path."
+        )
+    bases = [os.path.basename(one.path) for one in chain.from_iterable(entries)]
+    others = Counter(suffix_of(base) for base in bases if not is_image_name(base) and not base.startswith(b"."))
+    if OTHER_PICTURES & others.keys() or (others and not files.listed):  # annotations beside them name what is used
+        files.notes.append(f"{files.first}: left out {by_suffix(others)}")
     if files.listed:
-        held = [
-            (name, status, [one.held for one in members])
-            for name, status, members in zip(files.names, files.statuses, photos)
-        ]
-        return {files.split: replace(contents(kind, held), ignored=ignored)}
-    _refuse_export(files, found, photos, devkit)
-    named = {one.laid.split for one in chain.from_iterable(photos)} - {""}
+        whole = contents(kind, _held_files(files, photos, lambda one: one.held))
+        return {files.split: replace(whole, ignored=ignored)}
+    _refuse_export(files, entries, photos, devkit)
+    named = {one.split for one in chain.from_iterable(photos)} - {""}
     if not named:
         return {files.split: replace(_in_order(files, photos, kind, files.split, devkit), ignored=ignored)}
     splits = {"train": "train", "val": "val"} if {"train", "val"} <= named else _only(files, named)
     result = {}
     for split, folder in splits.items():
-        chosen = [[one for one in members if one.laid.split == folder] for members in photos]
+        chosen = [[one for one in members if one.split == folder] for members in photos]
         result[split] = replace(_in_order(files, chosen, kind, split), ignored=ignored)
         ignored = 0  # counted once
-    left = [one.path for one in chain.from_iterable(photos) if one.laid.split not in splits.values()]
+    left = [one.path for one in chain.from_iterable(photos) if one.split not in splits.values()]
     if left:
         files.notes.append(
             f"{len(left):,} photos lie in neither of the folders that are used ({', '.join(splits.values())}), "
@@ -185,77 +183,70 @@ def _archived(files: ContainerFiles, found: Sequence[Sequence[Found]], kind: str
     return result
 
 
+def _held_files(
+    files: ContainerFiles, photos: Sequence[Sequence[Entry]], held_of: Callable[[Entry], Held]
+) -> list[HeldFile]:
+    return [
+        (name, status, list(map(held_of, members)))
+        for name, status, members in zip(files.names, files.statuses, photos)
+    ]
+
+
 def _refuse_export(
-    files: ContainerFiles, found: Sequence[Sequence[Found]], photos: Sequence[Sequence[Found]], devkit: bool
+    files: ContainerFiles, entries: Sequence[Sequence[Entry]], photos: Sequence[Sequence[Entry]], devkit: bool
 ) -> None:
     """Raises DataError where an archive holds annotations of boxes, or its folders are splits: neither are classes."""
-    for name, members, pictures in zip(files.names, found, photos):
+    for file, members, pictures in zip(files.names, entries, photos):
+        name = os.fsdecode(file)
         export = find_export(os.fsdecode(one.path) for one in members)
         if export is not None:
-            raise DataError(f"{os.fsdecode(name)}: {unpack_first(os.fsdecode(name), export)}")
-        labels = {os.fsdecode(one.laid.label).lower() for one in pictures}
+            raise DataError(f"{name}: {unpack_first(name, export)}")
+        labels = {os.fsdecode(one.label).lower() for one in pictures}
         if labels and labels <= SPLITS.keys() and not devkit:
             raise DataError(
-                f"{os.fsdecode(name)}: its photos lie in {' and '.join(f'{label}/' for label in sorted(labels))}, which are splits "
-                "and no classes. Name the photos' COCO JSON with --annotations FILE, or pack them as train/CLASS/photo.jpg."
+                f"{name}: its photos lie in {' and '.join(f'{label}/' for label in sorted(labels))}, which are splits and no "
+                "classes. Name the photos' COCO JSON with --annotations FILE, or pack them as train/CLASS/photo.jpg."
             )
 
 
 def _only(files: ContainerFiles, named: set[str]) -> dict[str, str]:
-    """Which folder of splits is the one that was asked for."""
+    """The one folder of splits that is meant."""
     if len(named) == 1:
         return {files.split: next(iter(named))}
     if files.split in named:
         return {files.split: files.split}
     raise DataError(
-        f"{os.fsdecode(files.names[0])}: its photos lie in {' and '.join(f'{name}/' for name in sorted(named))}; which of them is "
+        f"{files.first}: its photos lie in {' and '.join(f'{name}/' for name in sorted(named))}; which of them is "
         f"--{files.split}? Pack it alone."
     )
 
 
 def _in_order(
-    files: ContainerFiles, photos: Sequence[Sequence[Found]], kind: str, split: str, devkit: bool = False
+    files: ContainerFiles, photos: Sequence[Sequence[Entry]], kind: str, split: str, devkit: bool = False
 ) -> Contents:
-    """By class folder and name; as class folders of that split would name them."""
+    """By class folder and name; named as class folders of that split would be."""
     for name, members in zip(files.names, photos):
         _refuse_nested(os.fsdecode(name), members)
-    classes = [os.fsdecode(one.laid.label) for one in chain.from_iterable(photos)]
+    classes = [os.fsdecode(one.label) for one in chain.from_iterable(photos)]
     # A list knows the classes of photos that lie in one folder.
     flat = not all(classes) or (devkit and len(set(classes)) == 1)
-    named = [
-        (name, status, [replace(one.held, name=_in_split(split, one.path, 1 if flat else 2)) for one in members])
-        for name, status, members in zip(files.names, files.statuses, photos)
-    ]
-    whole = contents(kind, named)
-    return sorted_contents(replace(whole, classes=None if flat else classes))
+    parts = 1 if flat else 2
+    named = _held_files(files, photos, lambda one: replace(one.held, name=_in_split(split, one.path, parts)))
+    return replace(contents(kind, named), classes=None if flat else classes).in_folder_order()
 
 
-def _refuse_nested(archive: str, members: Sequence[Found]) -> None:
+def _refuse_nested(archive: str, members: Sequence[Entry]) -> None:
     """Raises DataError unless all photos of one archive and split lie in class folders that lie side by side."""
     if not members:
         return
-    usual = Counter(one.laid.above for one in members).most_common(1)[0][0]
-    odd = next((one.path for one in members if one.laid.above != usual), None)
+    usual = Counter(one.above for one in members).most_common(1)[0][0]
+    odd = next((one.path for one in members if one.above != usual), None)
     if odd is not None:
-        right = next(one.path for one in members if one.laid.above == usual)
+        right = next(one.path for one in members if one.above == usual)
         raise DataError(
             f"{archive}: {shown(odd)} and {shown(right)} do not lie in class folders side by side, so their classes "
             "are unknown. Pack it as CLASS/photo.jpg, below train/ and val/ where both are in it."
         )
-
-
-def sorted_contents(held: Contents) -> Contents:
-    """Folder by folder, in each photo by photo, as class folders are listed."""
-    parts = [name.split(b"/") for name in held.names]
-    return held.chosen(np.array(sorted(range(len(parts)), key=parts.__getitem__), np.int64))
-
-
-def layout_of(path: bytes) -> Laid:
-    """`path` in an archive, told by its folders' names alone."""
-    *folders, _ = path.split(b"/")
-    called = [SPLITS.get(os.fsdecode(folder).lower(), "") for folder in folders[:-1]]
-    split = next((name for name in reversed(called) if name), "")
-    return Laid(split, b"/".join(folders[:-1]), folders[-1] if folders else b"")
 
 
 def _in_split(split: str, path: bytes, parts: int = 0) -> bytes:

@@ -6,19 +6,15 @@ import json
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from paceline.config.errors import DataError
 from paceline.config.plain_file import read_plain_text
 from paceline.config.printable import some
-from paceline.datasets.containers.archives import sorted_contents
 from paceline.datasets.containers.contents import Contents
-from paceline.datasets.formats.class_names import first_twice, tidy_class_name
-
-if TYPE_CHECKING:
-    from paceline.datasets.containers.source import ContainerRequest
+from paceline.datasets.containers.files import ContainerRequest
+from paceline.datasets.formats.class_folders import first_twice, tidy_class_name
 
 # The original script of TFRecords counts classes from 1 and keeps 0 for a background; the others count from 0.
 FIRST_LABEL = {"tfrecord": 1}
@@ -45,20 +41,19 @@ def resolve_classes(splits: dict[str, Contents], request: ContainerRequest) -> C
     for part in splits.values():
         if part.classes is None:
             raise DataError(
-                f"{os.fsdecode(part.files[0])}: its photos lie in no folders, so their classes are unknown. Pack them as "
-                "CLASS/photo.jpg; for ImageNet's validation tar name the devkit (--devkit); for boxes the annotations "
-                "(--annotations, --val-annotations)."
+                f"{part.first_file}: its photos lie in no folders, so their classes are unknown. Pack them as CLASS/photo.jpg; "
+                "for ImageNet's validation tar name the devkit (--devkit); for boxes the annotations (--annotations, "
+                "--val-annotations)."
             )
     kinds = {isinstance(part.classes, list) for part in splits.values()}
     if len(kinds) > 1:
         raise DataError(
-            "train's classes are names and val's are numbers (or the other way). Prepare both from one source."
+            "train's classes are names and val's are numbers (or vice versa). Prepare both from one source."
         )
-    resolve = _by_name if kinds == {True} else _by_number
     listed, readable = _listed_names(request) if request.classes else (None, None)
-    names, labels = resolve(splits, request, listed)
+    names, labels = (_by_name if kinds == {True} else _by_number)(splits, request, listed)
     if len(names) < 2:
-        file = os.fsdecode(next(iter(splits.values())).files[0])
+        file = next(iter(splits.values())).first_file
         raise DataError(
             f"{file}: only one class ({', '.join(names)}); a classifier needs two or more. Name more files, or say how many "
             "classes there are (--classes 10)."
@@ -67,89 +62,81 @@ def resolve_classes(splits: dict[str, Contents], request: ContainerRequest) -> C
 
 
 def _by_name(splits: dict[str, Contents], request: ContainerRequest, listed: tuple[str, ...] | None) -> Numbered:
-    found = {name: set(part.classes or ()) for name, part in splits.items()}
+    used = {split: set(part.classes or ()) for split, part in splits.items()}
+    first, *others = used
+    names = tuple(sorted(used[first], key=os.fsencode)) if listed is None else listed
     if listed is not None:
-        names = listed
-        unknown = sorted(set().union(*found.values()) - set(names))
-        if unknown:
+        if unknown := sorted(set().union(*used.values()) - set(names)):
             raise DataError(f"--classes {request.classes}: lacks {some(unknown)}, which photos belong to.")
-    else:
-        names = tuple(sorted(next(iter(found.values())), key=os.fsencode))
-    first, *others = found
-    for other in others:
-        if found[first] != found[other] and not request.classes:
-            raise DataError(
-                f"the classes of {other} are not those of {first}. Only in {first}: {some(sorted(found[first] - found[other]))}. "
-                f"Only in {other}: {some(sorted(found[other] - found[first]))}. Pack both with the same classes, or name them "
-                "all in a file (--classes FILE)."
-            )
+    elif other := next((other for other in others if used[first] != used[other]), ""):
+        raise DataError(
+            f"the classes of {other} are not those of {first}. Only in {first}: {some(sorted(used[first] - used[other]))}. "
+            f"Only in {other}: {some(sorted(used[other] - used[first]))}. Pack both with the same classes, or name them all in a "
+            "file (--classes FILE)."
+        )
     number = {name: k for k, name in enumerate(names)}
-    return names, {
+    labels = {
         split: np.array([number[name] for name in part.classes or ()], np.int64) for split, part in splits.items()
     }
+    return names, labels
 
 
 def _by_number(splits: dict[str, Contents], request: ContainerRequest, listed: tuple[str, ...] | None) -> Numbered:
     first = first_label(request)
-    labels, called = {}, {}
+    labels, named = {}, {}
     for split, part in splits.items():
         assert isinstance(part.classes, np.ndarray)
         labels[split] = part.classes - first
         for number, name in (part.class_names or {}).items():
-            if called.setdefault(number - first, name) != name:
+            if named.setdefault(number - first, name) != name:
                 raise DataError(
-                    f"{os.fsdecode(part.files[0])}: class {number} is {name!r}, and {called[number - first]!r} in the other split. "
-                    "Pack both with one list of classes."
+                    f"{part.first_file}: class {number} is {name!r}, and {named[number - first]!r} in the other split. Pack both "
+                    "with one list of classes."
                 )
         if (low := np.flatnonzero(labels[split] < 0)).size:
             raise DataError(
-                f"{os.fsdecode(part.files[part.file[low[0]]])}: {os.fsdecode(part.names[low[0]])} has the class "
-                f"{part.classes[low[0]]}, and classes count from {first}. If they count from {part.classes.min()}: "
-                f"--first-label {max(0, int(part.classes.min()))}"
+                f"{part.title(low[0])} has the class {part.classes[low[0]]}, and classes count from {first}. If they count from "
+                f"{part.classes.min()}: --first-label {max(0, int(part.classes.min()))}"
             )
     most = int(max(values.max() for values in labels.values())) + 1
     if most > MOST_CLASSES:
-        raise DataError(
-            f"a photo's class is {most - 1 + first:,}: no class but something else. Check what the labels are."
-        )
+        number = most - 1 + first
+        raise DataError(f"a photo's class is {number:,}: no class but something else. Check what the labels are.")
     if listed is not None:
-        names = listed
-        if len(names) < most:
+        if len(listed) < most:
             raise DataError(
-                f"--classes {request.classes}: {len(names):,} classes, and photos belong to number {most - 1}."
+                f"--classes {request.classes}: {len(listed):,} classes, and photos belong to number {most - 1}."
             )
-    else:
-        _check_numbers(splits, first)
-        names = tuple(called.get(k, str(k + first)) for k in range(most))
-        if first_twice(names) is not None:
-            names = tuple(str(k + first) for k in range(most))
+        return listed, labels
+    _check_numbers(splits, first)
+    names = tuple(named.get(k, str(k + first)) for k in range(most))
+    if first_twice(names) is not None:
+        names = tuple(str(k + first) for k in range(most))
     return names, labels
 
 
 def _check_numbers(splits: dict[str, Contents], first: int) -> None:
-    """Raises DataError where numbers look as if they counted from elsewhere, or differently in each split."""
+    """Raises DataError where numbers look as if they counted from another first one, or differently in each split."""
     used = {split: set(np.unique(np.asarray(part.classes)).tolist()) for split, part in splits.items()}
     lowest = min(map(min, used.values()))
-    file = os.fsdecode(next(iter(splits.values())).files[0])
     if lowest > first:
         raise DataError(
-            f"{file}: no photo has the class {first}, from which these classes count; the lowest is {lowest}. If they count from "
-            f"there: --first-label {lowest}. If the first classes have no photos: --classes, with how many there are or a file of "
-            "their names."
+            f"{next(iter(splits.values())).first_file}: no photo has the class {first}, from which these classes count; the "
+            f"lowest is {lowest}. If they count from there: --first-label {lowest}. If the first classes have no photos: "
+            "--classes, with how many there are or a file of their names."
         )
     train = used.get("train", set())
     if alone := sorted(used.get("val", set()) - train) if train else []:
         raise DataError(
-            f"{os.fsdecode(splits['val'].files[0])}: photos of the classes {some(map(str, alone))}, and no training photo has "
-            "them: the splits' numbers may count differently. If they do not, say how many classes there are, or name them "
-            "(--classes)."
+            f"{splits['val'].first_file}: photos of the classes {some(map(str, alone))}, and no training photo has them: the "
+            "splits' numbers may count differently. If they do not, say how many classes there are, or name them (--classes)."
         )
 
 
 def names_by_number(classes: str, request: ContainerRequest) -> dict[int, str]:
-    """Of --classes, or another file like it, for boxes: the names by the numbers that the containers have; {} for none.
+    """Class number -> name from --classes, or another file like it, for boxes; {} for no file.
 
-    A list counts from the first label; a COCO JSON's categories, or an object of numbers and names, say which is which.
+    A list counts from the first label; a COCO JSON's categories, or an object of numbers and names, have numbers of their own.
     """
     if not classes:
         return {}
@@ -159,11 +146,7 @@ def names_by_number(classes: str, request: ContainerRequest) -> dict[int, str]:
         if isinstance(record, dict):
             table = record.get("categories", record)
             pairs = [(one["id"], one["name"]) for one in table] if isinstance(table, list) else table.items()
-            names = {int(number): name for number, name in pairs}
-            return {
-                number: tidy_class_name(name, lambda why: DataError(f"--classes {path}: a class {why}."))
-                for number, name in names.items()
-            }
+            return {int(number): _tidy(name, path) for number, name in pairs}
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise DataError(
             f"--classes {path}: cannot be read ({error!r}). Name a COCO JSON, or a list of names."
@@ -176,10 +159,14 @@ def first_label(request: ContainerRequest) -> int:
     return request.first_label if request.first_label >= 0 else FIRST_LABEL.get(request.layout, 0)
 
 
-def _listed_names(request: ContainerRequest) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
-    """Of --classes: a number of classes, or a file that names them, one a line, as a JSON list or {name: readable name}.
+def _tidy(name: object, path: Path) -> str:
+    return tidy_class_name(name, lambda why: DataError(f"--classes {path}: a class {why}."))
 
-    -> K names, and K readable ones where those are others.
+
+def _listed_names(request: ContainerRequest) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
+    """-> the K names of --classes, and K readable ones where those are others.
+
+    --classes is a number of classes, or a file that names them, one a line, as a JSON list or {name: readable name}.
     """
     if request.classes.isdecimal() and not os.path.exists(request.classes):
         return tuple(map(str, range(min(int(request.classes), MOST_CLASSES)))), None
@@ -192,16 +179,12 @@ def _listed_names(request: ContainerRequest) -> tuple[tuple[str, ...], tuple[str
         raise DataError(f"--classes {path}: cannot be read ({reason}). Write one class a line.") from None
     if not isinstance(given, list | dict):
         raise DataError(f"--classes {path}: no list of names. Write one class a line, or a JSON list.")
-
-    def tidy(name: object) -> str:
-        return tidy_class_name(name, lambda why: DataError(f"--classes {path}: a class {why}."))
-
-    names = tuple(map(tidy, given))
+    names = tuple(_tidy(name, path) for name in given)
     if (twice := first_twice(names)) is not None:
         raise DataError(f"--classes {path}: {twice!r} stands in it twice.")
     if isinstance(given, list) or all(name == value for name, value in given.items()):
         return names, None
-    return names, tuple(map(tidy, given.values()))
+    return names, tuple(_tidy(name, path) for name in given.values())
 
 
 def _with_official_classes(part: Contents, request: ContainerRequest) -> Contents:
@@ -209,7 +192,7 @@ def _with_official_classes(part: Contents, request: ContainerRequest) -> Content
     if part.classes is not None or not request.devkit:
         return part
     from paceline.datasets.formats.devkit import validation_labels
-    from paceline.datasets.formats.imagenet import VAL_NAME
+    from paceline.datasets.formats.published import VAL_NAME
 
     labels = validation_labels(Path(request.devkit).expanduser())
     classes, names = [], []
@@ -217,9 +200,8 @@ def _with_official_classes(part: Contents, request: ContainerRequest) -> Content
         match = VAL_NAME.match(os.path.basename(name))
         if match is None or not 0 < int(match[1]) <= len(labels):
             raise DataError(
-                f"{os.fsdecode(part.files[0])}: {os.fsdecode(name)} is no validation photo of ImageNet, so --devkit does not "
-                "tell its class."
+                f"{part.first_file}: {os.fsdecode(name)} is no validation photo of ImageNet, so --devkit does not know its class."
             )
         classes.append(labels[int(match[1]) - 1])
         names.append(os.path.dirname(name) + b"/" + os.fsencode(classes[-1]) + b"/" + os.path.basename(name))
-    return sorted_contents(replace(part, classes=classes, names=names))
+    return replace(part, classes=classes, names=names).in_folder_order()

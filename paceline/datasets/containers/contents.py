@@ -37,9 +37,13 @@ class Held:
     crc: int = -1  # CRC-32 of the photo; -1 where the container has none
 
 
+# One container file with its photos.
+HeldFile = tuple[bytes, Status, Sequence[Held]]
+
+
 @dataclass(frozen=True)
 class Contents:
-    """N photos in F files. Either `classes` speaks of them, or `annotations`, or neither (a list beside them does)."""
+    """N photos in F files, with their `classes` or `annotations`, or neither where a file beside the containers has them."""
 
     kind: str  # a word of store/records.py's RECORDS
     files: list[bytes]  # F absolute paths, or URLs
@@ -51,27 +55,32 @@ class Contents:
     stored: np.ndarray  # (N,) int64, AS_IT_IS where nothing is packed
     crcs: np.ndarray  # (N,) int64, -1 where there is none
     classes: list[str] | np.ndarray | None = None  # N class names, or (N,) int64 class numbers
-    class_names: dict[int, str] | None = None  # what the numbers are called, where the containers say
+    class_names: dict[int, str] | None = None  # names of the numbers, where the containers have them
     annotations: Annotations | None = None
     ignored: int = 0  # members that are no photos
     notes: tuple[str, ...] = ()
 
-    def chosen(self, rows: np.ndarray) -> Contents:
-        """The photos `rows`, in that order."""
+    @property
+    def first_file(self) -> str:
+        """For messages."""
+        return os.fsdecode(self.files[0])
+
+    def title(self, i: int) -> str:
+        """The file that holds photo i, and the photo's name, for messages."""
+        return f"{os.fsdecode(self.files[self.file[i]])}: {os.fsdecode(self.names[i])}"
+
+    def in_folder_order(self) -> Contents:
+        """The same folder by folder, in each photo by photo, as class folders are listed."""
+        parts = [name.split(b"/") for name in self.names]
+        order = sorted(range(len(parts)), key=parts.__getitem__)
+        columns = {of: getattr(self, of)[order] for of in ("file", "offsets", "lengths", "stored", "crcs")}
         classes = self.classes
-        if isinstance(classes, list):
-            classes = [classes[i] for i in rows.tolist()]
-        elif classes is not None:
-            classes = classes[rows]
-        return replace(
-            self,
-            names=[self.names[i] for i in rows.tolist()],
-            classes=classes,
-            **{name: getattr(self, name)[rows] for name in ("file", "offsets", "lengths", "stored", "crcs")},
-        )
+        if classes is not None:
+            classes = [classes[i] for i in order] if isinstance(classes, list) else classes[order]
+        return replace(self, names=[self.names[i] for i in order], classes=classes, **columns)
 
 
-def contents(kind: str, files: Sequence[tuple[bytes, Status, Sequence[Held]]]) -> Contents:
+def contents(kind: str, files: Sequence[HeldFile]) -> Contents:
     """The contents of files in order. Raises DataError where two photos have one name."""
     held = [one for _, _, photos in files for one in photos]
     names = [one.name for one in held]
@@ -84,8 +93,8 @@ def contents(kind: str, files: Sequence[tuple[bytes, Status, Sequence[Held]]]) -
             "photos under names of their own."
         )
 
-    def column(of: str, dtype: type = np.int64) -> np.ndarray:
-        return np.fromiter((getattr(one, of) for one in held), dtype, len(held))
+    def column(of: str) -> np.ndarray:
+        return np.fromiter((getattr(one, of) for one in held), np.int64, len(held))
 
     return Contents(
         kind,
@@ -108,16 +117,16 @@ def joined(parts: Sequence[Contents]) -> Contents:
         mixed = " and ".join(sorted(kinds if len(kinds) > 1 else {scheme or "paths" for scheme in schemes}))
         raise DataError(f"one data set from {mixed}: prepare all of its files from one kind of place.")
     starts = np.cumsum([0, *(len(part.files) for part in parts)])
+    columns = {
+        of: np.concatenate([getattr(part, of) for part in parts]) for of in ("offsets", "lengths", "stored", "crcs")
+    }
     return Contents(
-        kinds.pop() if kinds else RANGES,
-        [name for part in parts for name in part.files],
-        [status for part in parts for status in part.statuses],
-        [name for part in parts for name in part.names],
-        np.concatenate([part.file + start for part, start in zip(parts, starts)]).astype(np.int32),
-        np.concatenate([part.offsets for part in parts]),
-        np.concatenate([part.lengths for part in parts]),
-        np.concatenate([part.stored for part in parts]),
-        np.concatenate([part.crcs for part in parts]),
+        kind=kinds.pop() if kinds else RANGES,
+        files=[name for part in parts for name in part.files],
+        statuses=[status for part in parts for status in part.statuses],
+        names=[name for part in parts for name in part.names],
+        file=np.concatenate([part.file + start for part, start in zip(parts, starts)]).astype(np.int32),
+        **columns,
     )
 
 
@@ -129,7 +138,7 @@ def folder_names(numbers: np.ndarray, paths: Sequence[bytes]) -> dict[int, str]:
 
 
 class ContainedPhotos(Photos):
-    """Photos in containers, by the names that lists have for them; a name that no container has is a photo that is gone."""
+    """Photos in containers, by the names that lists have for them; a name that no container has is a missing photo."""
 
     def __init__(self, root: Path, names: Sequence[bytes], held: Contents) -> None:
         super().__init__(root, names)
@@ -147,18 +156,18 @@ class ContainedPhotos(Photos):
             remedy="Give the same command again.",
             stored_lengths=held.stored,
             changed="",
-            **_named("record", held.names),
+            **_record_names(held.names),
             **name_arrays(held.files),
         )
         self._records = open_records(held.kind, places)
 
-    def called(self, i: int) -> str:
+    def title(self, i: int) -> str:
         """The container, and the photo's name in it."""
         row = int(self._rows[i])
         return os.fsdecode(self.names[i]) if row < 0 else self._records.name(row)
 
     def stamp(self, i: int) -> tuple[int, int]:
-        """The photo's bytes, and which file holds it, as `container_stamp` tells."""
+        """The photo's bytes, and the `container_stamp` of its file."""
         row = int(self._rows[i])
         if row < 0:
             raise FileNotFoundError(f"{os.fsdecode(self.names[i])}: in none of the containers")
@@ -169,7 +178,7 @@ class ContainedPhotos(Photos):
         return self._records.read(int(self._rows[i]))
 
     def facts(self, i: int) -> Facts:
-        """Of the bytes in the container, whose own checksum is compared. Raises DataError where it cannot be read at all."""
+        """Verify the bytes in the container, by its own checksum too. Raises DataError where it cannot be read at all."""
         row = int(self._rows[i])
         if row < 0:
             raise NotAnImage("in none of the containers")
@@ -185,33 +194,29 @@ class ContainedPhotos(Photos):
     def arrays(
         self, rows: np.ndarray, labels: np.ndarray, found: Inspection, extra: Mapping[str, np.ndarray]
     ) -> dict[str, np.ndarray]:
-        """Of ranges of the files that hold these photos; a file inside the root is named relative to it."""
-        arrays = super().arrays(rows, labels, found, extra)
-        names = [self.names[i] for i in rows.tolist()]
+        """Arrays of ranges of the files that hold these photos; a file inside the root is named relative to it."""
         at = self._rows[rows]
         used, file = np.unique(self._held.file[at], return_inverse=True)
         stored = self._held.stored[at]
+        prefix = os.path.join(os.fsencode(self.root), b"")
+        files = [self._held.files[i] for i in used.tolist()]
         return {
-            **arrays,
+            **super().arrays(rows, labels, found, extra),
             "files": file.astype(np.int32).reshape(-1),
             "offsets": self._held.offsets[at],
             "file_sizes": np.array([self._held.statuses[i].size for i in used.tolist()], np.int64),
-            **name_arrays([self._stored_name(self._held.files[i]) for i in used.tolist()]),
-            **_named("record", names),
+            **name_arrays([name if scheme_of(name) else name.removeprefix(prefix) for name in files]),
+            **_record_names([self.names[i] for i in rows.tolist()]),
             **({"stored_lengths": stored} if (stored != AS_IT_IS).any() else {}),
         }
 
-    def _stored_name(self, file: bytes) -> bytes:
-        prefix = os.path.join(os.fsencode(self.root), b"")
-        return file.removeprefix(prefix) if not scheme_of(file) else file
-
 
 def container_stamp(name: bytes, status: Status) -> int:
-    """A number of 63 bits that is another one for another file: by its own name, size, time, and tag."""
-    told = f"{status.size} {status.mtime} {status.tag}".encode()
-    return int.from_bytes(hashlib.sha256(os.path.basename(name) + b"\0" + told).digest()[:8], "big") >> 1
+    """A number of 63 bits that differs between files: a hash of the file's own name, size, time, and tag."""
+    text = f"{status.size} {status.mtime} {status.tag}".encode()
+    return int.from_bytes(hashlib.sha256(os.path.basename(name) + b"\0" + text).digest()[:8], "big") >> 1
 
 
-def _named(what: str, names: Sequence[bytes]) -> dict[str, np.ndarray]:
+def _record_names(names: Sequence[bytes]) -> dict[str, np.ndarray]:
     arrays = name_arrays(names)
-    return {f"{what}_bytes": arrays["name_bytes"], f"{what}_starts": arrays["name_starts"]}
+    return {"record_bytes": arrays["name_bytes"], "record_starts": arrays["name_starts"]}

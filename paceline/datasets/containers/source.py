@@ -1,7 +1,6 @@
 """Containers (tar, zip, WebDataset, RecordIO, TFRecord; photos alone) -> manifest.json and index; their bytes stay where they are.
 
-A container is listed first (archives.py, record_files.py), then every photo in it is decoded once, as photos in folders
-are, and what was verified is kept in a journal until the manifest is written.
+A container is listed first (archives.py, record_files.py), then every photo in it is decoded once, as photos in folders are.
 """
 
 from __future__ import annotations
@@ -10,9 +9,9 @@ import hashlib
 import os
 import re
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from paceline.config.cache import cache_folder
 from paceline.config.errors import DataError
@@ -21,17 +20,22 @@ from paceline.datasets.containers.archives import read_photos, read_tar, read_we
 from paceline.datasets.containers.boxes import contained_boxes
 from paceline.datasets.containers.classes import Classes, resolve_classes
 from paceline.datasets.containers.contents import ContainedPhotos, Contents, joined
-from paceline.datasets.containers.files import ContainerFiles, find_files, lasting
+from paceline.datasets.containers.files import (
+    ContainerFiles,
+    ContainerRequest,
+    Layout,
+    absolute_source,
+    find_files,
+    unpack_compressed,
+)
 from paceline.datasets.containers.record_files import read_recordio_files, read_tfrecord_files
-from paceline.datasets.containers.unpacked import unpack_compressed
 from paceline.datasets.formats.class_folders import Listing, SplitListing
-from paceline.datasets.formats.imagenet import check_imagenet
+from paceline.datasets.formats.published import check_imagenet
 from paceline.datasets.pipeline import choose_place, write_prepared
 from paceline.datasets.val_split import ValSplit, check_fraction
-from paceline.store.manifest import CONTAINER_FILES, Expect, Manifest, container_command, is_ours
+from paceline.store.manifest import CONTAINER_FILES, Manifest, container_command, is_ours
 from paceline.store.manifest import FILE_NAME as MANIFEST
 
-Layout = Literal["photos", "tar", "zip", "webdataset", "recordio", "tfrecord"]
 # Layout -> what lists such files: ContainerFiles, ContainerRequest -> split -> Contents.
 READERS: dict[Layout, Callable[[ContainerFiles, ContainerRequest], dict[str, Contents]]] = {
     "photos": read_photos,
@@ -41,29 +45,6 @@ READERS: dict[Layout, Callable[[ContainerFiles, ContainerRequest], dict[str, Con
     "recordio": read_recordio_files,
     "tfrecord": read_tfrecord_files,
 }
-
-
-@dataclass(frozen=True)
-class ContainerRequest:
-    """What to prepare. The fields are the command's flags."""
-
-    layout: Layout
-    train: tuple[str, ...] = ()  # files, patterns, URLs
-    val: tuple[str, ...] = ()
-    annotations: str = ""  # COCO JSON of the training photos, or the zip that holds it
-    val_annotations: str = ""
-    classes: str = ""  # a file of class names, one a line, or how many classes there are
-    first_label: int = -1  # number of the first class in the files; -1: as the format's original scripts count
-    label_column: int = -1  # which number of a label of several is the class
-    devkit: str = ""  # ImageNet's devkit, which knows the classes of the validation photos
-    expect: Expect = "any"
-    val_fraction: float = 0.0
-    val_seed: int = 0
-    val_group: str = ""
-    on_truncated: Literal["refuse", "skip"] = "refuse"
-    on_unreadable: Literal["refuse", "skip"] = "refuse"
-    on_missing: Literal["refuse", "skip"] = "refuse"
-    on_class_mismatch: Literal["refuse", "warn"] = "refuse"
 
 
 def prepare_containers(
@@ -87,14 +68,20 @@ def prepare_containers(
     if request.val_fraction:
         check_fraction(request.val_fraction)
     _check_flags(request)
-    request = _from_anywhere(request)
+    request = _with_absolute_paths(request)
     place = choose_place(Path("/"), out if out is not None else _place_of(request))
     command = container_command(asdict(request), place)
-    _refuse_another_kind(place)
+    if is_ours(place / MANIFEST) and not Manifest.load(place).in_containers:  # its photos would be taken for these
+        raise DataError(
+            f"{place}: holds the index of photos in folders. Choose another folder with --out DIR, or delete its manifest.json."
+        )
     splits, notes = _listed(request, workers, walked)
     if "val" in splits and request.val_fraction:
         raise DataError("--val-fraction: there are validation photos already; leave it out.")
     boxed = request.annotations or request.val_annotations or any(part.annotations for part in splits.values())
+    # The manifest names files in its own folder relative to it, so that the whole can be moved.
+    prefix = os.path.join(str(place), "")
+    stored = replace(request, **_changed_paths(request, lambda _, value: value.removeprefix(prefix)))
     source = (contained_boxes if boxed else _contained_classes)(
         splits,
         request,
@@ -103,7 +90,7 @@ def prepare_containers(
         command=command,
         remedy="Choose another folder with --out DIR.",
         on_unreadable=request.on_unreadable,
-        stored=stored_request(request, place),
+        stored=asdict(stored),
     )
     return write_prepared(source, place, workers, progress)
 
@@ -119,37 +106,31 @@ def _check_flags(request: ContainerRequest) -> None:
         "--label-column": request.label_column >= 0 and request.layout != "recordio",
         "--devkit": bool(request.devkit) and (not archive or boxes),
     }
-    meant = {
+    remedies = {
         "--val-annotations": "name the archive of its photos with --val, the same as --train's where they are in it",
         "--annotations": "name the archive of its photos with --train",
         "--val-group": "it groups photos for --val-fraction",
     }
     if flag := next((flag for flag, alone in idle.items() if alone), None):
         raise DataError(
-            f"{flag}: {meant.get(flag, f'says nothing of {request.layout} files of this kind; leave it out')}."
+            f"{flag}: {remedies.get(flag, f'does nothing for {request.layout} files of this kind; leave it out')}."
         )
 
 
-def _from_anywhere(request: ContainerRequest) -> ContainerRequest:
+def _with_absolute_paths(request: ContainerRequest) -> ContainerRequest:
     """The same from whatever folder the command is given again."""
 
-    def whole(name: str, value: str) -> str:
-        return value if not value or (name == "classes" and value.isdecimal()) else lasting(value)
+    def absolute(name: str, value: str) -> str:
+        return value if not value or (name == "classes" and value.isdecimal()) else absolute_source(value)
 
-    return replace(request, **_of_files(request, whole))
-
-
-def stored_request(request: ContainerRequest, place: Path) -> dict[str, Any]:
-    """What the manifest says was asked for: files in its own folder are named from there, so that the whole can be moved."""
-    prefix = os.path.join(str(place), "")
-    return asdict(replace(request, **_of_files(request, lambda _, value: value.removeprefix(prefix))))
+    return replace(request, **_changed_paths(request, absolute))
 
 
-def _of_files(request: ContainerRequest, change: Callable[[str, str], str]) -> dict[str, Any]:
-    found = {name: getattr(request, name) for name in CONTAINER_FILES}
+def _changed_paths(request: ContainerRequest, change: Callable[[str, str], str]) -> dict[str, Any]:
+    values = {name: getattr(request, name) for name in CONTAINER_FILES}
     return {
         name: tuple(change(name, one) for one in value) if isinstance(value, tuple) else change(name, value)
-        for name, value in found.items()
+        for name, value in values.items()
     }
 
 
@@ -160,14 +141,6 @@ def _place_of(request: ContainerRequest) -> Path:
     digest = hashlib.sha256(repr(parts).encode("utf-8", "surrogateescape")).hexdigest()[:12]
     name = re.sub(r"[^A-Za-z0-9._-]", "_", os.path.basename(first))
     return cache_folder() / "index" / f"{name}-{digest}"
-
-
-def _refuse_another_kind(place: Path) -> None:
-    """Raises DataError where `place` holds the index of folders: the photos there would be taken for these."""
-    if is_ours(place / MANIFEST) and not Manifest.load(place).in_containers:
-        raise DataError(
-            f"{place}: holds the index of photos in folders. Choose another folder with --out DIR, or delete its manifest.json."
-        )
 
 
 def _listed(
@@ -202,12 +175,12 @@ def _listed(
 def _contained_classes(
     splits: dict[str, Contents], request: ContainerRequest, place: Path, notes: list[str], **others: Any
 ) -> ClassSource:
-    """Photos with a class each as a source. Raises DataError where their classes cannot be told, or are not ImageNet's."""
+    """Photos with a class each as a source. Raises DataError where their classes are unknown, or are not ImageNet's."""
     known = resolve_classes(splits, request)
     listings = {name: _listing(place, name, part, known) for name, part in known.splits.items()}
     if request.expect == "imagenet":
         # What is wrong lies in the containers.
-        files = {name: Path(os.fsdecode(part.files[0])) for name, part in known.splits.items()}
+        files = {name: Path(part.first_file) for name, part in known.splits.items()}
         check_imagenet(Listing(place, {name: replace(one, folder=files[name]) for name, one in listings.items()}))
     held = joined(list(known.splits.values()))
     return ClassSource(

@@ -14,7 +14,7 @@ import numpy as np
 
 from paceline.config.errors import DataError
 
-# An error names so many broken files itself.
+# Broken files that an error names itself.
 NAMED_IN_ERROR = 5
 
 Box = tuple[float, float, float, float]
@@ -22,13 +22,13 @@ Box = tuple[float, float, float, float]
 
 @dataclass(frozen=True)
 class Annotations:
-    """One split as its source has it. `object_rows` and `boxes` speak of rows in the order of `file_names`."""
+    """One split as its source has it. Rows are those of `file_names`."""
 
     source: Path  # the file or folder that was read, for messages
     images_folder: Path
     file_names: list[str]  # N paths relative to images_folder
     image_ids: np.ndarray  # (N,) int64
-    heights: np.ndarray  # (N,) int32 pixels; 0 where the source does not say
+    heights: np.ndarray  # (N,) int32 pixels; 0 where the source names none
     widths: np.ndarray  # (N,) int32
     object_rows: np.ndarray  # (M,) int64 row of the object's image
     boxes: np.ndarray  # (M, 4) float64 x, y, width, height in pixels, as annotated
@@ -47,57 +47,37 @@ class Annotations:
         new_row = np.full(len(self.file_names), -1, np.int64)
         new_row[rows] = np.arange(len(rows))
         objects = np.flatnonzero(new_row[self.object_rows] >= 0)
+        of_images = {name: getattr(self, name)[rows] for name in ("image_ids", "heights", "widths")}
+        of_objects = ("boxes", "categories", "crowd", "areas", "annotation_ids")
         return replace(
             self,
             file_names=[self.file_names[row] for row in rows],
-            image_ids=self.image_ids[rows],
-            heights=self.heights[rows],
-            widths=self.widths[rows],
             object_rows=new_row[self.object_rows[objects]],
-            boxes=self.boxes[objects],
-            categories=self.categories[objects],
-            crowd=self.crowd[objects],
-            areas=self.areas[objects],
-            annotation_ids=self.annotation_ids[objects],
             segmentations=[self.segmentations[i] for i in objects],
+            **of_images,
+            **{name: getattr(self, name)[objects] for name in of_objects},
         )
 
 
 @dataclass
 class PhotoLabels:
-    """One photo and its objects, in the order of its label file.
+    """One photo and its objects, in the order of its label file."""
 
-    file_name      relative to the folder of images
-    height, width  pixels; 0 where nobody says
-    boxes          x, y, width, height in pixels
-    areas          square pixels
-    segmentations  as COCO's JSON has them, None for an object that has only a box
-    """
-
-    file_name: str
-    height: int
+    file_name: str  # relative to the folder of images
+    height: int  # pixels; 0 where unknown
     width: int
     categories: list[int] = field(default_factory=list)
-    boxes: list[Box] = field(default_factory=list)
+    boxes: list[Box] = field(default_factory=list)  # x, y, width, height in pixels
     crowd: list[int] = field(default_factory=list)
-    areas: list[float] = field(default_factory=list)
-    segmentations: list[Any] = field(default_factory=list)
+    areas: list[float] = field(default_factory=list)  # square pixels
+    segmentations: list[Any] = field(default_factory=list)  # as COCO's JSON has them, None for a box alone
 
-    def add(
-        self,
-        category: int,
-        box: Box,
-        *,
-        crowd: bool = False,
-        polygon: list[float] | None = None,
-        area: float | None = None,
-    ) -> None:
-        """Append one object: x0 y0 x1 y1 ... of its polygon, in pixels, where it has one. Its area is that one's, or its box's."""
+    def add(self, category: int, box: Box, *, crowd: bool = False, polygon: list[float] | None = None) -> None:
+        """Append one object: x0 y0 x1 y1 ... of its polygon, in pixels, where it has one. Its area is the polygon's, or the box's."""
         self.categories.append(category)
         self.boxes.append(box)
         self.crowd.append(int(crowd))
-        own = box[2] * box[3] if polygon is None else polygon_area(polygon)
-        self.areas.append(own if area is None else area)
+        self.areas.append(box[2] * box[3] if polygon is None else polygon_area(polygon))
         self.segmentations.append(None if polygon is None else [polygon])
 
 
@@ -116,8 +96,8 @@ def as_annotations(
     where no `image_ids` are given.
     """
 
-    def joined(of: str, dtype: type) -> np.ndarray:
-        return np.array([one for photo in photos for one in getattr(photo, of)], dtype)
+    def joined(name: str, dtype: type) -> np.ndarray:
+        return np.array([one for photo in photos for one in getattr(photo, name)], dtype)
 
     counts = [len(photo.boxes) for photo in photos]
     images, objects = (0, 0) if after is None else (len(after.file_names), len(after.boxes))

@@ -1,4 +1,4 @@
-"""The files of a class-folder data set, found by name, and everything that can be wrong with their layout.
+"""The files of a class-folder data set, found by name; everything that can be wrong with their layout; readable class names.
 
     ROOT/train/CLASS/*.jpg
     ROOT/val/CLASS/*.jpg        (or valid/, or validation/)
@@ -8,17 +8,21 @@ A class is a folder; its label is its position in the sorted list of folders, as
 
 from __future__ import annotations
 
+import json
 import os
 from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from paceline.config.errors import DataError
 from paceline.config.image_name import by_suffix
-from paceline.config.printable import some
+from paceline.config.plain_file import read_plain
+from paceline.config.printable import some, tidy_name
 from paceline.store.class_folder import FolderNames, list_folder
-from paceline.store.manifest import prepare_command
+from paceline.store.manifest import Manifest, prepare_command
 
+MOST_BYTES = 64 << 20  # of a file of class names
 TRAIN_FOLDER = "train"
 VAL_FOLDERS = ("val", "valid", "validation")
 
@@ -69,7 +73,7 @@ def list_unsplit(root: Path, out: Path | None = None) -> Listing:
     if TRAIN_FOLDER in folders and val:
         raise DataError(f"{root}: it has validation images of its own, in {val[0]}/; leave --val-fraction out.")
     if TRAIN_FOLDER not in folders and (top.images or not _has_classes(root, folders)):
-        raise DataError(_why_no_train(root, folders, top, out))
+        raise DataError(_no_train_reason(root, folders, top, out))
     return Listing(root, {"train": list_split(root / TRAIN_FOLDER if TRAIN_FOLDER in folders else root)})
 
 
@@ -82,10 +86,13 @@ def list_class_folders(root: Path, out: Path | None = None) -> Listing:
     top = list_folder(root)
     folders = [os.fsdecode(name) for name in top.folders]
     if TRAIN_FOLDER not in folders:
-        raise DataError(_why_no_train(root, folders, top, out))
+        raise DataError(_no_train_reason(root, folders, top, out))
     val = [name for name in VAL_FOLDERS if name in folders]
     if not val:
-        raise DataError(_why_no_val(root, out))
+        raise DataError(
+            f"{root}: no val/ (nor valid/ nor validation/), so nothing to measure on. To set a fifth of each class apart; no photo "
+            f"is moved or copied:\n  {_split_command(root, out)}"
+        )
     if len(val) > 1:
         raise DataError(
             f"{root}: both {val[0]}/ and {val[1]}/ are there; which one is meant? Rename or remove the other."
@@ -99,8 +106,7 @@ def check_classes(listing: Listing) -> None:
     val = listing.splits.get("val", train)
     if len(train.classes) < 2:
         raise DataError(
-            f"{train.folder}: only one class ({train.classes[0]}); a classifier needs two or more. "
-            f"Add a folder for each further class."
+            f"{train.folder}: only one class ({train.classes[0]}); a classifier needs two or more. Add a folder for each."
         )
     if train.classes != val.classes:
         only_train = sorted(set(train.classes) - set(val.classes))
@@ -133,9 +139,9 @@ def list_split(folder: Path) -> SplitListing:
                 f"({some(map(os.fsdecode, inside.folders), 3)}). Move their images up into {path}, or the folders away."
             )
         if not inside.images:
-            inside_it = f" ({text})" if (text := by_suffix(inside.others)) else ""
+            others_text = f" ({text})" if (text := by_suffix(inside.others)) else ""
             raise DataError(
-                f"{path}: no images in this class folder{inside_it}. Add some, or remove the folder from every split."
+                f"{path}: no images in this class folder{others_text}. Add some, or remove the folder from every split."
             )
         names.append(inside.images)
         ignored += inside.ignored
@@ -143,7 +149,7 @@ def list_split(folder: Path) -> SplitListing:
     return SplitListing(folder, [os.fsdecode(entry) for entry in top.folders], names, mtimes, ignored, others)
 
 
-def _why_no_train(root: Path, folders: list[str], top: FolderNames, out: Path | None) -> str:
+def _no_train_reason(root: Path, folders: list[str], top: FolderNames, out: Path | None) -> str:
     if top.images:
         return (
             f"{root}: {len(top.images):,} images lie directly in it ({os.fsdecode(top.images[0])}) and there is no train/, "
@@ -169,20 +175,79 @@ def _why_no_train(root: Path, folders: list[str], top: FolderNames, out: Path | 
 
 def _has_classes(root: Path, folders: list[str]) -> bool:
     """Whether the first folders hold photos themselves, and are no splits."""
-    first = folders[:3]
-    return (
-        len(folders) > 1
-        and not set(folders) & {*VAL_FOLDERS, "test"}
-        and all(list_folder(root / name).images for name in first)
-    )
-
-
-def _why_no_val(root: Path, out: Path | None) -> str:
-    return (
-        f"{root}: no val/ (nor valid/ nor validation/), so nothing to measure on. To set a fifth of each class apart; no photo "
-        f"is moved or copied:\n  {_split_command(root, out)}"
-    )
+    no_split = len(folders) > 1 and not set(folders) & {*VAL_FOLDERS, "test"}
+    return no_split and all(list_folder(root / name).images for name in folders[:3])
 
 
 def _split_command(root: Path, out: Path | None) -> str:
     return f"{prepare_command(root, out=out)} --val-fraction 0.2"
+
+
+def read_class_names(root: Path, classes: tuple[str, ...]) -> tuple[str, ...] | None:
+    """Readable names of `classes` ("tench" for n01440764), where ROOT has them for every class, else None.
+
+    From classes.json, {folder: name} or {"classes": {folder: name}}, or from LOC_synset_mapping.txt, whose lines are
+    "folder name, synonym, ...". Raises DataError where classes.json is not JSON.
+    """
+    path = root / "classes.json"
+    if not path.is_file():
+        path = root / "LOC_synset_mapping.txt"
+    if not path.is_file():
+        return None
+    try:
+        data = read_plain(path, MOST_BYTES)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}). It only gives classes readable names.") from None
+    if path.suffix == ".json":
+        names = _names_from_json(path, data)
+    else:
+        lines = data.decode("utf-8", "replace").splitlines()
+        names = {line.split(" ", 1)[0]: line.split(" ", 1)[-1].split(",")[0].strip() for line in lines}
+    readable = [names.get(label) for label in classes]
+    if not all(isinstance(name, str) for name in readable):
+        return None
+    try:
+        return tuple(tidy_name(str(name)) for name in readable)
+    except ValueError as error:
+        raise DataError(f"{path}: one of its names cannot be used: {error}. Correct it.") from None
+
+
+def _names_from_json(path: Path, data: bytes) -> dict[str, object]:
+    try:
+        record = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise DataError(
+            f"{path}: not valid JSON ({error}). Mend it, or rename it: it only gives classes readable names."
+        ) from None
+    table = record.get("classes", record) if isinstance(record, dict) else {}
+    return table if isinstance(table, dict) else {}
+
+
+def names_changed(manifest: Manifest) -> str | None:
+    """None where the readable names in a manifest of class folders are those of its data set now, else one line."""
+    if manifest.kind != "class-folder" or manifest.in_containers:
+        return (
+            None  # names of boxes are in the annotations, which are compared as files; of containers, in the manifest
+        )
+    now = read_class_names(manifest.root_path, manifest.classes)
+    return None if now == manifest.class_names else f"{manifest.root_path}: its readable class names changed"
+
+
+def tidy_class_name(given: object, error_of: Callable[[str], Exception]) -> str:
+    """A class's name on one line. Raises the error that `error_of` makes of a reason where it is none."""
+    if not isinstance(given, str):
+        raise error_of("has no name")
+    try:
+        return tidy_name(given)
+    except ValueError as error:
+        raise error_of(f"has no name that can be used: {error}" if given.strip() else "has no name") from None
+
+
+def first_twice(names: Iterable[str]) -> str | None:
+    """The first name that occurred before, or None."""
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            return name
+        seen.add(name)
+    return None

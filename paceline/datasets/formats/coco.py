@@ -1,22 +1,17 @@
-"""One COCO-format JSON -> `Annotations`, and where a data set keeps its JSONs.
+"""One COCO-format JSON -> `Annotations`.
 
-Layouts, found by themselves:
-    ROOT/annotations/instances_{train2017,val2017}.json with ROOT/{train2017,val2017}/*      the official one
-        (also other years or no year, without "instances_", and with ROOT/images/train2017)
-    ROOT/{train,val}/_annotations.coco.json beside its images (or valid/, or validation/)    Roboflow's
 Wanted in the JSON: images (id, file_name), annotations (image_id, category_id, bbox), categories (id, name). Where it
 leaves out the rest: height and width are the file's own, iscrowd is 0, area is the box's, annotations count from 1.
-Everything that contradicts itself is refused here with the file and the entry; pixels are looked at later.
+Every contradiction is refused here with the file and the entry; pixels are looked at later.
 Source: cocodataset.org, "Data format", section 1.
+
+Letters: N images, M objects.
 """
 
 from __future__ import annotations
 
 import os
-import re
-import shlex
 import sys
-from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -26,68 +21,11 @@ import numpy as np
 from paceline.config.errors import DataError
 from paceline.config.printable import short, some
 from paceline.datasets.formats.annotations import Annotations
-from paceline.datasets.formats.class_folders import VAL_FOLDERS
-from paceline.datasets.formats.class_names import first_twice, tidy_class_name
-from paceline.datasets.formats.coco_file import load_json
-from paceline.datasets.formats.other_paths import Elsewhere, is_of_elsewhere
-from paceline.store.manifest import FILE_NAME as MANIFEST
+from paceline.datasets.formats.class_folders import first_twice, tidy_class_name
+from paceline.datasets.formats.coco_files import ForeignPaths, is_foreign_path, load_json
 
-ROBOFLOW = "_annotations.coco.json"
-_SPLIT_FILE = re.compile(r"(?:instances_)?(train|validation|valid|val)(.*)\.json")
 _MISSING = object()
 MOST_PATH_BYTES = 4095  # Linux's PATH_MAX
-
-
-def find_coco(root: Path) -> dict[str, tuple[Path, Path]]:
-    """-> split -> (JSON, folder of its images), in one of the layouts above; {} where there is none.
-
-    Raises DataError where several sets are there, or the JSON is there and its folder of images is not.
-    """
-    official = _find_official(root)
-    if official:
-        return official
-    found = {}
-    for split, folders in (("train", ("train",)), ("val", VAL_FOLDERS)):
-        here = [root / folder for folder in folders if (root / folder / ROBOFLOW).is_file()]
-        if len(here) > 1:
-            raise DataError(f"{root}: both {here[0].name}/ and {here[1].name}/ are there; which one is meant?")
-        if here:
-            found[split] = (here[0] / ROBOFLOW, here[0])
-    return found if "train" in found else {}
-
-
-def find_coco_split(root: Path, names: Sequence[str]) -> tuple[Path, Path] | None:
-    """-> (JSON, folder of its images) of the first of `names` that is there in one of the layouts above.
-
-    Also taken are a JSON directly in `root`, and the only JSON there is, whatever its name; None where there is none.
-    Raises DataError where several could be meant, or the images are not there.
-    """
-    for folder in (*(root / name for name in names), root):
-        if (folder / ROBOFLOW).is_file():
-            return folder / ROBOFLOW, folder
-    files = [file for place in (root / "annotations", root) for file in sorted(place.glob("*.json"))]
-    files = [file for file in files if file.name not in (MANIFEST, "classes.json")]
-    for name in names:
-        called = [file for file in files if re.fullmatch(rf"(instances_)?{name}([-_.]?\d.*|[-_.].*)?", file.stem)]
-        called = [file for file in called if file.stem.startswith("instances_")] or called
-        called = [file for file in called if file.stem.endswith("2017")] or called
-        if len(called) > 1:
-            raise DataError(
-                f"{root}: several could be meant ({some(file.name for file in called)}). "
-                "Name the files:  --images DIR --annotations FILE"
-            )
-        if called:
-            return called[0], _images_beside(root, called[0])
-    if len(files) == 1 and not _SPLIT_FILE.fullmatch(files[0].name):
-        return files[0], _images_beside(root, files[0])
-    return None
-
-
-def _images_beside(root: Path, file: Path) -> Path:
-    """The folder of a JSON's images; `root` where no folder is called as they are."""
-    name = file.stem.removeprefix("instances_")
-    tried = (root / name, root / "images" / name, root / "images")
-    return next((folder for folder in tried if folder.is_dir()), root)
 
 
 def read_coco(path: Path, images_folder: Path, *, split: str = "") -> tuple[Annotations, list[str]]:
@@ -102,7 +40,7 @@ def read_coco(path: Path, images_folder: Path, *, split: str = "") -> tuple[Anno
 
 
 def coco_annotations(path: Path, record: dict[str, Any], images_folder: Path) -> tuple[Annotations, list[str]]:
-    """The same of what such a JSON holds; `path` is what messages call it."""
+    """The same of the content of such a JSON; messages name it `path`."""
     images, objects, categories = (_list(path, record, key) for key in ("images", "annotations", "categories"))
     if not images:
         raise DataError(f"{path}: it lists no image. Check that this is the right file.")
@@ -114,14 +52,14 @@ def coco_annotations(path: Path, record: dict[str, Any], images_folder: Path) ->
     unknown = np.flatnonzero(~np.isin(category, np.array(list(names), np.int64)))
     if len(unknown):
         raise DataError(
-            f"{path}: annotation {unknown[0]} ({_called(objects[unknown[0]])}) has category_id {category[unknown[0]]}, "
+            f"{path}: annotation {unknown[0]} ({_title(objects[unknown[0]])}) has category_id {category[unknown[0]]}, "
             f"and there is no such category ({some(map(str, sorted(names)), 10)}). {_more(unknown)}"
         )
     boxes = _boxes(path, objects)
     with np.errstate(over="ignore"):  # of boxes that no image can hold
         box_areas = boxes[:, 2] * boxes[:, 3]
     areas = _optional(path, objects, "area", box_areas, notes, "the box's area")
-    annotation_ids = _ids(path, objects, notes)
+    annotation_ids = _annotation_ids(path, objects, notes)
     annotations = Annotations(
         source=path,
         images_folder=images_folder,
@@ -139,41 +77,6 @@ def coco_annotations(path: Path, record: dict[str, Any], images_folder: Path) ->
         names=names,
     )
     return annotations, notes
-
-
-def _find_official(root: Path) -> dict[str, tuple[Path, Path]]:
-    found: dict[str, dict[str, Path]] = {}  # what follows "train" or "val" in the name -> split -> file
-    files = sorted((root / "annotations").glob("*.json"))
-    for file in files:
-        match = _SPLIT_FILE.fullmatch(file.name)
-        if match:
-            split = "train" if match[1] == "train" else "val"
-            key = ("instances_" if file.name.startswith("instances_") else "") + match[2]
-            found.setdefault(key, {}).setdefault(split, file)
-    sets = [files for files in found.values() if "train" in files]
-    sets = [files for files in sets if "val" in files] or sets
-    # The official annotations come with those of several years; 2017 is the one that is trained on.
-    if len(sets) > 1 and "instances_2017" in found:
-        sets = [found["instances_2017"]]
-    if len(sets) > 1:
-        raise DataError(
-            f"{root / 'annotations'}: several sets ({some(files['train'].name for files in sets)}); which one is meant? "
-            "Name the files:  paceline prepare coco --images DIR --annotations FILE --val-images DIR "
-            "--val-annotations FILE"
-        )
-    return {split: (file, _images_of(root, file)) for split, file in sets[0].items()} if sets else {}
-
-
-def _images_of(root: Path, file: Path) -> Path:
-    name = file.stem.removeprefix("instances_")
-    tried = [root / name, root / "images" / name]
-    for folder in tried:
-        if folder.is_dir():
-            return folder
-    raise DataError(
-        f"{file}: its images are not where they belong ({tried[0]} or {tried[1]}). Move them there, or say where they "
-        f"are:  paceline prepare coco --images DIR --annotations {shlex.quote(str(file))} ..."
-    )
 
 
 def _list(path: Path, record: dict[str, Any], key: str) -> list[dict[str, Any]]:
@@ -200,8 +103,8 @@ def _names(
     _refuse_twice(path, "category", ids)
     labels = []
     for place, entry in enumerate(categories):
-        called = f"{path}: category {place} (id {ids[place]})"
-        labels.append(tidy_class_name(entry.get("name"), lambda reason, who=called: DataError(f"{who} {reason}.")))
+        title = f"{path}: category {place} (id {ids[place]})"
+        labels.append(tidy_class_name(entry.get("name"), lambda reason, title=title: DataError(f"{title} {reason}.")))
     twice = first_twice(labels)
     if twice is not None:
         raise DataError(f"{path}: two categories are called {twice!r}. Give each a name of its own.")
@@ -242,9 +145,7 @@ def _numbers(values: list[Any]) -> np.ndarray | None:
 
 
 def _is_number(value: Any) -> bool:
-    if type(value) is float:
-        return True
-    return type(value) is int and abs(value) <= sys.float_info.max
+    return type(value) is float or (type(value) is int and abs(value) <= sys.float_info.max)
 
 
 def _is_whole(value: Any) -> bool:
@@ -253,11 +154,11 @@ def _is_whole(value: Any) -> bool:
 
 def _wrong(path: Path, what: str, place: int, entry: dict[str, Any], key: str, value: Any, wanted: str) -> DataError:
     found = "is missing" if value is _MISSING else f"is {short(value)!r}"
-    return DataError(f"{path}: {what} {place} ({_called(entry)}): {key!r} {found}, wanted is {wanted}.")
+    return DataError(f"{path}: {what} {place} ({_title(entry)}): {key!r} {found}, wanted is {wanted}.")
 
 
-def _called(entry: dict[str, Any]) -> str:
-    """How a message names an entry beside its place in the list."""
+def _title(entry: dict[str, Any]) -> str:
+    """An entry's id and file name, for messages."""
     name = f", {short(entry['file_name'], 90)}" if "file_name" in entry else ""
     return f"id {short(entry.get('id', 'missing'), 30)}{name}"
 
@@ -293,15 +194,10 @@ def _rows_of(path: Path, image_ids: np.ndarray, wanted: np.ndarray) -> np.ndarra
 
 def _boxes(path: Path, objects: list[dict[str, Any]]) -> np.ndarray:
     values = [entry.get("bbox", _MISSING) for entry in objects]
-    if all(type(value) is list and len(value) == 4 for value in values):
-        array = _numbers(list(chain.from_iterable(values)))
-        if array is not None:
-            return array.astype(np.float64).reshape(-1, 4)
-
-    def is_box(value: Any) -> bool:
-        return type(value) is list and len(value) == 4 and _numbers(value) is not None
-
-    place = next(i for i, value in enumerate(values) if not is_box(value))
+    fours = [type(value) is list and len(value) == 4 for value in values]
+    if all(fours) and (array := _numbers(list(chain.from_iterable(values)))) is not None:
+        return array.astype(np.float64).reshape(-1, 4)
+    place = next(i for i, value in enumerate(values) if not fours[i] or _numbers(value) is None)
     raise _wrong(path, "annotation", place, objects[place], "bbox", values[place], "[x, y, width, height]")
 
 
@@ -322,7 +218,7 @@ def _optional(
     return array
 
 
-def _ids(path: Path, objects: list[dict[str, Any]], notes: list[str]) -> np.ndarray:
+def _annotation_ids(path: Path, objects: list[dict[str, Any]], notes: list[str]) -> np.ndarray:
     if any("id" in entry for entry in objects):
         ids = _integers(path, "annotation", objects, "id")
         twice = len(ids) - len(np.unique(ids))
@@ -333,7 +229,7 @@ def _ids(path: Path, objects: list[dict[str, Any]], notes: list[str]) -> np.ndar
 
 
 def _sides(path: Path, images: list[dict[str, Any]], key: str) -> np.ndarray:
-    """(N,) int32, 0 where it does not say."""
+    """(N,) int32 pixels, 0 where the JSON names none."""
     entries = [{**entry, key: entry.get(key) or 0} for entry in images]
     sides = _integers(path, "image", entries, key)
     bad = np.flatnonzero((sides < 0) | (sides > 1_000_000))
@@ -342,7 +238,7 @@ def _sides(path: Path, images: list[dict[str, Any]], key: str) -> np.ndarray:
     return sides.astype(np.int32)
 
 
-def _names_a_file(name: str) -> bool:
+def _is_file_name(name: str) -> bool:
     """Whether a file can have this name; one with a line break would forge lines of messages."""
     try:
         return len(os.fsencode(name)) <= MOST_PATH_BYTES and "\0" not in name and "\n" not in name
@@ -353,14 +249,13 @@ def _names_a_file(name: str) -> bool:
 def _file_names(path: Path, images: list[dict[str, Any]], folder: Path, notes: list[str]) -> list[str]:
     """N paths inside the folder of images. Raises DataError for one that leads out of it, or is there twice."""
     seen: dict[str, int] = {}
-    elsewhere = Elsewhere(folder)
+    foreign = ForeignPaths(folder)
     for place, entry in enumerate(images):
         name = entry.get("file_name", _MISSING)
-        if not isinstance(name, str) or not name or not _names_a_file(name):
+        if not isinstance(name, str) or not name or not _is_file_name(name):
             raise _wrong(path, "image", place, {"id": entry.get("id")}, "file_name", name, "the name of a file")
-        if is_of_elsewhere(name):
-            called = f"{path}: image {place} ({_called(entry)})"
-            name = elsewhere.here(name, called)
+        if is_foreign_path(name):
+            name = foreign.resolve(name, f"{path}: image {place} ({_title(entry)})")
         name = os.path.normpath(name)
         if name in seen:
             raise DataError(
@@ -368,5 +263,5 @@ def _file_names(path: Path, images: list[dict[str, Any]], folder: Path, notes: l
                 "one image. Correct the file, or export it again."
             )
         seen[name] = place
-    notes += elsewhere.notes(path)
+    notes += foreign.notes(path)
     return list(seen)

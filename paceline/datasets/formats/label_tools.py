@@ -1,6 +1,6 @@
-"""Exports of labelling tools that are not read, known by what their files hold, and which export to choose in their place.
+"""Exports of labelling tools that are not read, recognised by their content, and which export to choose in their place.
 
-Only looked at where no layout of ours was found: some small files of a folder, each read to a bound, none followed or believed.
+Used only where no layout of ours was found: some small files of a folder are read, each to a bound.
 Sources: the tools' own descriptions of their formats (CVAT "CVAT for images 1.1", Label Studio "Export annotations", LabelMe's
 JSON, VGG Image Annotator 2, Apple's Create ML, Darknet's .data files, TensorFlow's and Roboflow's CSV of boxes).
 """
@@ -21,7 +21,7 @@ from typing import Any
 from paceline.config.plain_file import open_plain_sized
 from paceline.config.printable import short
 
-# Of each file its beginning is enough; JSON is read whole up to this, which a task list of some thousand photos stays below.
+# Of each file its beginning is enough; JSON is read whole up to MOST_JSON_BYTES: a task list of some thousand photos has less.
 BEGINNING = 1 << 14
 MOST_JSON_BYTES = 64 << 20
 MOST_ENTRIES, MOST_FOLDERS = 20_000, 20  # that are looked at
@@ -36,7 +36,7 @@ LABEL_STUDIO = f"In Label Studio choose Export > COCO, and name its files:  {COC
 
 
 def export_to_choose(root: Path, *, coco: bool = True) -> str:
-    """'FILE is of TOOL, which is not read. What to export in its place', for a folder that no reader knows; "" where none is known.
+    """'FILE is TOOL's, which is not read. What to export in its place', for a folder that no reader knows; "" where none is known.
 
     coco  name COCO JSONs too, with the command that takes them
     """
@@ -54,8 +54,8 @@ CVAT = (
 
 
 def _candidates(root: Path) -> Iterator[Path]:
-    """Files of `root` and the first folders in it that may tell, the most telling kinds first."""
-    found: dict[str, list[Path]] = {kind: [] for kind in KINDS}
+    """Files of KINDS in `root` and the first folders in it, the most conclusive kinds first."""
+    files: dict[str, list[Path]] = {kind: [] for kind in KINDS}
     folders = [root]
     for folder in folders:
         try:
@@ -65,15 +65,15 @@ def _candidates(root: Path) -> Iterator[Path]:
         for entry in entries:
             kind = entry.name if entry.name in KINDS else entry.suffix.lower()
             if kind in KINDS:
-                found[kind].append(entry)
+                files[kind].append(entry)
             elif folder is root and len(folders) < MOST_FOLDERS and not entry.suffix and entry.is_dir():
                 folders.append(entry)
-    for files in found.values():
-        yield from files[:MOST_FILES]
+    for of_kind in files.values():
+        yield from of_kind[:MOST_FILES]
 
 
 def _known(path: Path, coco: bool) -> tuple[str, str] | None:
-    """What a file is, and what to do; None for one that says nothing."""
+    """What a file is, and what to do; None for an unknown one."""
     suffix = path.suffix.lower()
     text = _text(path, MOST_JSON_BYTES if suffix == ".json" else BEGINNING)
     if not text:
@@ -86,11 +86,8 @@ def _known(path: Path, coco: bool) -> tuple[str, str] | None:
         except (ValueError, RecursionError):
             return None
         if isinstance(content, dict) and all(isinstance(content.get(name), list) for name in COCO_LISTS):
-            return (
-                ("a COCO JSON under another name than the known ones", _named_command(path, content["images"]))
-                if coco
-                else None
-            )
+            what = "a COCO JSON under another name than the known ones"
+            return (what, _named_command(path, content["images"])) if coco else None
         return json_tool(content)
     if suffix == ".csv":
         return _known_csv(text)
@@ -102,16 +99,15 @@ def json_tool(content: Any) -> tuple[str, str] | None:
     first = content[0] if isinstance(content, list) and content else None
     if isinstance(content, dict):
         if "shapes" in content and ("imagePath" in content or "imageData" in content):
-            return (
-                "LabelMe's JSON, which is not read",
-                "Make one COCO JSON of all of them (pip install labelme2coco, labelme2coco FOLDER), and name it:  "
-                + COCO_FLAGS,
-            )
-        if "_via_img_metadata" in content or _is_via(content):
-            return (
-                "VGG Image Annotator's JSON, which is not read",
-                f"In VIA choose Annotation > Export Annotations (COCO format), then:  {COCO_FLAGS}",
-            )
+            advice = "Make one COCO JSON of all of them (pip install labelme2coco, labelme2coco FOLDER), and name it:  "
+            return "LabelMe's JSON, which is not read", advice + COCO_FLAGS
+        value = next(
+            iter(content.values()), None
+        )  # an annotations-only export: {KEY: {"filename": ..., "regions": ...}}
+        is_via = isinstance(value, dict) and {"filename", "regions"} <= value.keys()
+        if "_via_img_metadata" in content or is_via:
+            advice = f"In VIA choose Annotation > Export Annotations (COCO format), then:  {COCO_FLAGS}"
+            return "VGG Image Annotator's JSON, which is not read", advice
     if isinstance(first, dict):
         if "annotation_id" in first or ("data" in first and ("annotations" in first or "completions" in first)):
             return "Label Studio's own JSON, which is not read", LABEL_STUDIO
@@ -130,24 +126,16 @@ def _named_command(path: Path, images: list[Any]) -> str:
     return f"Name it and its photos:  paceline prepare coco --images {photos} --annotations {file} --val-fraction 0.2"
 
 
-def _is_via(content: dict[str, Any]) -> bool:
-    """An annotations-only export: {KEY: {"filename": ..., "regions": ...}}."""
-    value = next(iter(content.values()), None)
-    return isinstance(value, dict) and {"filename", "regions"} <= value.keys()
-
-
 def _known_csv(text: str) -> tuple[str, str] | None:
     try:
         header = next(csv.reader(io.StringIO(text)), [])
     except csv.Error:
         return None
     names = {name.strip().lower() for name in header}
-    if any(corners <= names for corners in CSV_CORNERS):
-        return (
-            "a CSV table of boxes, which is not read",
-            f"Choose COCO in the tool that wrote it (Roboflow: Download > COCO), then:  {COCO_FLAGS}",
-        )
-    return None
+    if not any(corners <= names for corners in CSV_CORNERS):
+        return None
+    advice = f"Choose COCO in the tool that wrote it (Roboflow: Download > COCO), then:  {COCO_FLAGS}"
+    return "a CSV table of boxes, which is not read", advice
 
 
 def _known_yolo(path: Path, text: str) -> tuple[str, str] | None:
@@ -155,10 +143,8 @@ def _known_yolo(path: Path, text: str) -> tuple[str, str] | None:
     if path.suffix == ".data":
         if not re.search(r"^\s*names\s*=", text, re.MULTILINE):
             return None
-        return (
-            "Darknet's list of files, which is not read",
-            "In CVAT choose Export task dataset > COCO 1.0; elsewhere COCO or Ultralytics YOLO.",
-        )
+        advice = "In CVAT choose Export task dataset > COCO 1.0; elsewhere COCO or Ultralytics YOLO."
+        return "Darknet's list of files, which is not read", advice
     names = [line.strip() for line in text.splitlines() if line.strip()]
     if not names:
         return None

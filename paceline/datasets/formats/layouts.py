@@ -1,6 +1,6 @@
 """Where a data set of boxes comes from: which layout a folder has, and the reader of each.
 
-A layout is a row of READERS: its name, how it is told, how it is read, and which files hold its annotations (glob patterns).
+A layout is a row of READERS: its name, how a folder is recognised, and how it is read.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Literal
 from paceline.config.errors import DataError
 from paceline.config.printable import some
 from paceline.datasets.formats.annotations import Annotations
-from paceline.datasets.formats.coco import find_coco, find_coco_split, read_coco
+from paceline.datasets.formats.coco import read_coco
+from paceline.datasets.formats.coco_files import find_coco, find_coco_split
 from paceline.datasets.formats.label_tools import export_to_choose
 from paceline.datasets.formats.voc import is_voc, read_voc
 from paceline.datasets.formats.yolo import is_yolo, read_yolo, yolo_splits
 from paceline.store.freshness import is_inside
 
 Layout = Literal["coco", "voc", "yolo"]
-Splits = dict[str, Annotations]
 
 WANTED = (
     "Wanted: annotations/instances_train2017.json with train2017/ and the same for val2017, or train/_annotations.coco.json "
@@ -34,11 +34,11 @@ WANTED = (
 
 @dataclass(frozen=True)
 class BoxSet:
-    """A data set of boxes as a reader found it."""
+    """A data set of boxes as its files have it."""
 
     layout: Layout
     root: Path
-    splits: Splits  # "train", and "val" where there is one
+    splits: dict[str, Annotations]  # "train", and "val" where there is one
     notes: list[str]
     files: dict[str, tuple[str, ...]]  # split -> glob patterns of its annotations, relative to `root` or absolute
 
@@ -81,12 +81,7 @@ def read_files(images: Path, annotations: Path, val_images: Path | None, val_ann
         if not folder.is_dir():
             what = "this is a file, the folder of the images is needed" if folder.exists() else "no such folder"
             raise DataError(f"{folder}: {what}. Check the path (--images, --val-images).")
-    return _read_json(pairs)
-
-
-def read_single_json(images: Path, annotations: Path) -> BoxSet:
-    """One COCO JSON and its photos, as a set that is only scored on. Raises DataError as `read_coco` does."""
-    return _read_json({"val": (annotations, images)})
+    return read_jsons(pairs)
 
 
 def read_one_split(root: Path, names: Sequence[str]) -> BoxSet:
@@ -94,31 +89,36 @@ def read_one_split(root: Path, names: Sequence[str]) -> BoxSet:
 
     Raises DataError where there is none, or its files contradict themselves.
     """
+    wanted = " nor ".join(names)
     if (pair := find_coco_split(root, names)) is not None:
-        return _read_json({"val": pair}, root)
+        return read_jsons({"val": pair}, root)
     if is_yolo(root):
         key = next((name for name in names if name in yolo_splits(root)), None)
         if key is None:
-            raise DataError(f"{root}: data.yaml names no {' nor '.join(names)}. Name another with --split.")
+            raise DataError(f"{root}: data.yaml names no {wanted}. Name another with --split.")
         return _read_yolo(root, key)
     if is_voc(root) or any(is_voc(root / name) for name in names if (root / name).is_dir()):
         return _read_voc(root, names)
     if advice := export_to_choose(root, coco=False):
-        raise DataError(f"{root}: no annotations of {' nor '.join(names)} found in it. {advice}")
+        raise DataError(f"{root}: no annotations of {wanted} found in it. {advice}")
     raise DataError(
-        f"{root}: no annotations of {' nor '.join(names)} found in it. Wanted: a COCO JSON such as "
-        f"annotations/instances_{names[0]}.json or {names[0]}/_annotations.coco.json, Pascal VOC's XML files, or a YOLO data.yaml.\n"
+        f"{root}: no annotations of {wanted} found in it. Wanted: a COCO JSON such as annotations/instances_{names[0]}.json or "
+        f"{names[0]}/_annotations.coco.json, Pascal VOC's XML files, or a YOLO data.yaml.\n"
         "Or name the files:  --images DIR --annotations FILE"
     )
 
 
-def _read_json(pairs: dict[str, tuple[Path, Path]], root: Path | None = None) -> BoxSet:
-    """split -> (JSON, folder of its images), in `root`, or else in the folder above all of them."""
+def read_jsons(pairs: dict[str, tuple[Path, Path]], root: Path | None = None) -> BoxSet:
+    """Read COCO JSONs. Raises DataError as `read_coco` does.
+
+    pairs  split -> (JSON, folder of its images)
+    root   of the data set; None: the folder above all of them
+    """
     root = root or Path(os.path.commonpath([path for pair in pairs.values() for path in pair]))
     splits, notes = {}, []
     for split, (file, images) in pairs.items():
-        splits[split], said = read_coco(file, images)
-        notes += said
+        splits[split], more = read_coco(file, images)
+        notes += more
     return BoxSet("coco", root, splits, notes, {split: (pattern_of(root, file),) for split, (file, _) in pairs.items()})
 
 
@@ -127,7 +127,7 @@ def _read_coco_folder(root: Path) -> BoxSet:
     if not pairs:
         listed = some(path.name for path in sorted((root / "annotations").glob("*.json")))
         raise DataError(f"{root}: no COCO annotations of train found in it (annotations/ holds {listed}). {WANTED}")
-    return _read_json(pairs, root)
+    return read_jsons(pairs, root)
 
 
 def _read_voc(root: Path, only: Sequence[str] = ()) -> BoxSet:
@@ -137,13 +137,13 @@ def _read_voc(root: Path, only: Sequence[str] = ()) -> BoxSet:
 
 def _read_yolo(root: Path, only: str = "") -> BoxSet:
     splits, notes = read_yolo(root, only)
-    places = {"**/*.txt", "*.yaml", "*.yml"}
-    for found in splits.values():
-        labels = found.images_folder.parts
-        if "images" in labels and not is_inside(found.images_folder, root):
-            at = len(labels) - 1 - labels[::-1].index("images")
-            places.add(pattern_of(root, Path(*labels[:at], "labels", *labels[at + 1 :])) + "/**/*.txt")
-    return BoxSet("yolo", root, splits, notes, dict.fromkeys(splits, tuple(sorted(places))))
+    patterns = {"**/*.txt", "*.yaml", "*.yml"}
+    for split in splits.values():
+        parts = split.images_folder.parts
+        if "images" in parts and not is_inside(split.images_folder, root):
+            at = len(parts) - 1 - parts[::-1].index("images")
+            patterns.add(pattern_of(root, Path(*parts[:at], "labels", *parts[at + 1 :])) + "/**/*.txt")
+    return BoxSet("yolo", root, splits, notes, dict.fromkeys(splits, tuple(sorted(patterns))))
 
 
 def pattern_of(root: Path, path: Path) -> str:

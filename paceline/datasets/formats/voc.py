@@ -5,12 +5,12 @@ Layouts, found by themselves (names of folders in either case):
     ROOT/{annotations/*.xml, images/*}                                                       without sets
     ROOT/*.xml beside the images, or so in ROOT/train and ROOT/{val,valid,validation}        flat
 An XML file belongs to the image of the same stem; its <filename> decides only between several or none, by its last part alone,
-so nothing it says leads out of the folder. Images without an XML file were never annotated: they are left out and counted.
+so it cannot lead out of the folder. Images without an XML file were never annotated: they are left out and counted.
 
 Pixels. VOC counts from 1 and xmin, xmax are the first and last column inside: x = xmin - 1, width = xmax - xmin + 1. Many
 exporters count from 0 with xmax beside the last column. A data set in which any xmin or ymin is below 1 cannot be of the first
-kind, so it is read as x = xmin, width = xmax - xmin throughout, and that is noted.
-Objects marked <difficult> are scored in VOC neither as found nor as missed: they become crowd regions, which COCO scoring treats so.
+kind, so it is read as x = xmin, width = xmax - xmin throughout, with a note.
+VOC scores objects marked <difficult> neither as found nor as missed: they become crowd regions, which COCO scoring treats so.
 Classes are numbered from 1 in the order of their names.
 Source: Everingham et al. 2010, and the VOC2012 development kit, section "Annotation".
 """
@@ -30,8 +30,7 @@ from paceline.config.image_name import is_image_name
 from paceline.config.plain_file import read_plain, read_plain_text
 from paceline.config.printable import short
 from paceline.datasets.formats.annotations import Annotations, PhotoLabels, as_annotations, refuse_broken
-from paceline.datasets.formats.class_folders import TRAIN_FOLDER, VAL_FOLDERS
-from paceline.datasets.formats.class_names import tidy_class_name
+from paceline.datasets.formats.class_folders import TRAIN_FOLDER, VAL_FOLDERS, tidy_class_name
 from paceline.datasets.formats.label_tools import CVAT
 from paceline.store.class_folder import list_folder, one_line_name
 from paceline.store.header import MAX_PIXELS
@@ -55,12 +54,22 @@ class VocObject:
 
 @dataclass(frozen=True)
 class VocFile:
-    """One XML file. height and width are 0 where it does not say."""
+    """One XML file."""
 
     file_name: str
-    height: int
+    height: int  # pixels; 0 where it names none
     width: int
     objects: list[VocObject]
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where one split lies."""
+
+    split: str
+    xml_folder: Path
+    images: Path
+    stems: list[str] | None = None  # the set's XML files by stem; None where all of the folder belong to it
 
 
 def is_voc(root: Path) -> bool:
@@ -84,19 +93,19 @@ def read_voc(root: Path, only: Sequence[str] = ()) -> tuple[dict[str, Annotation
     notes: list[str] = []
     files: dict[str, list[VocFile]] = {}
     for place in places:
-        listed = list_folder(place.images)
-        files[place.split] = _read_files(place, _by_stem([os.fsdecode(name) for name in listed.images]))
-        left_out = len(listed.images) - len({file.file_name for file in files[place.split]})
-        if place.whole_folder and left_out > 0:
+        images = [os.fsdecode(name) for name in list_folder(place.images).images]
+        files[place.split] = _read_files(place, images)
+        left_out = len(images) - len({file.file_name for file in files[place.split]})
+        if place.stems is None and left_out > 0:
             notes.append(f"{place.images}: {left_out:,} images have no XML file and are left out")
     everything = [entry for group in files.values() for file in group for entry in file.objects]
     if not everything:
         raise DataError(f"{root}: none of its XML files has an <object>. Annotate some images, or check the folder.")
+    # Number of the first pixel, and what xmax has to grow by.
     first = 0 if any(min(entry.edges[:2]) < 1 for entry in everything) else 1
     if first == 0:
         notes.append("some boxes begin at pixel 0, so all are read as counted from 0, xmax and ymax outside the object")
-    difficult = sum(entry.difficult for entry in everything)
-    if difficult:
+    if difficult := sum(entry.difficult for entry in everything):
         notes.append(
             f"{difficult:,} objects marked difficult are kept as crowd regions: scored neither right nor wrong"
         )
@@ -104,7 +113,14 @@ def read_voc(root: Path, only: Sequence[str] = ()) -> tuple[dict[str, Annotation
     names = {k: name for name, k in ids.items()}
     splits: dict[str, Annotations] = {}
     for place in places:
-        photos = [_photo(file, ids, first) for file in files[place.split]]
+        photos = []
+        for file in files[place.split]:
+            photo = PhotoLabels(file.file_name, file.height, file.width)
+            for entry in file.objects:
+                left, top, right, bottom = entry.edges
+                box = (left - first, top - first, right - left + first, bottom - top + first)
+                photo.add(ids[entry.name], box, crowd=entry.difficult)
+            photos.append(photo)
         splits[place.split] = as_annotations(place.xml_folder, place.images, photos, names, after=splits.get("train"))
     return splits, notes
 
@@ -134,7 +150,7 @@ def read_voc_file(path: Path) -> VocFile:
 
 
 def _text(path: Path, data: bytes) -> str:
-    """The file as text, so that what is searched for a DTD is what the parser sees, whatever the encoding."""
+    """The file as text, so that the search for a DTD sees what the parser sees, whatever the encoding."""
     if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
         encoding = "utf-16"
     elif data[:4] in (b"<\0?\0", b"<\0a\0", b"\0<\0?", b"\0<\0a"):  # without its mark
@@ -147,7 +163,7 @@ def _text(path: Path, data: bytes) -> str:
     except (UnicodeDecodeError, LookupError):
         raise DataError(f"{path}: its bytes are not {encoding.removesuffix('-sig')} text.") from None
     if "\0" in text:
-        # Another encoding than was thought, which the parser might find out and read what was not searched.
+        # Another encoding than was assumed: the parser might detect it and read what was not searched.
         raise DataError(f"{path}: holds NUL characters. Save it as UTF-8.")
     if "<!DOCTYPE" in text or "<!ENTITY" in text:
         # Entities can expand to gigabytes, or to other files. No tool that writes VOC writes them.
@@ -172,33 +188,19 @@ def _number(text: str | None) -> float:
 
 
 def _object(path: Path, place: int, entry: ElementTree.Element) -> VocObject:
-    who = f"{path}: object {place}"
+    title = f"{path}: object {place}"
     given = entry.findtext("name") or ""
-    name = tidy_class_name(given, lambda reason: DataError(f"{who} {reason.replace('name', '<name>', 1)}."))
+    name = tidy_class_name(given, lambda reason: DataError(f"{title} {reason.replace('name', '<name>', 1)}."))
     edges = []
     for edge in ("xmin", "ymin", "xmax", "ymax"):
         text = entry.findtext(f"bndbox/{edge}")
         value = _number(text)
         if not math.isfinite(value):
-            found = "is missing" if text is None else f"is {text[:40]!r}, not a number"
-            raise DataError(f"{path}: object {place} ({name}): <{edge}> {found}.")
+            what = "is missing" if text is None else f"is {text[:40]!r}, not a number"
+            raise DataError(f"{title} ({name}): <{edge}> {what}.")
         edges.append(value)
     difficult = (entry.findtext("difficult") or "0").strip().lower() in ("1", "true")
     return VocObject(name, (edges[0], edges[1], edges[2], edges[3]), difficult)
-
-
-@dataclass(frozen=True)
-class _Place:
-    """Where one split lies. stems: the set's XML files by stem; None where all of the folder belong to it."""
-
-    split: str
-    xml_folder: Path
-    images: Path
-    stems: list[str] | None
-
-    @property
-    def whole_folder(self) -> bool:
-        return self.stems is None
 
 
 def _devkit(root: Path) -> Path:
@@ -206,8 +208,8 @@ def _devkit(root: Path) -> Path:
     kit = root / "VOCdevkit" if (root / "VOCdevkit").is_dir() else root
     years = [folder for folder in sorted(kit.glob("VOC2*")) if (folder / "Annotations").is_dir()]
     if len(years) > 1:
-        found = ", ".join(year.name for year in years)
-        raise DataError(f"{kit}: several years ({found}). Name one:  {years[0]}")
+        names = ", ".join(year.name for year in years)
+        raise DataError(f"{kit}: several years ({names}). Name one:  {years[0]}")
     return years[0] if years else root
 
 
@@ -221,21 +223,19 @@ def _places(root: Path) -> list[_Place]:
             )
         return _sets(folders[XML_FOLDER], images, root / "ImageSets" / "Main")
     split_folders = {TRAIN_FOLDER: "train", **dict.fromkeys(VAL_FOLDERS, "val")}
-    flat = [
-        _Place(split, folders[name], folders[name], None) for name, split in split_folders.items() if name in folders
-    ]
+    flat = [_Place(split, folders[name], folders[name]) for name, split in split_folders.items() if name in folders]
     if flat and flat[0].split == "train":
         if len(flat) > 2:
             raise DataError(f"{root}: several folders for validation ({', '.join(VAL_FOLDERS)}). Keep one.")
         return flat
-    return [_Place("train", root, root, None)]
+    return [_Place("train", root, root)]
 
 
 def _one_place(root: Path, names: Sequence[str]) -> _Place:
     """The first of `names` that is a set or a folder of its own; else all of `root`, as one split."""
     for name in names:
         if (root / name).is_dir() and _has_xml(root / name):
-            return _Place("val", root / name, root / name, None)
+            return _Place("val", root / name, root / name)
     everything = replace(_places(root)[0], split="val", stems=None)
     for name in names:
         if (named := root / "ImageSets" / "Main" / f"{name}.txt").is_file():
@@ -251,7 +251,7 @@ def _sets(xml_folder: Path, images: Path, sets: Path) -> list[_Place]:
             if (sets / f"{val}.txt").is_file():
                 places.append(_Place("val", xml_folder, images, _stems(sets / f"{val}.txt", xml_folder)))
             return places
-    return [_Place("train", xml_folder, images, None)]
+    return [_Place("train", xml_folder, images)]
 
 
 def _stems(path: Path, xml_folder: Path) -> list[str]:
@@ -270,12 +270,10 @@ def _stems(path: Path, xml_folder: Path) -> list[str]:
             missing.append(line)
         stems.append(stem)
     if missing or not stems:
-        why = (
-            f"{len(missing):,} of its lines name no XML file of {xml_folder}, first {missing[0][:80]!r}"
-            if missing
-            else "empty"
-        )
-        raise DataError(f"{path}: {why}. Copy what is missing, or delete the set to use all XML files.")
+        reason = "empty"
+        if missing:
+            reason = f"{len(missing):,} of its lines name no XML file of {xml_folder}, first {missing[0][:80]!r}"
+        raise DataError(f"{path}: {reason}. Copy what is missing, or delete the set to use all XML files.")
     return list(dict.fromkeys(stems))
 
 
@@ -288,21 +286,17 @@ def _visible_xml(name: str) -> bool:
     return name.lower().endswith(".xml") and not name.startswith(".")
 
 
-def _by_stem(images: list[str]) -> dict[str, list[str]]:
+def _read_files(place: _Place, images: list[str]) -> list[VocFile]:
     by_stem: dict[str, list[str]] = {}
     for name in images:
         by_stem.setdefault(os.path.splitext(name)[0], []).append(name)
-    return by_stem
-
-
-def _read_files(place: _Place, images: dict[str, list[str]]) -> list[VocFile]:
     if place.stems is None:
         names = sorted(filter(_visible_xml, os.listdir(place.xml_folder)))
         for name in names:
             one_line_name(place.xml_folder, os.fsencode(name))
     else:
         names = [f"{stem}.xml" for stem in place.stems]
-    known = {name for group in images.values() for name in group}
+    known = set(images)
     files, problems, owner = [], [], {}
     for name in names:
         path = place.xml_folder / name
@@ -311,7 +305,7 @@ def _read_files(place: _Place, images: dict[str, list[str]]) -> list[VocFile]:
         except DataError as error:
             problems.append(str(error))
             continue
-        image = _image_of(path.stem, file.file_name, images.get(path.stem, []), known)
+        image = _image_of(path.stem, file.file_name, by_stem.get(path.stem, []), known)
         if owner.setdefault(image, path) != path:
             problems.append(f"{path}: describes {image}, which {owner[image].name} describes too.")
         files.append(VocFile(image, file.height, file.width, file.objects))
@@ -319,20 +313,11 @@ def _read_files(place: _Place, images: dict[str, list[str]]) -> list[VocFile]:
     return files
 
 
-def _image_of(stem: str, said: str, same_stem: list[str], known: set[str]) -> str:
-    """The image of an XML file. One that is not there keeps the name that it should have, to be named as missing."""
-    if len(same_stem) == 1:
-        return same_stem[0]
-    if said in known:
-        return said
-    return same_stem[0] if same_stem else said if is_image_name(os.fsencode(said)) else f"{stem}.jpg"
+def _image_of(stem: str, named: str, same_stem: list[str], known: set[str]) -> str:
+    """The image of an XML file. A missing one keeps the name that it should have, to be named as missing.
 
-
-def _photo(file: VocFile, ids: dict[str, int], first: int) -> PhotoLabels:
-    """`first`: the number of the first pixel, which is also what xmax has to grow by (see the module's docstring)."""
-    photo = PhotoLabels(file.file_name, file.height, file.width)
-    for entry in file.objects:
-        left, top, right, bottom = entry.edges
-        box = (left - first, top - first, right - left + first, bottom - top + first)
-        photo.add(ids[entry.name], box, crowd=entry.difficult)
-    return photo
+    named  the <filename>
+    """
+    if named in known and len(same_stem) != 1:
+        return named
+    return same_stem[0] if same_stem else named if is_image_name(os.fsencode(named)) else f"{stem}.jpg"

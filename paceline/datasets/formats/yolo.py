@@ -25,8 +25,7 @@ from paceline.config.image_name import is_image_name
 from paceline.config.plain_file import open_plain, read_plain_text
 from paceline.config.printable import short, some
 from paceline.datasets.formats.annotations import Annotations, PhotoLabels, as_annotations, refuse_broken
-from paceline.datasets.formats.class_folders import VAL_FOLDERS
-from paceline.datasets.formats.class_names import first_twice, tidy_class_name
+from paceline.datasets.formats.class_folders import VAL_FOLDERS, first_twice, tidy_class_name
 from paceline.store.class_folder import one_line_name
 from paceline.store.header import MOST_BYTES, read_header
 
@@ -41,7 +40,7 @@ SLACK = 0.01
 
 
 def is_yolo(path: Path) -> bool:
-    """True where `path` is a YAML file, or a folder with one, that has class names."""
+    """Whether `path` is a YAML file, or a folder with one, that has class names."""
     try:
         return "names" in _load_yaml(_yaml_file(path))
     except DataError:
@@ -94,8 +93,7 @@ def read_label_file(path: Path, photo: PhotoLabels, names: dict[int, str]) -> li
         fields = line.split()
         if not fields:
             continue
-        reason = _add_object(fields, photo, names)
-        if reason:
+        if reason := _add_object(fields, photo, names):
             problems.append(f"{path}:{number}: {reason}")
     return problems
 
@@ -110,7 +108,9 @@ def _add_object(fields: list[str], photo: PhotoLabels, names: dict[int, str]) ->
     except ValueError:
         return f"not numbers: {' '.join(fields)[:60]!r}"
     if category not in names:
-        return f"class {fields[0][:40]}, where data.yaml names {_range(names)}"
+        holes = len(names) < max(names) - min(names) + 1
+        known = some(map(str, names), most=20) if holes else f"{min(names)} to {max(names)}"
+        return f"class {fields[0][:40]}, where data.yaml names {known}"
     outside = [value for value in fractions if not -SLACK <= value <= 1 + SLACK]
     if outside:
         return f"{outside[0]:g} is no fraction of the image; coordinates lie between 0 and 1, not in pixels"
@@ -127,29 +127,24 @@ def _add_object(fields: list[str], photo: PhotoLabels, names: dict[int, str]) ->
     return ""
 
 
-def _range(names: dict[int, str]) -> str:
-    holes = len(names) < max(names) - min(names) + 1
-    return some(map(str, names), most=20) if holes else f"{min(names)} to {max(names)}"
-
-
 def _yaml_file(path: Path) -> Path:
     if path.is_file():
         return path
     if not path.is_dir():
         raise DataError(f"{path}: no such file or folder. Name the data.yaml, or the folder that holds it.")
-    found = (
-        [path / "data.yaml"] if (path / "data.yaml").is_file() else sorted([*path.glob("*.yaml"), *path.glob("*.yml")])
-    )
-    if len(found) != 1:
-        which = f"several YAML files ({some(file.name for file in found)}); name one" if found else "no data.yaml"
+    if (path / "data.yaml").is_file():
+        return path / "data.yaml"
+    files = sorted([*path.glob("*.yaml"), *path.glob("*.yml")])
+    if len(files) != 1:
+        which = f"several YAML files ({some(file.name for file in files)}); name one" if files else "no data.yaml"
         raise DataError(f"{path}: {which}. It lists train:, val: and names:, the classes in order.")
-    return found[0]
+    return files[0]
 
 
 class _PlainLoader(yaml.BaseLoader):
     """Makes strings, lists and dicts alone: nothing is constructed, and a class called `no` stays one.
 
-    Ten lists that name each other ten times are 10^10 entries, so nothing is named and repeated.
+    Aliases are refused: ten lists that name each other ten times are 10^10 entries.
     """
 
     def compose_node(self, parent: Any, index: Any) -> Any:
@@ -179,11 +174,11 @@ def _load_yaml(file: Path) -> dict[str, Any]:
 
 
 def _names(file: Path, record: dict[str, Any]) -> dict[int, str]:
-    found = record.get("names")
-    if not found or not isinstance(found, list | dict):
+    listed = record.get("names")
+    if not listed or not isinstance(listed, list | dict):
         raise DataError(f"{file}: no class names. Add  names: [first, second, ...]  in the order of the class numbers.")
     try:
-        pairs = found.items() if isinstance(found, dict) else enumerate(found)
+        pairs = listed.items() if isinstance(listed, dict) else enumerate(listed)
         names = {int(key): name for key, name in pairs}
     except (TypeError, ValueError):
         raise DataError(f"{file}: the keys of names: must be class numbers, 0, 1, 2, ... Correct them.") from None
@@ -191,10 +186,9 @@ def _names(file: Path, record: dict[str, Any]) -> dict[int, str]:
     if wrong:
         raise DataError(f"{file}: class {short(wrong[0], 40)} of names: is no class number from 0 on. Correct it.")
     for key, name in names.items():
-        who = f"{file}: class {key} of names:"
-        names[key] = tidy_class_name(name, lambda reason, who=who: DataError(f"{who} {reason}. Correct it."))
-    twice = first_twice(names.values())
-    if twice is not None:
+        title = f"{file}: class {key} of names:"
+        names[key] = tidy_class_name(name, lambda reason, title=title: DataError(f"{title} {reason}. Correct it."))
+    if (twice := first_twice(names.values())) is not None:
         raise DataError(f"{file}: two classes are called {twice[:60]!r}. Give each a name of its own.")
     count = record.get("nc")
     if count is not None and count != str(len(names)):
@@ -208,13 +202,13 @@ def _images(file: Path, record: dict[str, Any], key: str) -> tuple[Path, list[st
     entries = [entries] if isinstance(entries, str) else entries
     if not entries or not isinstance(entries, list) or not all(isinstance(entry, str) and entry for entry in entries):
         raise DataError(f"{file}: {key}: must be a folder of images, a list of folders, or a .txt file of image paths.")
-    found: dict[str, None] = {}
+    images: dict[str, None] = {}
     places = [_existing(file, record, key, entry) for entry in entries]
     for place in places:
-        found.update(dict.fromkeys(_listed(place) if place.is_file() else _walked(place)))
-    if not found:
+        images.update(dict.fromkeys(_listed(place) if place.is_file() else _walked(place)))
+    if not images:
         raise DataError(f"{file}: {key}: no image in {some(map(str, places))}. Check the path.")
-    return places[0] if len(places) == 1 else file, list(found)
+    return places[0] if len(places) == 1 else file, list(images)
 
 
 def _existing(file: Path, record: dict[str, Any], key: str, entry: str) -> Path:
@@ -235,13 +229,13 @@ def _existing(file: Path, record: dict[str, Any], key: str, entry: str) -> Path:
 
 
 def _walked(folder: Path) -> list[str]:
-    found = []
+    paths = []
     for place, _, names in os.walk(folder):
         images = [name for name in names if is_image_name(os.fsencode(name))]
         for name in images:
             one_line_name(place, os.fsencode(os.path.join(os.path.relpath(place, folder), name)))
-        found += [os.path.join(place, name) for name in images]
-    return sorted(found)
+        paths += [os.path.join(place, name) for name in images]
+    return sorted(paths)
 
 
 def _listed(file: Path) -> list[str]:
@@ -249,21 +243,17 @@ def _listed(file: Path) -> list[str]:
         lines = read_plain_text(file, MOST_LIST_BYTES).splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
-        raise DataError(
-            f"{file}: cannot be read ({reason}). It must be a text file with one image path a line."
-        ) from None
+        raise DataError(f"{file}: cannot be read ({reason}). Wanted: a text file with one image path a line.") from None
     if any("\0" in line for line in lines):
-        raise DataError(f"{file}: holds NUL characters. It must be a text file with one image path a line.")
+        raise DataError(f"{file}: holds NUL characters. Wanted: a text file with one image path a line.")
     return [os.path.normpath(os.path.join(file.parent, line.strip())) for line in lines if line.strip()]
 
 
 def _label_path(image: str) -> str:
     folder, name = os.path.split(image)
     parts = folder.split(os.sep)
-    for place in range(len(parts) - 1, -1, -1):
-        if parts[place] == "images":
-            parts[place] = "labels"
-            break
+    if "images" in parts:
+        parts[len(parts) - 1 - parts[::-1].index("images")] = "labels"  # the last one
     return os.path.join(os.sep.join(parts), os.path.splitext(name)[0] + ".txt")
 
 

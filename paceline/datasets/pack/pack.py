@@ -6,34 +6,58 @@
     OUT/pack.jsonl           what was packed, and the checksum of each file (datasets/pack/record.py)
     OUT/manifest.json        OUT is prepared: `--data OUT` trains
 
-The same command again checks the finished files against their checksums and goes on with the others.
+The same command again checks the finished files against their checksums and resumes with the others. Photos that were copied as
+they were are not decoded again: their facts are handed over through prepare's journal, under their new names.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 
 from paceline.config.errors import DataError
-from paceline.config.whole import sweep
-from paceline.datasets.pack.objects import in_example, in_label
-from paceline.datasets.pack.packed import prepare_packed, write_classes
-from paceline.datasets.pack.plan import Shard, Source, identity, open_sources, plan_shards
+from paceline.config.printable import tidy_name
+from paceline.config.whole import sweep, write_whole
+from paceline.datasets.containers.contents import container_stamp
+from paceline.datasets.containers.files import ContainerRequest
+from paceline.datasets.containers.source import prepare_containers
+from paceline.datasets.formats.class_folders import first_twice
+from paceline.datasets.journal import PrepareJournal, journal_of
+from paceline.datasets.pack.objects import in_example, in_fractions, in_label
+from paceline.datasets.pack.plan import (
+    Form,
+    PackRequest,
+    Shard,
+    Source,
+    check_request,
+    identity,
+    open_sources,
+    plan_shards,
+)
 from paceline.datasets.pack.record import PackRecord, locked
-from paceline.datasets.pack.request import PackRequest, check_request
 from paceline.datasets.pack.write import Pool, write_shard
+from paceline.datasets.verify import Facts
 from paceline.machine.detect import cpu_cores
+from paceline.store.box_split import BoxSplit
+from paceline.store.index import Index, open_split
+from paceline.store.manifest import FILE_NAME as MANIFEST
 from paceline.store.manifest import Manifest
+from paceline.store.stores import LocalFiles
 
+CLASSES = "classes.json"
 # Index, journal and what a file system needs itself.
 SPARE_BYTES = 64 << 20
 # Forms whose boxes are fractions of a photo of one frame.
-SAYS = {"recordio": "MXNet's labels", "tfrecord": "Examples"}
+FRACTIONS = {"recordio": "MXNet's labels", "tfrecord": "Examples"}
+# What makes a pattern of a path (datasets/containers/files.py); a path that exists is taken as it is.
+_PATTERN = re.compile(r"[*?[{]")
 Progress = Callable[[int, int, str], None]
 
 
@@ -50,7 +74,7 @@ def pack(
     manifest  of what is packed, fresh
     workers   threads that read and encode; 0: one a core, more where a store answers many at once
     progress  called with (records done, records in all, what is being done)
-    Raises UserError for a request that cannot be, DataError for a record that cannot be read or a folder that cannot take it;
+    Raises UserError for an impossible request, DataError for a record that cannot be read or a folder that cannot take it;
     what is finished stays, and no file under its final name is ever half written.
     """
     check_request(request)
@@ -66,7 +90,11 @@ def pack(
         sources = open_sources(manifest, request)
         if any(not len(source.order) for source in sources.values()):
             raise DataError(f"{manifest.folder}: a split without photos cannot be packed.")
-        shards = _planned(record, manifest, request, sources)
+        if record.begun is None:
+            facts = {"from": str(manifest.folder), "content_hash": manifest.content_hash, "request": asdict(request)}
+            record.begin(identity(manifest, request), plan_shards(sources, request), facts)
+        counts = {name: len(source.order) for name, source in sources.items()}
+        shards = record.shards(identity(manifest, request), counts)
         sweep(out)
         total = sum(shard.last - shard.first for shard in shards)
         left, done = [], 0
@@ -80,12 +108,12 @@ def pack(
         _check_space(out, left)
         write_classes(out, manifest, request)
         _write(out, left, sources, request, record, workers, lambda more: progress(done + more, total, "packing"))
-        packed = prepare_packed(out, manifest, sources, shards, request, workers, progress)
+        packed = _prepare_packed(out, manifest, sources, shards, request, workers, progress)
     return packed, _notes(sources, request)
 
 
 def _photo_folders(manifest: Manifest) -> list[Path]:
-    """Folders in which a pack would lie among what is packed. What named files have in common is nobody's folder."""
+    """Folders in which a pack would lie among what is packed. The common parent of named files is not one."""
     if manifest.in_containers:
         return []
     folders = [Path(os.path.normpath(manifest.root_path / split.folder)) for split in manifest.splits.values()]
@@ -94,23 +122,14 @@ def _photo_folders(manifest: Manifest) -> list[Path]:
 
 
 def _check_frames(manifest: Manifest, request: PackRequest) -> None:
-    """A detection label has fractions of a photo and cannot say of which frame: readers take the stored one."""
+    """A detection label has fractions of a photo and cannot name their frame: readers take the stored one."""
     shown = [split for split in manifest.splits.values() if split.boxes is not None and split.boxes.exif == "apply"]
     if shown and request.to != "webdataset":
         raise DataError(
             f"{manifest.called}: {sum(split.rotated for split in shown):,} photos carry an EXIF rotation and their boxes fit them "
-            f"as they are shown, which {SAYS[request.to]} cannot say. Use  --to webdataset, or store the photos upright and export "
-            "the boxes again."
+            f"as they are shown, which {FRACTIONS[request.to]} cannot say. Use  --to webdataset, or store the photos upright and "
+            "export the boxes again."
         )
-
-
-def _planned(record: PackRecord, manifest: Manifest, request: PackRequest, sources: dict[str, Source]) -> list[Shard]:
-    """The files; as they were planned where a pack was begun."""
-    asked = identity(manifest, request)
-    if record.begun is None:
-        facts = {"from": str(manifest.folder), "content_hash": manifest.content_hash, "request": asdict(request)}
-        record.begin(asked, plan_shards(sources, request), facts)
-    return record.shards(asked, {name: len(source.order) for name, source in sources.items()})
 
 
 def _check_space(out: Path, left: list[Shard]) -> None:
@@ -120,6 +139,22 @@ def _check_space(out: Path, left: list[Shard]) -> None:
             f"{out}: about {needed:,} bytes are to be written, and {free:,} are free there. Make room, or choose another folder "
             "with --out."
         )
+
+
+def write_classes(out: Path, manifest: Manifest, request: PackRequest) -> None:
+    """OUT/classes.json. Raises OSError.
+
+    class folders  {name: readable name, ...} in class order
+    boxes          {"categories": [{"id", "name"}, ...]}, ids as the pack's labels have them
+    """
+    if manifest.kind == "class-folder":
+        readable = manifest.class_names or manifest.classes
+        text = json.dumps(dict(zip(manifest.classes, readable)), indent=1)
+    else:
+        ids = range(len(manifest.classes)) if request.to == "recordio" else manifest.category_ids
+        named = [{"id": number, "name": name} for number, name in zip(ids or (), manifest.classes)]
+        text = json.dumps({"categories": named}, indent=1)
+    write_whole(out / CLASSES, text + "\n", sync=True)
 
 
 def _write(
@@ -147,8 +182,98 @@ def _write(
         pool.close()
 
 
+def _prepare_packed(
+    out: Path,
+    manifest: Manifest,
+    sources: dict[str, Source],
+    shards: Sequence[Shard],
+    request: PackRequest,
+    workers: int,
+    progress: Progress,
+) -> Manifest:
+    """Index what was packed. Raises DataError where it is not what was to be packed."""
+    with_list = manifest.kind == "boxes" or _keeps_names(manifest.classes)
+    wanted = ContainerRequest(
+        request.to,
+        train=_files(out, "train", shards),
+        val=_files(out, "val", shards),
+        classes=str(out / CLASSES) if with_list else "",
+        on_class_mismatch="warn",
+    )
+    writer = PrepareJournal(journal_of(out))
+    for source in sources.values():
+        writer.append(_known(out, source, shards))
+    packed = prepare_containers(
+        wanted,
+        out=out,
+        workers=workers or None,
+        walked=lambda done, total: progress(done, total, "listing"),
+        progress=lambda done, total: progress(done, total, "verifying"),
+    )
+    for split, source in sources.items():
+        index = open_split(packed, split)
+        same = np.array_equal(index.labels, source.index.labels[source.order])
+        if source.boxes is not None and request.to != "recordio":
+            same &= np.array_equal(index.extra["image_ids"], source.boxes.image_ids[source.order])
+        if source.boxes is not None and request.to != "webdataset":
+            same &= _same_objects(index, source.boxes, source.order, request.to)
+        if not same:
+            (packed.folder / MANIFEST).unlink()  # nobody trains from it
+            raise DataError(f"{out}: {split} reads back other than it was packed. Delete it and pack again.")
+    return packed
+
+
+def _same_objects(index: Index, boxes: BoxSplit, order: np.ndarray, form: Form) -> bool:
+    """Whether each photo has the classes and boxes that its label, or its Example, was to hold."""
+    kept = in_label if form == "recordio" else in_example
+    wanted = [in_fractions(boxes, row, kept(boxes.objects(row))).astype(np.float32) for row in order.tolist()]
+    counts = [len(objects) for objects in wanted]
+    if not np.array_equal(np.diff(index.extra["object_starts"]), counts):
+        return False
+    classes, corners = np.split(np.concatenate(wanted), [1], axis=1)
+    read = np.array(index.extra["boxes"])
+    read[:, 2:] += read[:, :2]
+    read /= np.repeat(np.stack([index.widths, index.heights] * 2, axis=1), counts, axis=0)
+    # Fractions went through float32, pixels through float64: a thousandth of a pixel is no other box.
+    return np.array_equal(index.extra["classes"], classes[:, 0]) and np.allclose(read, corners, rtol=0, atol=1e-6)
+
+
+def _keeps_names(classes: tuple[str, ...]) -> bool:
+    """Whether a list of classes keeps these names; else the folders in the pack name them."""
+    try:
+        return first_twice(classes) is None and all(tidy_name(name) == name for name in classes)
+    except ValueError:
+        return False
+
+
+def _files(out: Path, split: str, shards: Sequence[Shard]) -> tuple[str, ...]:
+    """The files of a split: by a pattern that finds them all, or by their names where the folder's own would be taken for one."""
+    own = [shard.file for shard in shards if shard.split == split]
+    if len(own) < 2 or _PATTERN.search(str(out)):
+        return tuple(str(out / name) for name in own)
+    return (f"{out}/{own[0].partition('-')[0]}-*{Path(own[0]).suffix}",)
+
+
+def _known(out: Path, source: Source, shards: Sequence[Shard]) -> Iterator[tuple[bytes, Facts]]:
+    """The facts of the photos that were copied as they were."""
+    index = source.index
+    if not {"flags", "digests"} <= index.extra.keys():
+        return
+    flags, digests = index.extra["flags"], index.extra["digests"]
+    for shard in shards:
+        if shard.split != source.split:
+            continue
+        path = os.fsencode(out / shard.file)
+        stamp = container_stamp(path, LocalFiles().status(path))
+        for row in source.order[shard.first : shard.last].tolist():
+            if not source.anew[row]:
+                size = (int(index.heights[row]), int(index.widths[row]))
+                facts = Facts(int(index.lengths[row]), stamp, *size, int(flags[row]), int(digests[row]))
+                yield f"{source.split}/".encode() + source.names[row], facts
+
+
 def _notes(sources: dict[str, Source], request: PackRequest) -> list[str]:
-    """What a reader of the pack should know of what was changed or could not be said."""
+    """What a reader of the pack should know of changes and losses."""
     notes = []
     if anew := sum(int(source.anew.sum()) for source in sources.values()):
         size = f"of {request.short} pixels on the shorter side" if request.short else "of their size"
@@ -169,8 +294,7 @@ def _notes(sources: dict[str, Source], request: PackRequest) -> list[str]:
         if lost:
             left.append(f"crowd regions and boxes without area inside the photo ({lost:,})")
         notes.append(
-            "MXNet's detection labels have classes from 0 and boxes alone. Left out: "
-            + ", ".join(left)
-            + ". --to webdataset keeps everything"
+            f"MXNet's detection labels have classes from 0 and boxes alone. Left out: {', '.join(left)}. --to webdataset keeps "
+            "everything"
         )
     return notes

@@ -1,4 +1,5 @@
-"""Which record goes into which file, before anything is written: so files can be written, found again and checked one by one.
+"""What a pack was requested to be, and which record goes into which file: planned before anything is written, so that files can be
+written, recognised again and checked one by one.
 
 Letters: N records of one split, in the order of packing
 """
@@ -7,19 +8,20 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
 from paceline.config.errors import DataError, UserError
+from paceline.config.printable import short
 from paceline.datasets.ensure import ensure_prepared, name_addresses
 from paceline.datasets.formats.layouts import detect_layout
-from paceline.datasets.pack.encode import encoded_anew, smaller_size
-from paceline.datasets.pack.naming import packed_names
-from paceline.datasets.pack.request import USUAL_SHARD, PackRequest
+from paceline.datasets.pack.photo import encoded_anew, packed_names, smaller_size
 from paceline.input.stream import permutation
 from paceline.store.box_split import BoxSplit, open_boxes
 from paceline.store.containers.exports import prepare_first
@@ -27,15 +29,75 @@ from paceline.store.freshness import check_fresh
 from paceline.store.index import Index, open_split
 from paceline.store.manifest import Kind, Manifest, manifest_places, prepare_again
 
+Form = Literal["webdataset", "recordio", "tfrecord"]
+Order = Literal["kept", "shuffled"]
+
+FORMS: tuple[Form, ...] = ("webdataset", "recordio", "tfrecord")
+USUAL_QUALITY = 90  # of photos that are made smaller and no quality was named
+USUAL_SHARD = 1 << 30
+# Smaller photos than this are of no use to any network here.
+LEAST_SHORT, MOST_SHORT = 16, 1 << 16
+
 SUFFIX = {"webdataset": ".tar", "recordio": ".rec", "tfrecord": ".tfrecord"}
 # A tar's header, and what its label's file takes; RecordIO's headers with the lines beside it; an Example's names.
 _BESIDE = {"webdataset": 2048, "recordio": 128, "tfrecord": 512}
 # Bytes of an object's text, with polygons of usual length; of its five numbers; of its features with a small PNG as mask.
 _OBJECT = {"webdataset": 500, "recordio": 20, "tfrecord": 300}
-# What the scripts of TensorFlow's models call a split of class folders; those of its detectors say val.
+# The split "val" of class folders in file names of TensorFlow's model scripts; its detectors call it val.
 VALIDATION = "validation"
 # Photos that are written anew to learn how many bytes they will have.
 _TRIED = 16
+_SIZE = re.compile(r"(\d+(?:\.\d+)?) *([kMGT]?)(i?)B?", re.IGNORECASE)
+_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+
+
+@dataclass(frozen=True)
+class PackRequest:
+    """What to write. By default the photos' bytes stay as they are."""
+
+    to: Form = "webdataset"
+    order: Order = "kept"
+    seed: int = 0  # of the shuffled order
+    short: int = 0  # pixels of the shorter side of photos whose shorter side is longer; 0: sizes are kept
+    quality: int = 0  # of JPEGs that are written anew, 1 to 100; without `short`, of every photo; 0: USUAL_QUALITY
+    shards: int = 0  # files of the training split; 0: as many as `shard_bytes` makes
+    shard_bytes: int = 0  # about so many a file; 0: USUAL_SHARD, or one file a split for recordio
+
+    @property
+    def encodes(self) -> bool:
+        """Whether photos may be written anew."""
+        return bool(self.short or self.quality)
+
+    @property
+    def jpeg_quality(self) -> int:
+        return self.quality or USUAL_QUALITY
+
+
+def check_request(request: PackRequest) -> None:
+    """Raises UserError, naming the flag, for an impossible value."""
+    if request.to not in FORMS:
+        raise UserError(f"--to {short(request.to)}: there is no such form. Known: {', '.join(FORMS)}.")
+    if request.quality and not 1 <= request.quality <= 100:
+        raise UserError(f"--quality {request.quality}: JPEG's quality is a number from 1 to 100; 90 is usual.")
+    if request.short and not LEAST_SHORT <= request.short <= MOST_SHORT:
+        raise UserError(
+            f"--short {request.short}: the shorter side in pixels, {LEAST_SHORT} to {MOST_SHORT:,}; 256 is usual for ImageNet."
+        )
+    if request.shards and request.shard_bytes:
+        raise UserError("--shards and --shard-size: each says how the data is cut. Name one of them.")
+    if request.shards < 0:
+        raise UserError(f"--shards {request.shards}: a number of files, 1 or more.")
+
+
+def parse_bytes(text: str, flag: str) -> int:
+    """'1GiB' -> 1073741824, '500MB' -> 500000000; "" -> 0. Raises UserError."""
+    if not text:
+        return 0
+    match = _SIZE.fullmatch(text.strip())
+    number = 0 if match is None else int(float(match[1]) * (1024 if match[3] else 1000) ** _POWERS[match[2].lower()])
+    if number < 1:
+        raise UserError(f"{flag} {short(text)}: no size. Write it as 1GiB, 500MB or 1000000.")
+    return number
 
 
 @dataclass(frozen=True)
@@ -45,10 +107,10 @@ class Source:
     index: Index
     boxes: BoxSplit | None
     classes: tuple[str, ...]  # K readable names
-    names: list[bytes]  # N in the index's order, what each is called in the pack
+    names: list[bytes]  # N in the index's order, each one's name in the pack
     order: np.ndarray  # (N,) int64, the record at each place of the pack
     anew: np.ndarray  # (N,) bool in the index's order: written anew
-    says_sizes: np.ndarray  # (N,) bool in the index's order: the frame of boxes is known
+    has_frame: np.ndarray  # (N,) bool in the index's order: the frame of boxes is known
 
     @property
     def split(self) -> str:
@@ -71,24 +133,25 @@ def open_sources(manifest: Manifest, request: PackRequest) -> dict[str, Source]:
     sources = {}
     for name, split in manifest.splits.items():
         reading = "ignore" if split.boxes is None or split.boxes.exif != "apply" else "apply"
-        boxes = None if split.boxes is None else open_boxes(manifest, name, reading)
         index = open_split(manifest, name)
         anew = np.zeros(len(index), bool)
         if request.encodes:
             shorter = np.minimum(index.heights, index.widths)
             anew = shorter > request.short if request.short else ~anew
-        says = np.ones(len(index), bool)
+        has_frame = np.ones(len(index), bool)
         if split.boxes is not None and not split.boxes.exif and (manifest.request or {}).get("layout") != "yolo":
-            # A photo that its camera turned, and boxes of a frame that nobody named: neither is named here.
-            says = index.orientations == 1
+            # A photo with an EXIF rotation, and boxes of an unknown frame: the pack names none either.
+            has_frame = index.orientations == 1
+        kept = request.order == "kept"
         sources[name] = Source(
             index=index,
-            boxes=boxes,
+            boxes=None if split.boxes is None else open_boxes(manifest, name, reading),
             classes=manifest.class_names or manifest.classes,
             names=packed_names(manifest, index, request.to, anew),
-            order=np.arange(len(index)) if request.order == "kept" else _shuffled(len(index), request.seed),
+            # Shuffled alike on every machine: as a training's first epoch of that seed.
+            order=np.arange(len(index)) if kept else np.array(permutation(len(index), seed=request.seed, epoch=0)),
             anew=anew,
-            says_sizes=says,
+            has_frame=has_frame,
         )
     return sources
 
@@ -112,41 +175,35 @@ def plan_shards(sources: dict[str, Source], request: PackRequest) -> list[Shard]
             alone = request.to == "recordio" and len(edges) == 2
             stem = name if alone else f"{name}-{number:05d}"
             if request.to == "tfrecord":
-                called = VALIDATION if name == "val" and source.boxes is None else name
-                stem = f"{called}-{number:05d}-of-{len(edges) - 1:05d}"
+                split = VALIDATION if name == "val" and source.boxes is None else name
+                stem = f"{split}-{number:05d}-of-{len(edges) - 1:05d}"
             shards.append(Shard(name, stem + SUFFIX[request.to], begin, end, int(sizes[begin:end].sum())))
     return shards
 
 
 def identity(manifest: Manifest, request: PackRequest) -> str:
-    """What a pack that was begun must have been asked for, to be gone on with: 64 hex digits."""
+    """What a begun pack must be of, to be resumed: 64 hex digits of the request and the data."""
     text = json.dumps([asdict(request), manifest.content_hash], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _shuffled(number: int, seed: int) -> np.ndarray:
-    """The same on every machine: as a training's first epoch of that seed."""
-    return np.array(permutation(number, seed=seed, epoch=0))
-
-
 def _estimates(source: Source, request: PackRequest) -> np.ndarray:
     """(N,) int64 bytes that each place of the pack will about take."""
-    lengths = source.index.lengths.astype(np.float64)
+    index = source.index
+    lengths = index.lengths.astype(np.float64)
     rows = np.flatnonzero(source.anew)
+
+    def pixels(i: int) -> int:
+        height, width = smaller_size(int(index.heights[i]), int(index.widths[i]), request.short)
+        return height * width
+
     if len(rows):
         tried = rows[np.unique(np.linspace(0, len(rows) - 1, _TRIED, dtype=np.int64))].tolist()
-        found = sum(len(encoded_anew(source.index, i, request.short, request.jpeg_quality).data) for i in tried)
+        written = sum(len(encoded_anew(index, i, request.short, request.jpeg_quality).data) for i in tried)
         # Bytes go with pixels, whatever quality the photos came in.
-        pixels = np.array([_pixels(source.index, i, request.short) for i in rows.tolist()])
-        of_tried = sum(_pixels(source.index, i, request.short) for i in tried)
-        lengths[rows] = pixels * (found / of_tried)
+        lengths[rows] = np.array([pixels(i) for i in rows.tolist()]) * (written / sum(map(pixels, tried)))
     objects = np.zeros(len(lengths)) if source.boxes is None else np.diff(source.boxes.object_starts)
     return (lengths + _BESIDE[request.to] + objects * _OBJECT[request.to]).astype(np.int64)[source.order]
-
-
-def _pixels(index: Index, i: int, short: int) -> int:
-    height, width = smaller_size(int(index.heights[i]), int(index.widths[i]), short)
-    return height * width
 
 
 def _cut(sizes: Sequence[int] | np.ndarray, most: int) -> list[int]:
@@ -160,11 +217,8 @@ def _cut(sizes: Sequence[int] | np.ndarray, most: int) -> list[int]:
     return edges
 
 
-# What is packed: a prepared data set as it is, or a folder that is prepared first, as training would.
-
-
 def prepared_source(folder: str, say: Callable[[str], None]) -> Manifest:
-    """The manifest of a data set, fresh.
+    """The fresh manifest of a data set; a folder that was not prepared yet is prepared first, as training would.
 
     folder  a data set's root, or a folder that prepare wrote to; it may have one split alone where it was prepared
     say     takes a line: of hosts that an index names, and when something is prepared
@@ -172,9 +226,10 @@ def prepared_source(folder: str, say: Callable[[str], None]) -> Manifest:
     """
     root = Path(folder).expanduser()
     if not root.is_dir():
-        if first := prepare_first(folder):
-            raise UserError(f"{folder}: {first}")
-        raise UserError(f"{folder}: there is no such folder. Name a data set, or a folder that prepare wrote to.")
+        first = prepare_first(folder)
+        raise UserError(
+            f"{folder}: {first or 'there is no such folder. Name a data set, or a folder that prepare wrote to.'}"
+        )
     stale = None
     for path in manifest_places(root):
         manifest = Manifest.load(path)

@@ -15,7 +15,7 @@ from paceline.command.printing import say
 from paceline.command.shared_flags import out_folder
 from paceline.config.errors import UserError
 from paceline.config.printable import counted
-from paceline.datasets.pack.request import PackRequest, check_request, parse_bytes
+from paceline.datasets.pack.plan import PackRequest, check_request, parse_bytes
 
 if TYPE_CHECKING:
     from paceline.store.manifest import Manifest

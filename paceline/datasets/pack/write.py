@@ -1,7 +1,7 @@
 """One file of a pack: its records in order, under their names, whole or not at all.
 
 WebDataset   NAME.jpg with NAME.cls (the class's number), or with NAME.json (the objects)
-TFRecord     an Example each (datasets/pack/examples.py)
+TFRecord     an Example each (datasets/pack/objects.py)
 RecordIO     FILE.rec with FILE.idx and FILE.lst; the class's number, or a detection label, in each record's header
 """
 
@@ -19,11 +19,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from paceline.config.whole import whole
-from paceline.datasets.pack.encode import Encoded, encoded_anew
-from paceline.datasets.pack.examples import example_of
-from paceline.datasets.pack.objects import detection_label, json_field
-from paceline.datasets.pack.plan import Shard, Source
-from paceline.datasets.pack.request import PackRequest
+from paceline.datasets.pack.objects import detection_label, example_of, json_field
+from paceline.datasets.pack.photo import Encoded, encoded_anew
+from paceline.datasets.pack.plan import PackRequest, Shard, Source
 from paceline.store.containers.recordio import Packed, idx_text, lst_line, write_recordio
 from paceline.store.containers.tar import write_tar
 from paceline.store.containers.tfrecord import write_tfrecord
@@ -38,9 +36,9 @@ class Photo(NamedTuple):
 
 
 class Pool:
-    """Threads that read photos and write them anew, a bounded number ahead of who writes the file.
+    """Threads that read photos and encode them, a bounded number ahead of the writer.
 
-    Threads and no processes: hashing, and Pillow's decoding, resizing and encoding, let go of Python's lock.
+    Threads, not processes: hashing, and Pillow's decoding, resizing and encoding, release the GIL.
     """
 
     def __init__(self, workers: int, request: PackRequest) -> None:
@@ -66,11 +64,10 @@ class Pool:
         self._threads.shutdown(wait=True, cancel_futures=True)
 
     def _photo(self, source: Source, place: int) -> Photo:
-        row = int(source.order[place])
-        index = source.index
-        if not source.anew[row]:
-            return Photo(place, row, Encoded(index.read(row), int(index.heights[row]), int(index.widths[row])))
-        return Photo(place, row, encoded_anew(index, row, self._request.short, self._request.jpeg_quality))
+        row, index = int(source.order[place]), source.index
+        if source.anew[row]:
+            return Photo(place, row, encoded_anew(index, row, self._request.short, self._request.jpeg_quality))
+        return Photo(place, row, Encoded(index.read(row), int(index.heights[row]), int(index.widths[row])))
 
 
 def write_shard(
@@ -81,7 +78,7 @@ def write_shard(
     progress  called after each record
     Raises DataError for a record, OSError for the folder; then none of the new files is there.
     """
-    photos = _told(pool.photos(source, shard.first, shard.last), progress)
+    photos = _counted(pool.photos(source, shard.first, shard.last), progress)
     if request.to == "webdataset":
         return {shard.file: _write_summed(out / shard.file, lambda file: write_tar(file, _samples(photos, source)))}
     if request.to == "tfrecord":
@@ -89,11 +86,11 @@ def write_shard(
         return {shard.file: _write_summed(out / shard.file, lambda file: write_tfrecord(file, examples))}
     placed: list[tuple[int, int]] = []
     lines: list[bytes] = []
-    parts = {
-        shard.file: _write_summed(
-            out / shard.file, lambda file: placed.extend(write_recordio(file, _records(photos, source, lines)))
-        )
-    }
+
+    def write_records(file: Any) -> None:
+        placed.extend(write_recordio(file, _records(photos, source, lines)))
+
+    parts = {shard.file: _write_summed(out / shard.file, write_records)}
     stem = Path(shard.file).stem
     for name, text in ((f"{stem}.idx", idx_text(placed)), (f"{stem}.lst", b"".join(lines))):
         parts[name] = _write_summed(out / name, lambda file, text=text: file.write(text))
@@ -108,9 +105,8 @@ def _samples(photos: Iterator[Photo], source: Source) -> Iterator[tuple[bytes, b
         if source.boxes is None:
             yield stem + b".cls", b"%d" % source.index.labels[photo.row]
         else:
-            size = photo.encoded.height, photo.encoded.width
-            says = bool(source.says_sizes[photo.row])
-            yield stem + b".json", json_field(source.boxes, photo.row, os.fsdecode(name), size, says)
+            size, has_frame = (photo.encoded.height, photo.encoded.width), bool(source.has_frame[photo.row])
+            yield stem + b".json", json_field(source.boxes, photo.row, os.fsdecode(name), size, has_frame)
 
 
 def _records(photos: Iterator[Photo], source: Source, lines: list[bytes]) -> Iterator[Packed]:
@@ -121,14 +117,14 @@ def _records(photos: Iterator[Photo], source: Source, lines: list[bytes]) -> Ite
         yield Packed(photo.place, labels, photo.encoded.data)
 
 
-def _told(photos: Iterator[Photo], progress: Callable[[], None]) -> Iterator[Photo]:
+def _counted(photos: Iterator[Photo], progress: Callable[[], None]) -> Iterator[Photo]:
     for photo in photos:
         yield photo
         progress()
 
 
 class _Summed(io.RawIOBase):
-    """Writes on, and sums what it wrote."""
+    """Passes bytes on to a file; counts and hashes them."""
 
     def __init__(self, file: Any) -> None:
         self._file, self.digest, self.total = file, hashlib.sha256(), 0

@@ -42,7 +42,7 @@ PICTURES_A_PROCESS = 40
 # The ids of validation pictures start above this, so that no id is in both splits.
 VAL_IDS_FROM = 500_000
 
-# A child that may not write says so by this exit code plus the system's error number (1 to 133 on Linux).
+# A child that may not write exits with this code plus the system's error number (1 to 133 on Linux).
 _CANNOT_WRITE = 100
 
 Progress = Callable[[int, int], None]  # (pictures done, pictures in all)
@@ -100,7 +100,7 @@ def shapes_folder(kind: Kind, *, progress: Progress | None = None) -> Path:
     try:
         render_shapes(kind, folder, progress=progress)
     except DataError:
-        # Somebody else's copy is in place by now; it has the same bytes.
+        # Another process's copy is in place by now; it has the same bytes.
         if not folder.is_dir():
             raise
     except OSError as error:
@@ -116,16 +116,19 @@ def _render(order: _Order, out: Path, processes: int | None, progress: Progress 
     out = out.absolute()
     out.parent.mkdir(parents=True, exist_ok=True)
     with folder_part(out) as part:
-        for room in _rooms(order.kind):
-            (part / room).mkdir(parents=True)
+        folders = [f"{split}/{name}" for split in SPLITS for name in CLASSES]
+        if order.kind == "boxes":
+            folders = [*(f"{split}2017" for split in SPLITS), "annotations"]
+        for folder in folders:
+            (part / folder).mkdir(parents=True)
         pictures = order.train + order.val
-        tell = progress or (lambda done, pictures: None)
+        report = progress or (lambda done, pictures: None)
         shares = max(1, min(processes or cpu_cores(), pictures // PICTURES_A_PROCESS))
         order = replace(order, folder=str(part), shares=shares)
         if shares == 1:
-            _draw_share(order, lambda done: tell(done, pictures))
+            _draw_share(order, lambda done: report(done, pictures))
         else:
-            _draw_in_children(order, lambda done: tell(done, pictures))
+            _draw_in_children(order, lambda done: report(done, pictures))
         _gather_records(order)
         try:
             os.rename(part, out)  # replaces nothing but an empty folder
@@ -141,13 +144,7 @@ def _refuse_unless_free(out: Path) -> None:
         )
 
 
-def _rooms(kind: Kind) -> list[str]:
-    if kind == "boxes":
-        return [*(f"{split}2017" for split in SPLITS), "annotations"]
-    return [f"{split}/{name}" for split in SPLITS for name in CLASSES]
-
-
-def _draw_share(order: _Order, tell: Callable[[int], None]) -> None:
+def _draw_share(order: _Order, report: Callable[[int], object]) -> None:
     """Draw and write one share's pictures, and its records (what the JSON says of them) as a file of their own."""
     jobs = [(0, number) for number in range(order.train)] + [(1, number) for number in range(order.val)]
     records = []
@@ -155,14 +152,14 @@ def _draw_share(order: _Order, tell: Callable[[int], None]) -> None:
         picture = draw_picture(order.kind, seed=order.seed, split=split, number=number, side=order.side)
         image_id = number + 1 + split * VAL_IDS_FROM
         if order.kind == "boxes":
-            name, room = f"{image_id:012d}.jpg", f"{SPLITS[split]}2017"
+            name, folder = f"{image_id:012d}.jpg", f"{SPLITS[split]}2017"
             height, width = picture.owners.shape
             image = {"id": image_id, "file_name": name, "height": height, "width": width, "license": 1}
             records.append({"split": split, "image": image, "annotations": annotate(picture)})
         else:
-            name, room = f"{image_id:06d}.jpg", f"{SPLITS[split]}/{CLASSES[number % len(CLASSES)]}"
-        Image.fromarray(picture.pixels).save(Path(order.folder, room, name), quality=90)
-        tell(done)
+            name, folder = f"{image_id:06d}.jpg", f"{SPLITS[split]}/{CLASSES[number % len(CLASSES)]}"
+        Image.fromarray(picture.pixels).save(Path(order.folder, folder, name), quality=90)
+        report(done)
     _records_file(order).write_text(json.dumps(records))
 
 
@@ -170,7 +167,7 @@ def _records_file(order: _Order) -> Path:
     return Path(order.folder, f"records-{order.share}.json")
 
 
-def _draw_in_children(order: _Order, tell: Callable[[int], None]) -> None:
+def _draw_in_children(order: _Order, report: Callable[[int], object]) -> None:
     """Draw every share in a process of its own; each writes one byte into a shared pipe for each finished picture.
 
     The processes are started as plain programs: multiprocessing would import the caller's main module again in each,
@@ -195,7 +192,7 @@ def _draw_in_children(order: _Order, tell: Callable[[int], None]) -> None:
             done = 0
             while ticked := ticks.read(4096):
                 done += len(ticked)
-                tell(done)
+                report(done)
         for child in children:
             status = child.wait()
             if status > _CANNOT_WRITE:
@@ -209,16 +206,12 @@ def _draw_in_children(order: _Order, tell: Callable[[int], None]) -> None:
 
 
 def draw_as_child() -> None:
-    """The main function of one of `render_shapes`' processes; its order stands in sys.argv[2]."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C reaches the parent too, which speaks for all
+    """The main function of one of `render_shapes`' processes; its order is in sys.argv[2]."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C reaches the parent too, which prints the message
     try:
-        _draw_share(_Order(**json.loads(sys.argv[2])), _tick)
+        _draw_share(_Order(**json.loads(sys.argv[2])), lambda done: os.write(1, b"."))
     except OSError as error:
         sys.exit(_CANNOT_WRITE + (error.errno or 0))
-
-
-def _tick(done: int) -> None:
-    os.write(1, b".")
 
 
 def _gather_records(order: _Order) -> None:

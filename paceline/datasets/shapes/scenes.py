@@ -17,7 +17,6 @@ from typing import Literal
 
 import numpy as np
 
-from paceline.datasets.shapes.masks import run_lengths, trace_polygons
 from paceline.datasets.shapes.outlines import (
     CLASSES,
     Outline,
@@ -27,6 +26,8 @@ from paceline.datasets.shapes.outlines import (
     moved,
     outline_area,
     outline_box,
+    run_lengths,
+    trace_polygons,
 )
 from paceline.datasets.shapes.paint import develop, inside, paint_background, paint_object
 
@@ -101,7 +102,7 @@ def draw_picture(kind: Kind, *, seed: int, split: int, number: int, side: int) -
     else:
         height = width = side
         shapes = _one_among_others(rng, side, number % len(CLASSES))
-    shapes, owners = _what_is_seen(shapes, height, width)
+    shapes, owners = _visible(shapes, height, width)
     canvas, avoid = paint_background(rng, height, width)
     shadow = rng.uniform(0.2, 0.6) if rng.random() < 0.6 else 0.0
     for shape in shapes:
@@ -219,7 +220,7 @@ def _one_among_others(rng: np.random.Generator, side: int, label: int) -> list[S
     return [*below, subject, *above]
 
 
-def _what_is_seen(shapes: list[Shape], height: int, width: int) -> tuple[list[Shape], np.ndarray]:
+def _visible(shapes: list[Shape], height: int, width: int) -> tuple[list[Shape], np.ndarray]:
     """The shapes of which enough is seen, and the map of their pixels (`Picture.owners`); decided from the top down."""
     owners = np.zeros((height, width), np.int16)
     kept: list[Shape] = []
@@ -235,9 +236,7 @@ def _what_is_seen(shapes: list[Shape], height: int, width: int) -> tuple[list[Sh
 
 
 def annotate(picture: Picture) -> list[dict]:
-    """The picture's annotations as in COCO's JSON, less ids: category_id (1..8), segmentation, bbox (x, y, width,
-    height), area (px^2), iscrowd. One for each shape, lowest first; the members of a crowd share one.
-    """
+    """The picture's annotations as in COCO's JSON, less ids. One for each shape, lowest first; the members of a crowd share one."""
     shapes, owners = picture.shapes, picture.owners
     annotations = []
     for owner, shape in enumerate(shapes, start=1):
@@ -264,10 +263,5 @@ def annotate(picture: Picture) -> list[dict]:
 def _annotation(label: int, segmentation: list | dict, box: tuple[float, ...], area: float, crowd: int) -> dict:
     x1, y1, x2, y2 = box
     bbox = [round(x1, 2), round(y1, 2), round(x2 - x1, 2), round(y2 - y1, 2)]
-    return {
-        "category_id": label + 1,
-        "segmentation": segmentation,
-        "bbox": bbox,
-        "area": round(area, 2),
-        "iscrowd": crowd,
-    }
+    labelled = {"category_id": label + 1, "segmentation": segmentation, "bbox": bbox}
+    return {**labelled, "area": round(area, 2), "iscrowd": crowd}
