@@ -9,7 +9,6 @@ import argparse
 import os
 from pathlib import Path
 
-from paceline.checkpoint.write import save_checkpoint
 from paceline.config.plan import evaluation_batch, make_plan, rates_at, shorten
 from paceline.config.run import Controls, Run
 from paceline.machine.host_memory import keep_freed_memory
@@ -20,6 +19,7 @@ from paceline.ranks.world import open_world
 from paceline.recipes import RECIPES
 from paceline.tasks.task import InputRank
 from paceline.training.building import build_model, build_state
+from paceline.training.checkpoint.write import save_checkpoint
 from paceline.training.evaluate import evaluate
 from paceline.training.opening import open_task
 from paceline.training.step import TrainStep
@@ -39,7 +39,7 @@ with open_world(launch, device=choose_device(system, launch.local_rank, launch.l
     place = InputRank(world.rank, world.world, world.device, threads["loader"])
 
     # Data, plan, network, optimiser. The plan is arithmetic alone: steps, batches, accumulation, when to evaluate.
-    task = open_task(recipe, controls, world, say=print)
+    task = open_task(recipe, controls, world)
     images = {"train_images": task.train_images, "val_images": task.val_images}
     plan = shorten(make_plan(recipe, system, world=world.world, most=recipe.global_batch, **images), steps=asked.steps)
     run = Run(asked.recipe, recipe, "cpu", system, plan, controls)

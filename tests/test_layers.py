@@ -18,7 +18,7 @@ PACKAGE = Path(paceline.__file__).parent
 LAYERS = [
     {"config", "batch", "boxes", "threads", "accelerators", "version"},
     {"ranks", "log", "models", "optim", "store"},
-    {"input", "weights", "checkpoint"},
+    {"input", "weights"},
     {"tasks", "machine"},
     {"pages", "recipes"},
     {"command"},

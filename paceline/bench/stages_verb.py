@@ -11,6 +11,7 @@ from paceline.command.flags import parse_recipe
 from paceline.command.printing import answer, say
 from paceline.config.errors import RecipeError
 from paceline.config.own_file import check_output
+from paceline.config.reporting import Lines
 from paceline.config.run import Controls
 from paceline.training.opening import check_request, open_task
 
@@ -53,17 +54,17 @@ def run_stages(arguments: Sequence[str]) -> int:
     from paceline.machine.machine import choose_device, set_threads
     from paceline.ranks.launcher import read_launch
     from paceline.ranks.world import open_world
-    from paceline.training.keeping import kept_photos
+    from paceline.training.local_copies import photos_in_memory
 
     recipe, device = bench_task_recipe(asked.recipe), choose_device(asked.system, 0)
     with open_world(read_launch({}), device=device) as world:
-        task = open_task(recipe, Controls(data=flags.data), world, say=say)
+        task = open_task(recipe, Controls(data=flags.data), world, Lines(say))
         threads = set_threads(asked.system, world, say)["loader"]
         say(
             f"{task.train_images:,} photos, {recipe.input.decoder}, {threads} loader threads, {flags.seconds:g} s a measurement"
         )
         bare = task.train_index.records
-        with kept_photos(task, asked.system, world, say):
+        with photos_in_memory(task, asked.system, world, Lines(say)):
             found = measure_stages(
                 task, asked.system, bare=bare, threads=threads, device=device, seconds=flags.seconds, wanted=wanted
             )

@@ -25,6 +25,7 @@ from paceline.config.own_file import KEY, check_output, write_output
 from paceline.config.plan import evaluation_batch
 from paceline.config.printable import counted
 from paceline.config.recipe import Recipe, override
+from paceline.config.reporting import Lines
 from paceline.config.run import (
     Controls,
     check_controls,
@@ -198,7 +199,7 @@ def _run(flags: Flags) -> Subject:
     saved_count(facts, "images_per_forward")
     names = [flags.checkpoint]
     if flags.checkpoint == "all":
-        from paceline.checkpoint.layout import list_steps, step_name
+        from paceline.training.checkpoint.layout import list_steps, step_name
 
         names = [step_name(step) for step in list_steps(flags.run / "checkpoints")]
         if not names:
@@ -261,7 +262,7 @@ def _open(flags: Flags, subject: Subject, controls: Controls, world: World, tell
         refuse_synthetic(subject.facts, flags.run, "score")
     try:
         manifest = _held_out(flags, subject, world, tell) if flags.elsewhere else None
-        task = open_task(subject.recipe, controls, world, say=tell, manifest=manifest)
+        task = open_task(subject.recipe, controls, world, Lines(tell), manifest=manifest)
     except UserError as problem:
         if flags.elsewhere or not subject.data:
             raise
@@ -295,7 +296,7 @@ def _model(
         return with_weights(task, flags.run, flags.recipe, device), str(flags.run), 0
     from paceline.training.trained import open_trained
 
-    trained = open_trained(flags.run, checkpoint=checkpoint, device=device, recipe=subject.recipe, say=tell)
+    trained = open_trained(flags.run, checkpoint=checkpoint, device=device, recipe=subject.recipe, reporter=Lines(tell))
     return trained.model, trained.checkpoint, trained.step
 
 

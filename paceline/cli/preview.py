@@ -12,6 +12,7 @@ from paceline.command.flags import explain, parse_recipe
 from paceline.command.printing import say
 from paceline.config.errors import RecipeError, UserError
 from paceline.config.own_file import KEY, check_output, write_output
+from paceline.config.reporting import Lines
 from paceline.config.run import Controls
 from paceline.training.opening import check_request, open_task
 
@@ -52,7 +53,7 @@ def run(arguments: Sequence[str]) -> int:
     from paceline.ranks.world import open_world
 
     with open_world(read_launch({}), device=torch.device("cpu")) as world:
-        task = open_task(asked.recipe, Controls(data=flags.data), world, say=say)
+        task = open_task(asked.recipe, Controls(data=flags.data), world, Lines(say))
     photos, captions = [], []
     step = flags.step
     while len(photos) < flags.images:

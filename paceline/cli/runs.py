@@ -15,6 +15,7 @@ import tyro
 from paceline.command.flags import parse
 from paceline.command.printing import complain, say
 from paceline.config.errors import UserError
+from paceline.config.reporting import Lines
 from paceline.config.run import read_run
 from paceline.log.events import metrics_of, read_events
 from paceline.log.prose import duration, metric_label, metric_text
@@ -68,7 +69,7 @@ def describe(folder: Path, damaged: list[str]) -> dict[str, Any]:
     Raises UserError for a folder whose run.json is none, or not as it was written.
     """
     facts = read_run(folder)
-    events = read_events(folder / "events.jsonl", damaged.append)
+    events = read_events(folder / "events.jsonl", Lines(damaged.append))
     last = events[-1] if events else {"event": "", "step": 0, "seconds": 0.0}
     workload = WORKLOADS.get(str(facts["recipe"].get("task")))
     scores = [metrics_of(event) for event in events if event["event"] == "eval"]

@@ -16,6 +16,7 @@ from paceline.command.printing import complain, say
 from paceline.config.errors import RecipeError
 from paceline.config.plan import make_plan, training_ranks
 from paceline.config.recipe import DATA_IMAGES, Recipe
+from paceline.config.reporting import Lines
 from paceline.config.run import Controls, run_file, run_folder
 from paceline.config.system import System
 from paceline.log.events import read_events
@@ -136,13 +137,13 @@ def _opened(asked: Asked, flags: ShowFlags, system: System, *, repeats: bool) ->
 
     from paceline.ranks.launcher import read_launch
     from paceline.ranks.world import open_world
-    from paceline.training.settling import settle_target
+    from paceline.training.opening import settle_target
 
     controls = Controls(data=flags.data, limit_train=flags.train_images, limit_val=flags.val_images)
     tell = (lambda _: None) if flags.json else say
     with open_world(read_launch({}), device=torch.device("cpu")) as world:
-        task = open_task(asked.recipe, controls, world, say=tell)
-    return task, settle_target(asked.recipe, controls, asked.given, task, tell, repeats=repeats)
+        task = open_task(asked.recipe, controls, world, Lines(tell))
+    return task, settle_target(asked.recipe, controls, asked.given, task, Lines(tell), repeats=repeats)
 
 
 # Where `show` plans a published row: on the machine that it ran on, told in flags that anyone could give.

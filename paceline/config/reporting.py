@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 
 
 class Reporter:
-    """Receives messages and progress. This class ignores both: the default when paceline is used as a library."""
+    """Receives messages and progress. This class ignores both: the default when paceline is used as a library.
+
+    is_live   whether progress is drawn; where it is not, a long operation may send a line now and then
+    """
+
+    is_live: bool = False
 
     def line(self, text: str) -> None:
         """A message; a console that was asked to be quiet leaves it out."""
@@ -31,3 +37,7 @@ class Lines(Reporter):
     def line(self, text: str) -> None:
         """Pass the message on."""
         self._write(text)
+
+
+# The default where a message must not be lost, as in paceline.load.
+WARNINGS = Lines(warnings.warn)

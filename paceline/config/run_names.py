@@ -42,7 +42,7 @@ def numbered(name: str) -> Path:
 CHECKPOINTS, PREDICTIONS, TENSORBOARD, PROFILE = "checkpoints", "predictions", "tensorboard", "profile"
 FOLDERS = (CHECKPOINTS, PREDICTIONS, TENSORBOARD, PROFILE, LAUNCH_FOLDER)
 FILES = ("run.json", "run-first.json", "events.jsonl", "mllog.txt", "report.html", MIRROR_FILE, ".lock")
-# The links that a run's folder has, to checkpoints beside them, and what a kill leaves of them (checkpoint/layout.py, retention.py).
+# The links that a run's folder has, to checkpoints beside them, and what a kill leaves of them (training/checkpoint/layout.py).
 # One that leads to the other, or to itself, is damaged and leads nowhere else.
 _OWN_LINK, _BESIDE = re.compile(r"last|best|\.(last|best)\.[0-9a-f]+\.part"), re.compile(r"step-\d+|last|best")
 _PROBE, NOWHERE = re.compile(r"\.probe\.[0-9a-f]+\.part"), "nowhere"

@@ -30,8 +30,8 @@ from paceline.machine.published import published_for
 from paceline.ranks.environment import check_interface
 from paceline.ranks.interfaces import interfaces
 from paceline.tasks.workloads import workload_of
-from paceline.training.going_on import FinishedError
 from paceline.training.named_run import saved_request
+from paceline.training.saved_run import FinishedError
 from paceline.training.verb import refuse_early, refuse_random
 from paceline.weights.forms.bring import in_cache, is_published
 

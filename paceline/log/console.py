@@ -110,7 +110,7 @@ class Console(Reporter):
             print(text, file=self._out, flush=True)
 
     @property
-    def is_live(self) -> bool:
+    def is_live(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Whether a live line is drawn."""
         return self._live is not None
 
@@ -242,7 +242,12 @@ class OnConsole(Follower):
                 self._warned.add(name)
                 self._console.warning(text_of(event[name], event["step"]))
         self._console.train(
-            *(event[name] for name in ("step", "epoch", "loss", "lr", "images_per_second", "data_wait")),
+            event["step"],
+            event["epoch"],
+            event["loss"],
+            event["lr"],
+            event["images_per_second"],
+            event["data_wait"],
             eta_seconds,
             event.get("flop_per_second", 0.0),
             event.get("peak_memory", 0),

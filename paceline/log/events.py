@@ -1,49 +1,48 @@
-"""events.jsonl: everything that happened in a run, one JSON object a line. Console, TensorBoard and report read these.
+"""events.jsonl: everything that happened in a run, one JSON object a line. Console, trackers and report read these.
 
 Every event has
     event    its kind, one of the six below
     step     optimiser steps done so far; in an eval event those of the weights that were scored
     epoch    passes over the training set done so far (may be fractional)
-    seconds  wall-clock time since the run began; a resumed run goes on counting
+    seconds  wall-clock time since the run began; a resumed run continues counting
 
 train       loss: mean over the interval; its parts, where there are several, as loss_NAME; lr; images_per_second;
             data_wait: share of the interval spent waiting for input, 0..1; samples: images seen so far; flop_per_second: of
-            all ranks, forward and backward, by the count of tasks/memory.py; peak_memory: bytes, of the rank that has held
-            most so far; GluonCV's six accuracies, rpn_acc to mask_fg_acc, where they are asked for; on several ranks
-            rank_seconds: what each takes for its own part of a step, and slowest_rank;
+            all ranks, forward and backward, by the count of tasks/memory.py; peak_memory: most bytes of any rank so far;
+            GluonCV's six accuracies, rpn_acc to mask_fg_acc, where they are asked for;
+            on several ranks rank_seconds: each rank's own part of a step, and slowest_rank;
             step_seconds, where steps are not replayed: of a step on rank 0, means over the interval: {"forward", "backward",
-            "exchange" of gradients as far as it is waited for, "update"};
-            gradient_norm, update_ratio, and by part of the network gradient_norms, update_ratios: of the interval's last step, where
-            it is not replayed: norm of the gradient before it is clipped, and norm of the update over the weights';
-            gradient_spike: that norm over the median of the readings before, where it is SPIKE times as large;
+            "exchange": of gradients, as far as it is waited for, "update"};
+            gradient_norm (before clipping), update_ratio (norm of the update over the weights'), and by part of the network
+            gradient_norms, update_ratios: of the interval's last step, where it is not replayed;
+            gradient_spike: gradient_norm over the median of the readings before, where it is at least SPIKE times that;
             recompilations, of a compiled network: graphs that the warm-up had not compiled;
             late_captures, under --system.graph: steps so far of this process that the warm-up had not captured;
-            approximated, on accelerators: {"unsettled_boxes": candidates of proposals whose suppression was left open}
-eval        images: how many were scored; eval_seconds: how long it took; every metric by its name
-            (top1, top5, box_ap, mask_ap, ...) as a fraction, 0..1; eval_parts: of eval_seconds the seconds of inference, of
-            the gather to rank 0, and of scoring, which may go on beside training; written when the result is known, which is after its
-            checkpoint's event and before any event of a later step, so steps never run backwards. It is the last thing
-            written of an evaluation: what is best, how many came since, what a target was met by is known by these alone.
-            discarded_steps, where the run ends with it: how many were trained past it while it was being scored.
+            approximated, on accelerators: {"unsettled_boxes": proposals whose suppression was left open}
+eval        images: number scored; eval_seconds; every metric by its name (top1, top5, box_ap, mask_ap, ...) as a fraction, 0..1;
+            eval_parts: of eval_seconds the seconds of inference, gather to rank 0, and scoring, which may run beside training;
+            discarded_steps, where the run ends with it: steps trained past it while it was being scored;
             approximated, on accelerators: {"unsettled_boxes": as in train, of detections too, "candidates_left_out":
-            detections that scored enough and were more than suppression takes}
+            detections with enough score beyond the number that suppression takes}.
+            It is written when the result is known, after its checkpoint's event and before any event of a later step, so steps
+            never run backwards. It is the last thing written of an evaluation: the best, the number of evaluations since, and
+            whether a target was met follow from these events alone.
 checkpoint  name: the folder's name under checkpoints/
 warm_up     before the first step of an accelerator or of a compiled network, in a resumed run again: shapes: of the input, each
-            of which was tried; warm_up_seconds; compilations: graphs that were compiled; captures: steps taken down for
-            replaying; images_per_forward: those that fitted; memory_estimate: bytes that were expected for it;
-            peak_memory, on accelerators: bytes, of the rank that held most
-resume      checkpoint: the name it went on from; world: number of ranks from here on; after: the status of the `end` that
+            of which was tried; warm_up_seconds; compilations: graphs that were compiled; captures: steps that were captured;
+            images_per_forward: those that fitted; memory_estimate: bytes that were expected for it;
+            peak_memory, on accelerators: most bytes of any rank
+resume      checkpoint: name of the one it resumed from; world: number of ranks from here on; after: the status of the `end` that
             stood here, where the run had ended and was given more
 end         status: success (target reached, or no target and all work done), ran_out (ended without reaching it),
             stopped_early (--steps or --time-budget ended it before its length), interrupted (may be resumed) or failed;
             best: the best value of every metric; evaluations_since_best; reason, where there is one;
-            mirror, with --mirror: its url, bytes sent, failures, and missing: what is not there and why, where it is so;
-            discarded_steps: those of the evaluation that ended the run; `step` is that evaluation's. A run that goes on
-            has no `end` until it ends again
+            mirror, with --mirror: its url, bytes sent, failures, and missing: what is not there and why;
+            discarded_steps: those of the evaluation that ended the run; `step` is that evaluation's. A resumed run has no `end`
+            until it ends again
 
-More facts may stand beside these. Numbers are not rounded. JSON has no NaN, so a number that is not finite is written
-as the string "nan", "inf" or "-inf"; `read_events` gives numbers back.
-
+Events may have more facts. Numbers are not rounded. JSON has no NaN, so a number that is not finite is written as the string "nan",
+"inf" or "-inf"; `read_events` returns numbers again.
 A line's last key, crc, is the CRC-32 of the line without it, as 8 hex digits. A line that does not fit its own, has none,
 or does not follow this schema is damaged: readers leave it out and name it, and resuming cuts it.
 """
@@ -55,16 +54,17 @@ import math
 import numbers
 import re
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from paceline.config.errors import UserError
 from paceline.config.plain_file import read_entry
+from paceline.config.reporting import SILENT, Reporter
 from paceline.config.sealed import parse
 from paceline.log.lines import MOST_BYTES, LineFile, name_lines
 
-# What each kind must hold: field -> kind of value. "number" includes the non-finite ones.
+# Required fields of each kind: field -> type of value. "number" includes the non-finite ones.
 SCHEMA: dict[str, dict[str, str]] = {
     "train": {"loss": "number", "lr": "number", "images_per_second": "number", "data_wait": "number", "samples": "int"},
     "eval": {"images": "int", "eval_seconds": "number"},
@@ -76,27 +76,16 @@ SCHEMA: dict[str, dict[str, str]] = {
     "resume": {"checkpoint": "str", "world": "int"},
     "end": {"status": "str", "best": "dict"},
 }
-# What a clock or a machine says: all else is alike in two runs that are alike.
+# Fields that a clock or a machine decides: all others are alike in two runs that are alike.
 MEASURED = (
-    *("seconds", "images_per_second", "data_wait", "eval_seconds"),
-    *(
-        "flop_per_second",
-        "peak_memory",
-        "rank_seconds",
-        "slowest_rank",
-        "step_seconds",
-        "eval_parts",
-        "recompilations",
-        "late_captures",
-        "warm_up_seconds",
-        "joules",
-    ),
+    *("seconds", "images_per_second", "data_wait", "eval_seconds", "flop_per_second", "peak_memory", "rank_seconds"),
+    *("slowest_rank", "step_seconds", "eval_parts", "recompilations", "late_captures", "warm_up_seconds", "joules"),
 )
-# A meter with a partner of its name and this is the quotient of the two.
+# A meter NAME with a meter NAME/count is the quotient of the two.
 COUNT = "/count"
 COMMON = {"event": "str", "step": "int", "epoch": "number", "seconds": "number"}
 STATUSES = ("success", "ran_out", "stopped_early", "interrupted", "failed")
-# Losing one of these to a power cut would change what a resumed run or a launcher believes.
+# Losing one of these to a power cut would mislead a resumed run or a launcher.
 DURABLE = ("eval", "checkpoint", "resume", "end")
 
 _CHECKED = re.compile(r"""(\{.*), "crc": "([0-9a-f]{8})"\}""")
@@ -121,7 +110,7 @@ class EventLog:
         return record
 
     def damage(self) -> list[str]:
-        """What is wrong with the file as it was taken up, in lines for people; [] for nothing."""
+        """Damage of the file when it was opened, in lines for people; [] for none."""
         damaged = [number for number, line in enumerate(self._lines.lines(), start=1) if _parsed(line) is None]
         found = [_damage_text(self._lines.path, damaged)] if damaged else []
         if self._lines.torn:
@@ -129,10 +118,7 @@ class EventLog:
         return found
 
     def truncate_after(self, step: int) -> int:
-        """Cut what a run resumed after `step` will do again, and every `end`. Returns how many events were cut.
-
-        A damaged line (a torn one was already cut on opening) goes too. The rewrite is atomic.
-        """
+        """Cut what a run resumed after `step` will do again, every `end`, and damaged lines; -> how many. The rewrite is atomic."""
 
         def keep(line: str) -> bool:
             record = _parsed(line)
@@ -141,11 +127,10 @@ class EventLog:
         return self._lines.rewrite(keep)
 
 
-def read_events(path: Path, say: Callable[[str], None] | None = None) -> list[dict[str, Any]]:
+def read_events(path: Path, reporter: Reporter = SILENT) -> list[dict[str, Any]]:
     """Every whole event of the file, in order; [] where there is no file.
 
-    say   is told which lines are damaged and left out; a last line torn by a kill is left out without a word
-    Raises UserError where the file cannot be read.
+    Damaged lines are left out with a warning; a last line torn by a kill without one. Raises UserError where it cannot be read.
     """
     try:
         lines = read_entry(path, MOST_BYTES).decode("utf-8", "replace").split("\n")
@@ -157,8 +142,8 @@ def read_events(path: Path, say: Callable[[str], None] | None = None) -> list[di
         ) from None
     records = [_parsed(line) for line in lines]
     damaged = [number for number, record in enumerate(records[:-1], start=1) if record is None]
-    if damaged and say is not None:
-        say(_damage_text(path, damaged))
+    if damaged:
+        reporter.warning(_damage_text(path, damaged))
     return [numbers_back(record) for record in records if record is not None]
 
 
@@ -169,7 +154,7 @@ def metrics_of(event: Mapping[str, Any]) -> dict[str, float]:
 
 
 def numbers_of(event: Mapping[str, Any]) -> dict[str, float]:
-    """What a tracker draws of an event, by names such as train/loss and eval/top1; nothing of kinds other than these two."""
+    """The numbers of an event for trackers, by names such as train/loss and eval/top1; {} for kinds other than these two."""
     if event["event"] == "train":
         values = {name: value for name, value in event.items() if name not in COMMON and name != "samples"}
     else:
@@ -181,7 +166,7 @@ def numbers_of(event: Mapping[str, Any]) -> dict[str, float]:
 
 
 def facts_of(means: Mapping[str, float]) -> dict[str, float]:
-    """What a train event says of the meters' means: loss, its parts as loss_NAME, and quotients, of 0 / 0 none."""
+    """Facts of a train event from the meters' means: loss, its parts as loss_NAME, and quotients, but for 0 / 0."""
     facts = {}
     for name, value in means.items():
         if name + COUNT in means:
@@ -192,7 +177,7 @@ def facts_of(means: Mapping[str, float]) -> dict[str, float]:
 
 
 def schema_problems(record: Mapping[str, Any]) -> list[str]:
-    """What is wrong with an event, in words; [] when it follows SCHEMA."""
+    """Problems of an event, in words; [] when it follows SCHEMA."""
     kind = record.get("event")
     if kind not in SCHEMA:
         return [f"unknown event {kind!r}: one of {', '.join(SCHEMA)}"]
@@ -211,7 +196,7 @@ def schema_problems(record: Mapping[str, Any]) -> list[str]:
 
 
 def plain(value: Any) -> Any:
-    """The same value in what JSON has: numpy and torch scalars as numbers, non-finite ones and paths as strings."""
+    """The same value for JSON: numpy and torch scalars as numbers, non-finite ones and paths as strings."""
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -231,7 +216,7 @@ def plain(value: Any) -> Any:
 
 
 def numbers_back(value: Any) -> Any:
-    """The same value with its numbers that are not finite as numbers; what `plain` does, undone."""
+    """The inverse of `plain`: strings of non-finite numbers become numbers again."""
     if isinstance(value, dict):
         return {key: numbers_back(item) for key, item in value.items()}
     if isinstance(value, list):

@@ -65,7 +65,7 @@ def name_lines(numbers: Sequence[int]) -> str:
 
 
 def cannot_write(path: Path, error: OSError) -> UserError:
-    """What to say where a file of a run cannot be written."""
+    """The error where a file of a run cannot be written."""
     folder = path.parent.parent if path.parent.name == "predictions" else path.parent
     remedy = (
         "Free some space or make the folder writable, then give the same command again, with "

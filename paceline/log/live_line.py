@@ -1,7 +1,7 @@
-"""The bottom line of a terminal while a run goes on: time left first, drawn again every second.
+"""The bottom line of a terminal during a run: time left first, drawn again every second.
 
-What it shows is set by the loop as plain numbers; a thread draws it, so that it moves in a step of a minute too, and while
-an evaluation or the first step is under way. Nothing here asks a device anything: steps are counted where they are sent.
+The loop sets plain numbers, and a thread draws them, so that the line moves during a step of a minute too, during an evaluation and
+the first step. Nothing here waits for a device: steps are counted when they are sent.
 """
 
 from __future__ import annotations
@@ -25,31 +25,31 @@ SLOW_STEP = 1.0
 
 @dataclass
 class Now:
-    """Where the run stands. Times are of time.monotonic()."""
+    """The state of the run. Times are of time.monotonic()."""
 
-    what: str = ""  # what goes on where that is not training: "preparing", "first step", "evaluating"
+    what: str = ""  # the activity, where it is not training: "preparing", "first step", "evaluating"
     since: float = field(default_factory=time.monotonic)  # when it began, or when the newest step was done
     done: int = 0  # of `what`, where it can be counted
     of: int = 0
     step: int = 0
     total: int = 0  # steps of the run; 0 before it has a plan
     batch: int = 0  # images of a step
-    begun: tuple[int, float] | None = None  # step and time from which the pace counts before an interval is over
+    begun: tuple[int, float] | None = None  # step and time from which the pace counts in the first interval
     step_seconds: float = 0.0  # of the newest interval; 0 before there is one
     loss: str = ""
     images_per_second: float = 0.0
-    more: Sequence[str] = ()  # what else is worth its room, in order
-    stopping: Callable[[], bool] = bool  # whether somebody has asked the run to stop
+    more: Sequence[str] = ()  # further texts, most important first
+    stopping: Callable[[], bool] = bool  # whether a stop was requested
 
     def turn_to(self, what: str, clock: float, of: int = 0) -> None:
-        """Something else goes on from `clock`; time that was not training does not count in the first steps' pace."""
+        """Change the activity at `clock`; time that was not training does not count in the first steps' pace."""
         if self.what and self.begun is not None:
             self.begun = (self.begun[0], self.begun[1] + clock - self.since)
         self.what, self.since, self.done, self.of = what, clock, 0, of
 
 
 def parts(now: Now, clock: float) -> list[str]:
-    """What the line says at the time `clock`, the most wanted first."""
+    """The texts of the line at the time `clock`, most important first."""
     here = f"step {now.step:,}/{now.total:,}" if now.total else ""
     for_seconds = max(0.0, clock - now.since)
     if now.what:
@@ -109,14 +109,14 @@ class LiveLine:
         self._thread.start()
 
     def print(self, text: str, style: str = "") -> None:
-        """A permanent line above."""
+        """Print a permanent line above."""
         from rich.text import Text
 
         with self._lock:
             self._console.print(Text(text, style=style), soft_wrap=True)
 
     def draw(self) -> None:
-        """Draw the line as it is now; nothing happens once it is closed."""
+        """Draw the line, unless it is closed."""
         from rich.text import Text
 
         with self._lock:
@@ -129,7 +129,7 @@ class LiveLine:
             self._live.update(self._with_bar(plain) if bar else plain, refresh=True)
 
     def close(self) -> None:
-        """Take the line away; a second call does nothing."""
+        """Remove the line; a second call does nothing."""
         if self._closed.is_set():
             return
         with self._lock:

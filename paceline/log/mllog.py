@@ -7,12 +7,12 @@ The order of calls is the order of the lines:
         block_start, (epoch_start, epoch_stop, tracked_stats) for each epoch,
         eval_start, eval_stop, eval_accuracy, block_stop
     run_stop
-Where training goes on beside scoring, block_stop and the next block's block_start and epoch_start come before eval_stop: at the
-time when training went on, as in NVIDIA's Mask R-CNN logs.
+Where training continues beside scoring, block_stop and the next block's block_start and epoch_start come before eval_stop, with the
+time when training continued, as in NVIDIA's Mask R-CNN logs.
 
-Epochs count from 1, steps are optimiser steps done. The lines are made by the mlperf-logging package where it is
-installed (extra `mlperf`) and by `_own_lines` where it is not: the same bytes either way. Which keys a benchmark wants is its
-workload's to say (tasks/workload.py: benchmark, log_facts, log_accuracy, log_tensors).
+Epochs count from 1, steps are optimiser steps done. The mlperf-logging package makes the lines where it is installed (extra
+`mlperf`), `_own_lines` where it is not: the same bytes either way. The workload defines the keys of its benchmark
+(tasks/workload.py: benchmark, log_facts, log_accuracy, log_tensors).
 Source: MLPerf training rules; mlperf_logging/compliance_checker; keys as in the submissions to v0.7 (SSD) and v3.0.
 """
 
@@ -35,7 +35,7 @@ Kind = Literal["POINT_IN_TIME", "INTERVAL_START", "INTERVAL_END"]
 PREFIX = ":::MLLOG "
 _BEGUN_AGAIN = ("block_start", "epoch_start")
 _EVALUATION = ("eval_start", "eval_stop", "eval_accuracy", "block_stop")
-# File names in the log start at the package, so that they say the same on every machine.
+# File names in the log start at the package, so that they are the same on every machine.
 _ROOT = str(Path(__file__).parents[2])
 
 
@@ -44,15 +44,15 @@ class MLLog:
 
     clock  seconds since 1970
 
-    An existing file is continued: what comes up to run_start and its sample counts is not written a second time, so a
-    log has exactly one of each, however often the run was resumed. A file that did not get that far is begun anew.
+    An existing file is continued: everything up to run_start and its sample counts is not written a second time, so a log has
+    exactly one of each, however often the run was resumed. A file without them is begun again.
     """
 
     def __init__(self, path: Path, *, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self._lines = LineFile(path)
         lines = self._lines.lines()
-        # The format has no room for a checksum: what can be noticed is a line that is none any more.
+        # The format has no room for a checksum: only a line that does not parse is noticed.
         damaged = [number for number, line in enumerate(lines, start=1) if _parsed(line) is None]
         self.damage = [f"{path}: {name_lines(damaged)} damaged: left out"] if damaged else []
         if self._lines.torn:
@@ -66,10 +66,10 @@ class MLLog:
     def submission(
         self, benchmark: str, *, org: str, division: str, status: str, platform: str, accelerators: int = 0
     ) -> None:
-        """Who submits what.
+        """Write the submission.
 
         benchmark: resnet, ssd, maskrcnn; division: closed, open; status: onprem, cloud, preview, research.
-        accelerators: how many the platform has in this run, written beside its name, which anybody may choose; 0 = not told
+        accelerators: number in this run, written beside the platform's name, which anybody may choose; 0: left out
         """
         facts = {"benchmark": benchmark, "org": org, "division": division, "status": status}
         for name, value in facts.items():
@@ -78,11 +78,11 @@ class MLLog:
         self._before_run("POINT_IN_TIME", "submission_platform", platform, counted)
 
     def cache_clear(self, cleared: bool, *, at: float | None = None) -> None:
-        """Whether the system's caches were cleared before this run (a submission must). at: see init_start"""
+        """Whether the system's caches were cleared before this run, as a submission must. at: see init_start"""
         self._before_run("POINT_IN_TIME", "cache_clear", cleared, at=at)
 
     def init_start(self, *, at: float | None = None) -> None:
-        """Opening the data set, building the model and everything else that touches no training data begins.
+        """Everything that touches no training data begins: opening the data set, building the model.
 
         at  when it began, seconds since 1970, where the log was not open yet; None: now
         """
@@ -147,9 +147,9 @@ class MLLog:
         self._write("INTERVAL_END", "run_stop", None, {"status": status, "step_num": step})
 
     def truncate_after(self, step: int, *, evaluated: bool = True) -> int:
-        """Cut what a run resumed after `step` will do again, and run_stop. Returns how many lines were cut.
+        """Cut what a run resumed after `step` will do again, and run_stop; -> how many lines.
 
-        Blocks and epochs that begin at `step` are begun again. evaluated: whether its evaluation's result is known, else it comes
+        Blocks and epochs that begin at `step` are begun again. evaluated: whether its evaluation's result is known; else it is made
         again.
         """
         at_step = _BEGUN_AGAIN if evaluated else (*_BEGUN_AGAIN, *_EVALUATION)

@@ -1,4 +1,4 @@
-"""`--profile`: what a range of steps does, for a profiler.
+"""`--profile`: record a range of steps for a profiler.
 
 50:53        a file: torch's trace of steps 50, 51 and 52, readable in chrome://tracing or Perfetto; rank 0 writes it
 nvtx:50:53   no file: NVIDIA's Nsight Systems is running around us and records these steps, each rank's own:
@@ -20,11 +20,11 @@ from paceline.config.whole import whole
 
 
 class Tracer:
-    """Context around the loop; told of every step."""
+    """A context around the loop, which calls it after every step."""
 
     def __init__(self, asked: str, folder: Path, *, main: bool) -> None:
         """
-        asked    as Controls.profile has it; empty is nothing
+        asked    as Controls.profile has it; empty: nothing is recorded
         folder   the run's
         main     whether this is rank 0
         """
@@ -38,7 +38,7 @@ class Tracer:
         return self
 
     def starts_at(self, step: int) -> None:
-        """0-based step `step` is the first that this process takes; a run that goes on may be inside its range already."""
+        """0-based step `step` is the first of this process; a resumed run may be inside its range already."""
         if step in self.steps:
             self._open()
             self._name(step)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.config.errors import UserError
+from paceline.config.reporting import Lines
 from paceline.config.run import read_run
 from paceline.config.whole import write_whole
 from paceline.log.console import SLOW_INPUT
@@ -70,8 +71,8 @@ def write_report(run: Path, workload: Workload | None = None) -> Path:
     run of ours has, or the page cannot be written.
     """
     notes: list[str] = []
-    facts = read_run(run, changed=notes.append)
-    events = read_events(run / "events.jsonl", notes.append)
+    facts = read_run(run, changed=Lines(notes.append))
+    events = read_events(run / "events.jsonl", Lines(notes.append))
     workload = workload or WORKLOADS.get(facts["recipe"].get("task", ""))
     try:
         content = _content(run, facts, events)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from paceline.config.reporting import Lines
 from paceline.config.run import read_run, refuse_synthetic
 
 if TYPE_CHECKING:
@@ -37,10 +38,10 @@ def load(
         from paceline.predict.predictor import Predictor
         from paceline.training.trained import open_alone
 
-        return Predictor(open_alone(Path(run), say=say))
+        return Predictor(open_alone(Path(run), reporter=Lines(say)))
     refuse_synthetic(read_run(Path(run)), Path(run), "answer with")
     # Packages that load torch when they are used, and not before.
     from paceline.predict.predictor import Predictor
     from paceline.training.trained import open_trained
 
-    return Predictor(open_trained(Path(run), checkpoint=checkpoint, workload=workload, say=say))
+    return Predictor(open_trained(Path(run), checkpoint=checkpoint, workload=workload, reporter=Lines(say)))

@@ -17,6 +17,7 @@ from paceline.command.flags import parse
 from paceline.command.printing import say
 from paceline.config.errors import DataError, UserError
 from paceline.config.printable import did_you_mean
+from paceline.config.reporting import Lines
 from paceline.config.run import read_run
 from paceline.tasks.workloads import saved_recipe
 from paceline.training.named_run import means_weights, named_recipe, naming, weights_of
@@ -117,7 +118,7 @@ def _of_weights(flags: Flags) -> Predictor:
         flags.run.is_dir() and not recipe and (run := run_beside(file))
     ):  # RUN/checkpoints/best: the run, as --checkpoint has it
         return predict.load(run, checkpoint=file.parent.name, say=say)
-    return Predictor(open_alone(file, recipe=recipe, given=given, say=say))
+    return Predictor(open_alone(file, recipe=recipe, given=given, reporter=Lines(say)))
 
 
 def _answer(

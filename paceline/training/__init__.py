@@ -1,5 +1,4 @@
-"""How a step is made and repeated.
+"""Training: a request becomes a job (setup.py), the loop (loop.py), one step (step.py), evaluation, checkpoints, the run's folder.
 
-Here: a request becomes a job (setup.py), the loop (loop.py), one step (step.py), evaluation, State, the run's folder. Not here:
-losses (models/), update rules (optim/), what is scored (tasks/).
+Not here: losses (models/), update rules (optim/), metrics (tasks/).
 """

@@ -1,7 +1,7 @@
-"""What must be alike on all ranks of a run: code, versions, and whatever decides its result. Compared by World.agree.
+"""The facts that must be alike on all ranks of a run: code, versions, and whatever decides its result. World.agree compares them.
 
-Left out is what may well differ: paths (data and weights are compared by what is in them, and rank 0 alone decides where
-the run's folder is), what rank 0 alone does, and a machine's memory, which counts in the Plan.
+What may differ is left out: paths (data and weights are compared by content, and rank 0 alone decides where the run's folder is),
+what rank 0 alone does, and a machine's memory, which counts in the Plan.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from paceline.checkpoint.snapshot import Snapshot
 from paceline.config.python_file import helpers_of, is_in_file
 from paceline.config.recipe import Recipe
 from paceline.config.run import Controls, Run
@@ -23,24 +22,25 @@ from paceline.config.system import System
 from paceline.machine.provenance import versions
 from paceline.ranks.agreement import digest
 from paceline.tasks.task import Task
+from paceline.training.checkpoint.write import Snapshot
 from paceline.version import PACKAGE
 from paceline.weights.weight_file import names_beside
 
-# Controls that only rank 0 looks at, or that name a place.
+# Controls that only rank 0 uses, or that name a place.
 FREE_CONTROLS = (
     *("data", "out", "stage", "weights", "keep", "keep_every", "profile", "quiet", "json", "sink", "tensorboard"),
     "mlperf",
 )
 FREE_SYSTEM = ("memory_gib",)
 FREE_DATA = ("root", "manifest")
-# Flags whose being given, not only their value, changes what a run does; those of `quality` count too (request_facts).
+# Flags that change a run by being given, not only by their value; those of `quality` count too (request_facts).
 GIVEN = ("system", "system.intra_op_threads", "data", "epochs", "images_seen")
 
 
 def request_facts(
     verb: str, recipe: Recipe, system: System, controls: Controls, *, given: Iterable[str] = (), **more: Any
 ) -> dict[str, Any]:
-    """What a rank knows before it has met the others: the code it runs, and what it was asked.
+    """Facts of a rank before it has met the others: its code, and its request.
 
     given  dotted names of the flags set by hand
     more   further facts of the verb, by name
@@ -59,15 +59,15 @@ def request_facts(
 
 
 def data_facts(task: Task) -> dict[str, Any]:
-    """What a rank knows once its data is open."""
+    """Facts of a rank once its data is open."""
     counts = {"train_images": task.train_images, "val_images": task.val_images}
     return _flat({**counts, **_without(task.facts, FREE_DATA), "classes": list(task.classes)}, "data.")
 
 
 def run_facts(run: Run, checkpoint: str, weights: Path | None) -> dict[str, Any]:
-    """What a rank knows before it builds the model.
+    """Facts of a rank before it builds the model.
 
-    checkpoint  the one that the run goes on from; empty for a fresh run
+    checkpoint  name of the one that the run resumes from; empty for a fresh run
     weights     file or folder that a fresh run starts from
     """
     return {
@@ -81,21 +81,18 @@ def run_facts(run: Run, checkpoint: str, weights: Path | None) -> dict[str, Any]
 
 
 def weight_facts(tensors: Mapping[str, Tensor], source: str) -> dict[str, Any]:
-    """What a rank holds once its weights are loaded: a digest of every tensor, whatever kind of file it came from.
-
-    source  what they were loaded from, in words that are alike on all ranks
-    """
+    """A digest of every tensor, once the weights are loaded; source: of the weights, in words that are alike on all ranks."""
     return {f"SHA-256 of {name} from {source}": tensor_digest(tensor) for name, tensor in tensors.items()}
 
 
 def checkpoint_facts(snapshot: Snapshot, name: str) -> dict[str, Any]:
-    """The same of a checkpoint that the run goes on from: of every rank's own statistics and of all that is no tensor, too."""
+    """Digests of the checkpoint that the run resumes from: all tensors, every rank's own statistics among them, and its facts."""
     tensors = {f"{group}.{key}": one for group, ones in snapshot.tensors.items() for key, one in ones.items()}
     return {**weight_facts(tensors, name), f"SHA-256 of the facts in {name}": digest(snapshot.facts)}
 
 
 def tensor_digest(tensor: Tensor) -> str:
-    """SHA-256 of a tensor's type, shape and values, in the order of its indices and not of memory."""
+    """SHA-256 of a tensor's type, shape and values, in the order of its indices, not of memory."""
     plain = tensor.detach().cpu().contiguous()
     found = hashlib.sha256(f"{plain.dtype} {tuple(plain.shape)}".encode())
     found.update(plain.reshape(-1).view(torch.uint8).numpy().data)
@@ -114,7 +111,7 @@ def file_digest(path: Path) -> str:
 
 
 def source_digests(package: Path, recipe: Recipe) -> dict[str, str]:
-    """Of every file of the package, of a workload's of one's own and of what that imports: a version number tells too little."""
+    """Digests of every file of the package, a user's workload, and what that imports: a version number is not enough."""
     found = {
         f"SHA-256 of paceline/{path.relative_to(package).as_posix()}": file_digest(path)
         for path in sorted(package.rglob("*.py"))

@@ -1,17 +1,15 @@
-"""From a plan to a model and the state that trains it, on this rank's device; and which file first weights come from."""
+"""Build the model and the state that trains it, on this rank's device; and find the file that first weights come from."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from torch import nn
 
-from paceline.checkpoint.layout import INDEX, STATE
-from paceline.checkpoint.read import SUFFIX, check_file, load_found, read_facts, read_index
 from paceline.config.errors import CheckpointError
 from paceline.config.plan import Plan
+from paceline.config.reporting import Reporter
 from paceline.config.run import Run
 from paceline.models.batch_norm import configure_batch_norm
 from paceline.optim import make_optimiser
@@ -21,6 +19,8 @@ from paceline.optim.step_numbers import LossScaler
 from paceline.ranks.world import World
 from paceline.tasks.synthetic import HASH
 from paceline.tasks.task import Task
+from paceline.training.checkpoint.layout import INDEX, STATE
+from paceline.training.checkpoint.read import SUFFIX, check_file, load_found, read_facts, read_index
 from paceline.training.loss_groups import configure_loss_groups
 from paceline.training.meters import Meters
 from paceline.training.state import State
@@ -36,7 +36,7 @@ def build_model(task: Task, run: Run, world: World, *, trains: bool = True) -> n
     """The task's freshly initialised model on this rank's device, laid out and cut as the plan says.
 
     world   the ranks that train together, or those that only evaluate
-    trains  whether this rank is one of the first
+    trains  whether this rank is one of those that train
     """
     system, plan = run.system, run.plan
     model = task.build(world.device)
@@ -47,8 +47,8 @@ def build_model(task: Task, run: Run, world: World, *, trains: bool = True) -> n
 
 
 def cut_model(model: nn.Module, plan: Plan, world: World, *, trains: bool = True) -> None:
-    """Make a model's statistics and losses span what the plan says. Every rank calls it; world, trains: see `build_model`."""
-    # NCCL founds groups with all ranks at once, those that have no use for one too.
+    """Make a model's statistics and losses span the plan's images. Every rank calls it; world, trains: see `build_model`."""
+    # NCCL founds groups with all ranks at once, also with those that do not need one.
     join_group = world.new_groups(plan.bn_join, uneven=not trains)
     if not trains:
         return
@@ -58,7 +58,7 @@ def cut_model(model: nn.Module, plan: Plan, world: World, *, trains: bool = True
 
 
 def build_state(model: nn.Module, run: Run, world: World) -> State:
-    """Optimiser, average and the rest, fresh, for a model that has its first weights: the average is a copy of these."""
+    """Fresh optimiser, average and the rest, for a model that has its first weights: the average is a copy of these."""
     recipe, system = run.recipe, run.system
     optim = recipe.optim
     parameters = named_parameters(model, optim.decay_on, bias_lr=optim.bias_lr)
@@ -72,12 +72,12 @@ def build_state(model: nn.Module, run: Run, world: World) -> State:
 
 
 def weights_file(name: str, *, pickles: bool = False) -> Path:
-    """The file that --weights means: itself, or a checkpoint folder's model (its average where weights were averaged).
+    """The file that --weights names: itself, or a checkpoint folder's model (its average where weights were averaged).
 
     A checkpoint's file is compared with its checksum, also where it is named itself; other files have none.
-    pickles   whether pickled arrays are taken too, as `paceline weights` alone asks
-    Raises CheckpointError for a damaged checkpoint, for a run folder, which holds several, and as `kind_of`: what is refused by its
-    kind or size is not read for a checksum.
+    pickles   whether pickled arrays are allowed too, for `paceline weights` alone
+    Raises CheckpointError for a damaged checkpoint, for a run folder, which holds several, and as `kind_of`: a file that is refused
+    by its kind or size is not read for a checksum.
     """
     path = Path(name).expanduser()
     if (path / "run.json").is_file():
@@ -92,20 +92,20 @@ def weights_file(name: str, *, pickles: bool = False) -> Path:
     return step / f"{'average' if 'average' in groups else 'model'}{SUFFIX}"
 
 
-def first_weights(name: str, world: World, say: Callable[[str], None]) -> Path | None:
-    """The file that a fresh run starts from; None where `name` is "". Published weights are brought into the cache.
+def first_weights(name: str, world: World, reporter: Reporter) -> Path | None:
+    """The file that a fresh run starts from; None where `name` is "". Published weights are downloaded into the cache.
 
-    The first rank of all brings them, then the first one of each node, which finds them where nodes share the cache.
-    Raises CheckpointError as `weights_file`, and for weights that made-up batches trained; DataError where they cannot be brought.
+    Rank 0 downloads them, then the first rank of each node, which finds them where nodes share the cache.
+    Raises CheckpointError as `weights_file`, and for weights that synthetic batches trained; DataError where a download fails.
     """
     if not name:
         return None
     if is_published(name):
         if world.is_main:
-            bring_to_cache(name, say=say)
+            bring_to_cache(name, say=reporter.line)
         world.barrier()
         if world.local_rank == 0 and not world.is_main:
-            bring_to_cache(name, say=say)
+            bring_to_cache(name, say=reporter.line)
         world.barrier()
         return weights_file(str(in_cache(name)))
     file = weights_file(name)
@@ -114,14 +114,14 @@ def first_weights(name: str, world: World, say: Callable[[str], None]) -> Path |
 
 
 def untrained(model: nn.Module) -> str:
-    """In words, the parts of a model whose parameters do not train; "" where all do."""
+    """The parts of a model whose parameters do not train, in words; "" where all do."""
     names = [name for name, parameter in model.named_parameters() if not parameter.requires_grad]
     parts = dict.fromkeys(name.removeprefix("network.").partition(".")[0] for name in names)
     return f"{len(names)} tensors ({', '.join(parts)})" if names else ""
 
 
 def refuse_synthetic_weights(file: Path, name: str) -> None:
-    """Raises CheckpointError for a file, meant by --weights `name`, of a checkpoint that made-up batches have trained."""
+    """Raises CheckpointError for a file of a checkpoint that synthetic batches trained; name: as --weights has it."""
     folder = file.parent
     is_checkpoint = all((folder / part).is_file() for part in (INDEX, STATE))
     if is_checkpoint and read_facts(folder, read_index(folder)).get("data_hash") == HASH:

@@ -22,12 +22,12 @@ from paceline.ranks.environment import environment
 from paceline.ranks.launcher import read_launch
 from paceline.ranks.stop import StopVote, catch_stop
 from paceline.ranks.world import open_world
-from paceline.training.going_on import FinishedError
 from paceline.training.job import Job
 from paceline.training.loop import loop
+from paceline.training.opening import refuse_compressed
 from paceline.training.request import Request
 from paceline.training.run_folder import nearest_folder
-from paceline.training.settling import refuse_compressed
+from paceline.training.saved_run import FinishedError
 from paceline.training.setup import set_up
 from paceline.training.standing import Ending
 
@@ -41,15 +41,15 @@ def train(
     changes: Mapping[str, Any] | None = None,
     **keywords: Any,
 ) -> Ending:
-    """Train a recipe to its quality target, or as long as is asked, and say how the run ended.
+    """Train a recipe to its quality target, or as long as is asked; -> how the run ended.
 
         ending = paceline.train("resnet50-tiny", data="photos", out="runs/first", steps=500)
         ending = paceline.train("ssd-custom", data="coco", weights="resnet34", global_batch=16, changes={"optim.lr": 0.005})
         ending.status, ending.best, ending.run        # "success", {"box_ap": 0.41, ...}, "/home/me/runs/first"
         paceline.load(ending.run).predict("cat.jpg")
 
-    It is what `paceline train` does, in this process: it prints its progress, writes a checkpoint an epoch and a report. Called
-    again with the same `out` it goes on where it was broken off, and a run that ended goes on where it is given more steps.
+    `paceline train` does the same: the run prints its progress, writes a checkpoint an epoch and a report. Called again with the
+    same `out` it resumes an interrupted run, and continues a finished one where it is given more steps.
 
     recipe    a name from `paceline train --help`, e.g. "resnet50-tiny", "ssd-custom", "maskrcnn-tiny"; or a Recipe
     data      the data set: class folders, COCO, Pascal VOC or YOLO; "" is the recipe's built-in pictures
@@ -100,7 +100,7 @@ def train(
 def run_training(request: Request, console: Console | None = None) -> Ending:
     """Carry out one request on this rank: join the other ranks, set up, train, report.
 
-    console   where rank 0 speaks; closed here. None: one as the request's controls want it
+    console   closed here; None: a new one, by the request's controls
     """
     launch = read_launch(os.environ)
     refuse_compressed(request.system, request.controls.exact)
@@ -130,7 +130,7 @@ def run_training(request: Request, console: Console | None = None) -> Ending:
 
 
 def written_late(folder: Path) -> str:
-    """Write the report of a finished run that was killed before it had one; -> what to say of it."""
+    """Write the report of a finished run that was killed before it had one; -> a line about it, or ""."""
     if (folder / "report.html").exists():
         return ""
     from paceline.pages.page import write_report
@@ -141,17 +141,13 @@ def written_late(folder: Path) -> str:
         return f"\nIts report is missing and cannot be written: {error}"
 
 
-# What a rank does that only evaluates (`--eval-ranks`): it waits for weights, scores them, says what it found, and waits again.
-#
-# The ranks that train go on meanwhile (loop.py). They ask for the result where they would take any other, so the run is the same
-# as without such ranks. At most one evaluation is under way: its result is taken before the next begins.
-
-
 def serve(job: Job) -> dict[str, Any]:
-    """Evaluate whatever rank 0 hands over, until it says how the run ended; -> that: the fields of an Ending.
+    """On a rank that only evaluates (`--eval-ranks`): score the weights that rank 0 sends until the run ends; -> fields of its Ending.
 
-    A signal or a STOP file that this rank sees is passed on to those that train, which decide. An evaluation stops on it
-    while photos are being looked at; scores that are being computed are waited for.
+    The ranks that train continue meanwhile (loop.py), and take the result where they would take any other, so the run is the same as
+    without such ranks. At most one evaluation is under way: its result is taken before the next begins.
+    A signal or a STOP file on this rank is passed on to those that train, which decide. It stops an evaluation during inference;
+    scores that are being computed are waited for.
     """
     with catch_stop(job.folder / STOP_FILE) as request, closing(StopVote(job.world, request, outside=True)) as vote:
         evaluator = job.evaluator(vote)

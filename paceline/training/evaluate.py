@@ -1,9 +1,9 @@
 """Evaluation: every validation image once, over all ranks, with no collective inside the loop; scored while training goes on.
 
-Each rank runs its contiguous share through the model (shares may differ by one image, so batch counts may differ too); what
-scoring needs travels to rank 0 once, as compact bytes, where a thread computes the metrics. The result is taken at a moment
-that every rank knows beforehand (the loop's), never by asking whether it is there: so all ranks agree, and a run is the same
-whether its scores come early or late. Ranks that only evaluate (evaluation_rank.py) are handed the weights, and asked.
+Each rank runs its contiguous share through the model (shares may differ by one image, so batch counts may differ too); the inputs of
+scoring travel to rank 0 once, as compact bytes, where a thread computes the metrics. The loop takes the result at a step that every
+rank knows beforehand, never by asking whether it is there: so all ranks agree, and a run is the same whether its scores come early
+or late. Ranks that only evaluate (call.py) receive the weights, and return the result.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from paceline.training.state import State
 
 @contextmanager
 def inference(model: nn.Module) -> Iterator[None]:
-    """eval() and inference_mode() for the block; each module's own mode comes back even on an exception."""
+    """eval() and inference_mode() inside the block; each module's own mode is restored afterwards."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
@@ -55,10 +55,10 @@ def run_inference(
     passed: Callable[[int], None] = lambda _: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> tuple[Score, bool]:
-    """This rank's share of the validation images through `model`; -> its score, whether `stop` said so before all was done.
+    """Run this rank's share of the validation images through `model`; -> (its score, whether `stop` ended it early).
 
     batch   most images in one forward
-    passed  told the number of images of each forward that is sent
+    passed  called with the number of images of each forward
     """
     score, autocast = task.new_score(), autocast_for(system, place.device)
     with inference(model), task.val_loader(batch, system, place) as loader:
@@ -73,9 +73,9 @@ def run_inference(
 
 
 class Scoring:
-    """One evaluation's score under way. Every rank makes it at the same point, and asks for `result` at the same point.
+    """The scoring of one evaluation. Every rank makes it at the same point, and calls `result` at the same point.
 
-    score  what this rank collected
+    score  this rank's share
     key    names this evaluation among those of the process
     keep   called in rank 0's thread with the evaluation and its predictions, which are released afterwards
     """
@@ -83,8 +83,8 @@ class Scoring:
     def __init__(
         self, task: Task, world: World, score: Score, key: str, keep: Callable[[Evaluation], None] | None = None
     ) -> None:
-        self.seconds = 0.0  # how long rank 0's scoring took, once it is done
-        self.gather_seconds = 0.0  # how long what ranks collected took to rank 0; a rank that is early waits in it
+        self.seconds = 0.0  # that rank 0's scoring took, once it is done
+        self.gather_seconds = 0.0  # that gathering the ranks' scores took; a rank that is early waits in it
         self._world, self._key = world, f"evaluation/{key}"
         self._found: Evaluation | None = None
         self._error: Exception | None = None
@@ -93,7 +93,7 @@ class Scoring:
         packed = world.gather_bytes(score.pack())
         self.gather_seconds = time.monotonic() - began
         if packed is not None:
-            # A daemon: a run that fails meanwhile does not wait for a score that nobody will read.
+            # A daemon: a run that fails meanwhile does not wait for a score that is of no use any more.
             self._thread = Thread(target=self._run, args=(task, packed, keep), name="paceline-scoring", daemon=True)
             self._thread.start()
 
@@ -105,12 +105,12 @@ class Scoring:
                 keep(found)
                 found = replace(found, predictions={})
             self._found = found
-        except BaseException as error:  # raised again where the result is asked for
+        except BaseException as error:  # raised again by `result`
             self._error = failure_in_thread(error)
         self.seconds = time.monotonic() - began
 
     def result(self) -> Evaluation:
-        """Metrics and number of images on every rank, once rank 0 has them; predictions on rank 0 unless they were kept.
+        """Wait for the result: metrics and number of images on every rank; predictions on rank 0, unless `keep` took them.
 
         Raises on rank 0 whatever scoring raised, such as RuntimeError for an image scored twice or not at all.
         """
@@ -127,17 +127,17 @@ class Scoring:
 
 @dataclass(frozen=True)
 class Result:
-    """What an evaluation in a run found."""
+    """The result of an evaluation in a run."""
 
     found: Evaluation
-    seconds: float  # that all of it took
+    seconds: float  # of the whole evaluation
     parts: Mapping[str, float]  # of these: inference, gather, scoring
-    went_on: float  # the run's seconds when training could go on beside its scoring
+    went_on: float  # the run's seconds when training could continue beside its scoring
 
 
 @dataclass
 class Evaluator:
-    """A run's evaluations, one under way at a time: every rank that trains calls `begin`, and some steps later `take`."""
+    """A run's evaluations, one at a time: every rank that trains calls `begin`, and some steps later `take`."""
 
     task: Task
     state: State
@@ -148,16 +148,16 @@ class Evaluator:
     folder: Path  # the run's
     batch: int  # most images in one forward
     seconds: Callable[[], float]  # the run's clock
-    passed: Callable[[int], None]  # told the number of images of each forward that is sent
-    pending: int | None = None  # the step whose evaluation is under way
-    _scoring: Scoring | None = None  # of that one; None where other ranks evaluate it
+    passed: Callable[[int], None]  # called with the number of images of each forward
+    pending: int | None = None  # the step whose evaluation has begun, and whose result was not taken yet
+    _scoring: Scoring | None = None  # of that step; None where other ranks evaluate it
     _inference: float = 0.0
     _went_on: float = 0.0
 
     def begin(self) -> bool:
-        """Run inference on the state's weights, and start the scoring: `pending` then. False when it was told to stop.
+        """Run inference with the state's weights (their average, if one is kept), and start the scoring; False when stopped early.
 
-        Weights that are averaged are evaluated so. Where ranks only evaluate, they are handed the weights instead.
+        Where other ranks only evaluate, the weights are sent to them instead.
         """
         state, began, score = self.state, time.monotonic(), None
         with state.evaluated(self.roles.peers):
@@ -175,21 +175,21 @@ class Evaluator:
         return True
 
     def take(self) -> Result | None:
-        """The result of the evaluation that is pending, waited for; None where the ranks that only evaluate were told to stop."""
+        """Wait for the pending evaluation's result; None where the ranks that only evaluate were stopped."""
         assert self.pending is not None
         step, self.pending = self.pending, None
         if self._scoring is not None:
             found = self._scoring.result()
             parts = _parts(self._inference, self._scoring)
             return Result(found, sum(parts.values()), parts, self._went_on)
-        # Asked again and again meanwhile, as training may be told to stop: that is passed on.
+        # While it waits, it polls for a request to stop, and passes it on.
         answer = self.roles.answer_of(step, self.vote.stopping_here)
         if answer is None:
             return None
         return Result(Evaluation(**answer["found"]), answer["seconds"], answer["parts"], self._went_on)
 
     def answer(self, step: int) -> None:
-        """On a rank that only evaluates: take the weights after `step` over, score them, and tell what was found."""
+        """On a rank that only evaluates: receive the weights after `step`, score them, and send the result."""
         self.roles.hand_over(self.state.model.state_dict().values())
         began, score, answer = time.monotonic(), self._infer(), None
         if score is not None:
@@ -221,7 +221,7 @@ def _parts(inference: float, scoring: Scoring) -> dict[str, float]:
 
 
 def write_predictions(run: Path, step: int, result: Evaluation) -> None:
-    """RUN/predictions/step-N.json, whole or not at all: what the report's pictures are made of.
+    """Write RUN/predictions/step-N.json, from which the report's pictures are made, whole or not at all.
 
     Raises UserError where it cannot be written.
     """
@@ -236,7 +236,7 @@ def write_predictions(run: Path, step: int, result: Evaluation) -> None:
 def json_in_pieces(facts: Mapping[str, Any]) -> Iterator[str]:
     """The text of a JSON object, each of its lists item by item.
 
-    Encoding one value holds the interpreter's lock to its end; of thousands of images that would stop training for seconds.
+    Encoding one value holds the interpreter's lock to its end; for thousands of images that would stop training for seconds.
     """
     for number, (name, value) in enumerate(facts.items()):
         yield f"{', ' if number else '{'}{json.dumps(name)}: "
@@ -263,7 +263,7 @@ def evaluate(
 
     key     names this evaluation among those of the process
     batch   most images in one forward
-    passed  told the number of images of each forward that is sent, on this rank
+    passed  called with the number of images of each forward on this rank
     Raises RuntimeError on rank 0 when an image was scored twice or not at all.
     """
     score, _ = run_inference(model, task, batch=batch, system=system, place=place, passed=passed)

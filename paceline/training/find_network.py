@@ -1,8 +1,8 @@
-"""Which network a file of weights is of: the recipes whose rules its maker's networks answer by, tried one after the other.
+"""Find the network that a file of weights belongs to: the recipes of its author's networks are tried one after the other.
 
-A network *takes* a file that a training could start from; it takes it *whole* where nothing is missing and nothing is new, so that it
-can answer. Shapes tell a trunk's depth and width and how many classes there are; they do not tell the rules of anchors, resizing and
-suppression, which are of the file's maker, so the recipes stand by the form of the file.
+A network *takes* a file that training could start from; it takes it *whole* where nothing is missing and nothing is new, so that it
+can predict. Shapes reveal a trunk's depth and width and the number of classes. They do not reveal the rules of anchors, resizing and
+suppression, which differ by author, so the recipes are listed by the form of the file.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from paceline.weights.load import WeightReport, is_counter
 from paceline.weights.resnet_fields import resnet_fields
 from paceline.weights.weight_file import WeightFile, run_beside
 
-# How names begin in networks of timm's that are no plain ResNet.
+# Beginnings of names in timm's networks that are no plain ResNet.
 TIMMS = r"(stem|conv_stem|conv1\.0|stages|blocks|layers|patch_embed|features|cls_token|pos_embed)(_\w+)?(\.|$)"
 
 PADDED = "heads.0.fused.bias"  # SSD's head for classes and boxes in one
 
-# A recipe of the menu, and what its maker's networks have otherwise, by dotted fields.
+# A recipe of the menu, and the dotted fields that the author's networks have otherwise.
 Row: TypeAlias = tuple[str, Mapping[str, Any]]
 
 TORCHVISION = {"input.resize": "bilinear", "input.padding": "multiple"}
@@ -40,7 +40,7 @@ DETECTRON2 = {"model.roi.aligned": True, "model.rpn.rounding": "none"}
 MSRA_MEAN = {"input.mean": (0.481458, 0.454692, 0.403844)}
 PLAIN: tuple[Row, ...] = (("resnet50", {}), ("ssd", {}), ("maskrcnn-custom", TORCHVISION), ("maskrcnn-gluoncv", {}))
 SMALL: tuple[Row, ...] = (("resnet50-tiny", {}), ("ssd-tiny", {}), ("maskrcnn-tiny", {}))
-# By the form of the file, the first that takes it whole; those of a form that has no row are PLAIN.
+# Recipes by form of the file; the first that takes it whole is used. A form without a row has PLAIN.
 ROWS: dict[str, tuple[Row, ...]] = {
     "reference": (("ssd", {}),),
     "maskrcnn-benchmark": (("maskrcnn", MSRA_MEAN),),
@@ -54,38 +54,38 @@ ROWS: dict[str, tuple[Row, ...]] = {
 
 @dataclass(frozen=True)
 class Fit:
-    """What became of a file in the network of one recipe."""
+    """The result of loading a file into the network of one recipe."""
 
     called: str  # the recipe, with the flags that the file asks for
     recipe: Recipe
     changed: int  # fields that the file has otherwise than the recipe
     classes: int = 0  # rows of its heads, without a background
     model: nn.Module | None = (
-        None  # with the file's tensors; what it lacks has no values. None: it does not take the file
+        None  # with the file's tensors; missing ones have no values. None: it does not take the file
     )
     report: WeightReport | None = None
-    why: str = ""  # it does not take the file, in a line
+    why: str = ""  # why it does not take the file, in a line
 
     @property
     def lacking(self) -> list[str]:
-        """Tensors of the network that are not the file's; what counts batches is no weight."""
+        """Tensors of the network that are not in the file; counters of batches are no weights."""
         if self.report is None:
             return []
         return [name for name in (*self.report.missing, *self.report.reinitialised) if not is_counter(name)]
 
     @property
     def distance(self) -> tuple[int, int]:
-        """How far the recipe's network is from the file's: fields that differ, and tensors that had to be changed."""
+        """-> (fields that differ, tensors that had to be converted) between the recipe's network and the file's."""
         return self.changed, len(self.report.converted) if self.report is not None else 0
 
     @property
     def whole(self) -> bool:
-        """Whether the network can answer: every tensor of it is the file's."""
+        """Whether the network can predict: every tensor of it is in the file."""
         return self.report is not None and not self.lacking
 
 
 def fits(file: WeightFile, recipes: Mapping[str, Recipe], given: Collection[str] = ()) -> Iterator[Fit]:
-    """The file in the network of each recipe, one at a time, with the fields that the file asks for.
+    """The file in the network of each recipe, one at a time, with the fields that the file needs.
 
     given   dotted fields that were set by hand, and stay
     """
@@ -114,9 +114,9 @@ def fits(file: WeightFile, recipes: Mapping[str, Recipe], given: Collection[str]
 
 
 def answering(file: WeightFile, asked: Mapping[str, Recipe], given: Collection[str] = ()) -> Fit:
-    """The network that answers with a file's weights.
+    """The network that can predict with a file's weights.
 
-    asked   the recipe that was named, and its name; {} = found from the file
+    asked   the named recipe, by its name; {}: it is found from the file
     Raises CheckpointError, in a line, where none is whole: what the file is, and what the nearest network lacks.
     """
     recipes = with_rules(file, asked, given) if asked else of_its_run(file.path) or _menu(file)
@@ -138,7 +138,7 @@ def answering(file: WeightFile, asked: Mapping[str, Recipe], given: Collection[s
 def of_its_run(path: Path) -> dict[str, Recipe]:
     """The recipe of the run whose checkpoint this file is, by the run's folder; {} where it is no run's.
 
-    Raises UserError where that run cannot be read, or runs code of its own.
+    Raises UserError where that run cannot be read, or has a workload from a user's file.
     """
     run = run_beside(path)
     if run is None:
@@ -151,7 +151,7 @@ def of_its_run(path: Path) -> dict[str, Recipe]:
 
 
 def with_rules(file: WeightFile, asked: Mapping[str, Recipe], given: Collection[str]) -> dict[str, Recipe]:
-    """A named recipe with what the file's maker has otherwise, but for the fields that were set by hand."""
+    """A named recipe with its author's differences, but for the fields that were set by hand."""
     rules = {name: _rules(file, name, changes) for name, changes in ROWS.get(file.form.name, PLAIN)}
     made = {}
     for words, recipe in asked.items():
@@ -161,12 +161,12 @@ def with_rules(file: WeightFile, asked: Mapping[str, Recipe], given: Collection[
 
 
 def _menu(file: WeightFile) -> dict[str, Recipe]:
-    """The recipes to try, each with what the file's maker has otherwise, in the order of the file's form."""
+    """The recipes to try, each with its author's differences, in the order of the file's form."""
     return with_rules(file, {name: RECIPES[name]() for name, _ in ROWS.get(file.form.name, PLAIN)}, ())
 
 
 def _rules(file: WeightFile, name: str, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """A row's changes; of a published file's name, with those that go with that file."""
+    """A row's changes, with those of the published file that has this file's name."""
     recipe, own = RECIPES[name](), {}
     for published in PUBLISHED.values():
         if file.path.name == published.files[-1].name:
@@ -201,7 +201,7 @@ def _has(recipe: Recipe, dotted: str) -> bool:
 
 
 def _refusal(file: WeightFile, found: list[Fit], asked: Mapping[str, Recipe]) -> str:
-    """Why no network answers with the file, and what to do."""
+    """Why no network can predict with the file, and what to do."""
     look = command("weights", "check", file.path)
     near = min((fit for fit in found if fit.report is not None), key=lambda fit: len(fit.lacking), default=None)
     if asked and near is None:

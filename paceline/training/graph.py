@@ -1,13 +1,12 @@
 """`--system.graph`: a step is captured once for each kind of batches, and replayed: the host sends one command in place of thousands.
 
-A capture holds addresses, not values, and no Python. What changes from step to step must therefore lie in tensors that stay where
-they are: batches are copied into tensors of the capture's own, rates into the step's numbers (optim/step_numbers.py), and whatever
-else a step reads is loaded, averaged and put back by copying, never by rebinding: evaluations, checkpoints and a resumed run change
-nothing.
+A capture holds addresses, not values, and no Python. What changes from step to step must therefore be in tensors that keep their
+addresses: batches are copied into tensors of the capture's own, rates into the step's numbers (optim/step_numbers.py), and whatever
+else a step reads is loaded, averaged and restored by copying, never by rebinding, in evaluations, checkpoints and resumed runs.
 Gradients are the one exception, and need no care: each capture makes its own, and drops them before its end.
 
-Captures share one memory pool. Losses lie there too, so they are valid until the next step is taken.
-Nothing of it has run on a GPU yet: tests replay the operations of a step, in this file's order, on a CPU (test_replay.py).
+Captures share one memory pool. Losses are in it too, so they are valid until the next step is taken.
+Nothing of this has run on a GPU yet: tests replay the operations of a step, in this file's order, on a CPU (test_replay.py).
 """
 
 from __future__ import annotations
@@ -35,14 +34,14 @@ WARM_UPS, WARM_UPS_OF_RANKS = 3, 11
 
 
 class Capture(Protocol):
-    """Takes down what a device is sent: CUDA's own, or a test's."""
+    """Records the work that a device is sent: CUDA's own, or a test's."""
 
     def aside(self) -> AbstractContextManager[None]:
         """Run on the capture stream; warm-up happens here too."""
         ...
 
     def __call__(self, work: Callable[[], Losses]) -> tuple[Callable[[], None], Losses]:
-        """Take down what `work` sends, without carrying it out; -> what carries it out, and the tensors that its result is in then."""
+        """Record what `work` sends, without running it; -> (a function that runs it, the tensors of its result)."""
         ...
 
 
@@ -56,7 +55,7 @@ class CudaGraphs:
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """See `Capture.aside`: a stream of its own, behind all that was sent and before all that follows."""
+        """See `Capture.aside`: a stream of its own, after all earlier work and before all later work."""
         here = torch.cuda.current_stream(self.device)
         self.stream.wait_stream(here)
         with torch.cuda.stream(self.stream):
@@ -66,21 +65,23 @@ class CudaGraphs:
     def __call__(self, work: Callable[[], Losses]) -> tuple[Callable[[], None], Losses]:
         """See `Capture.__call__`."""
         graph = torch.cuda.CUDAGraph()
-        # The loader's threads copy while this one captures: what they send is no part of it, and no error of it.
+        # The loader's threads copy while this one captures: their work is no part of it, and no error.
         with torch.cuda.graph(graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"):
             losses = work()
         return graph.replay, losses
 
 
 def captures_on(system: System, device: torch.device) -> Capture | None:
-    """What captures a step where the system asks for it; None: every step is sent anew."""
+    """The capture of steps where the system asks for it; None: every step is sent again."""
     return CudaGraphs(device) if system.graph else None
 
 
 class Replayable(ABC):
-    """A step that is captured once for each kind of batches and replayed; without a capture, one that is sent anew each time."""
+    """A step that is captured once for each kind of batches and replayed; without a capture, it is sent again each time."""
 
-    late_captures = 0  # kinds of batches captured on the way, not prepared before: their first step took seconds longer
+    late_captures = (
+        0  # kinds of batches captured during training, not prepared before: their first step took seconds longer
+    )
 
     def __init__(self, capture: Capture | None, ranks: int, forwards: int) -> None:
         """
@@ -89,10 +90,8 @@ class Replayable(ABC):
         """
         self.capture, self.forwards = capture, forwards
         self.warm_ups = WARM_UPS if ranks == 1 else WARM_UPS_OF_RANKS
-        self._own: dict[tuple, list[Batch]] = {}  # of each kind, what is read in place of the loader's
-        self._known: dict[
-            tuple, tuple[Callable[[], None], Losses]
-        ] = {}  # what carries the step out, and what it writes
+        self._own: dict[tuple, list[Batch]] = {}  # of each kind, the batches that replace the loader's
+        self._known: dict[tuple, tuple[Callable[[], None], Losses]] = {}  # replays the step; its losses
 
     @property
     def captures(self) -> int:
@@ -101,14 +100,14 @@ class Replayable(ABC):
 
     @abstractmethod
     def run_step(self, batches: Sequence[Batch]) -> Losses:
-        """The step itself, on batches that lie on the device; the host learns nothing from it."""
+        """The step itself, on batches on the device; the host reads nothing of it."""
 
     @abstractmethod
     def discard(self, batches: Sequence[Batch]) -> None:
-        """The same, taken back."""
+        """The step, and undo it."""
 
     def _take(self, batches: Sequence[Batch], replay: bool) -> Losses:
-        """The step, replayed where that is asked and can be. Raises RecipeError as `prepare`."""
+        """Take the step, replayed where `replay` asks for it and steps are captured. Raises RecipeError as `prepare`."""
         if self.capture is None or not replay:
             return self.run_step(batches)
         kind = _kind(batches)
@@ -118,15 +117,15 @@ class Replayable(ABC):
         for own, batch in zip(self._own[kind], batches):
             for mine, new in zip(_tensors(own), _tensors(batch)):
                 mine.copy_(new, non_blocking=True)
-        carry_out, losses = self._known[kind]
-        carry_out()
+        run_again, losses = self._known[kind]
+        run_again()
         return dict(losses)
 
     def warm_up(self, batches: Sequence[Batch]) -> None:
-        """Whatever the first step on such batches would do besides: compile, allocate, settle. It changes nothing.
+        """Do what the first step on such batches does besides: compile, allocate, settle. Nothing changes.
 
-        batches  may be fewer than a step's: then the first stands for all where a whole step is captured
-        Of several kinds each is warmed up before any is captured: what a capture holds stays taken.
+        batches  may be fewer than a step's: then the first is used for all where a whole step is captured
+        Each of several kinds is warmed up before any is captured: a capture keeps its memory.
         Raises RecipeError for one kind too many to be captured.
         """
         if self.capture is None:
@@ -147,7 +146,7 @@ class Replayable(ABC):
                 self.discard(own)
 
     def prepare(self, batches: Sequence[Batch]) -> None:
-        """Have steps on such batches captured, after their warm-up; without a capture, nothing. It takes no step.
+        """Capture steps on such batches, after their warm-up; without a capture, do nothing. No step is taken.
 
         Raises RecipeError as `warm_up`, and for a step that cannot be captured.
         """
@@ -166,7 +165,7 @@ class Replayable(ABC):
             ) from problem
 
     def close(self) -> None:
-        """Let go of all that was captured, before ranks part: NCCL waits for ever to close a connection that a graph holds."""
+        """Release all captures before ranks disconnect: NCCL waits for ever to close a connection that a graph holds."""
         self._known.clear()
 
     def _all(self, batches: Sequence[Batch]) -> Sequence[Batch]:

@@ -1,4 +1,4 @@
-"""A job: one rank's part of a run, ready to train. What the loop asks of it stands here; how it is made, in setup.py."""
+"""A job: one rank's part of a run, ready to train, with what the loop needs of it. setup.py makes it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from paceline.accelerators import peak_memory
-from paceline.checkpoint.background import CheckpointWriter
 from paceline.config.commands import to_go_on
 from paceline.config.due import Due
 from paceline.config.errors import UserError
@@ -26,6 +25,7 @@ from paceline.ranks.roles import Roles
 from paceline.ranks.stop import StopVote
 from paceline.ranks.world import World
 from paceline.tasks.task import InputRank, Task
+from paceline.training.checkpoint.background import CheckpointWriter
 from paceline.training.evaluate import Evaluator
 from paceline.training.mirror import ENDED_SECONDS, STOPPED_SECONDS, Mirror
 from paceline.training.non_finite import where_it_begins
@@ -42,8 +42,8 @@ class Job:
     roles: Roles
     place: InputRank
     state: State
-    standing: Standing  # what the evaluations so far have found
-    evaluation_pending: bool  # the run goes on from a checkpoint whose evaluation is to come
+    standing: Standing  # results of the evaluations so far
+    evaluation_pending: bool  # the run resumes from a checkpoint whose evaluation is still to come
     recorder: Recorder
     writer: CheckpointWriter | None  # rank 0 only
     mirror: Mirror | None  # --mirror, on rank 0
@@ -62,20 +62,20 @@ class Job:
         """The ranks that do what this one does: all of them, unless some only evaluate."""
         return self.roles.peers
 
-    def goes_on(self) -> str:
-        """How a run that was interrupted goes on, in words: a command without --out began a run of its own each time."""
+    def how_to_resume(self) -> str:
+        """How an interrupted run is resumed, in words: a command without --out begins a new run each time."""
         if self.run.controls.out:
             return "the same command goes on from here"
         again = to_go_on(self.folder, self.run.recipe.task)
         return f"{'under the same launcher ' if self.world.world > 1 else ''}it goes on with:  {again}"
 
     def train_loader(self) -> Any:
-        """Batches from the state's step on; a context manager."""
+        """Batches from the state's step on, as a context manager."""
         one = self.run.controls.overfit_one_batch
         return self.task.train_loader(self.run.plan, self.run.system, self.place, first=self.state.step, one_batch=one)
 
     def evaluator(self, vote: StopVote) -> Evaluator:
-        """What evaluates this run on this rank."""
+        """The evaluator of this run on this rank."""
         plan, ranks = self.run.plan, self.world.world
         return Evaluator(
             self.task,
@@ -96,33 +96,33 @@ class Job:
         return budget > 0 and self.clock.seconds() >= budget
 
     def own_numbers(self, seconds: float, waited: float) -> tuple[int, int, int]:
-        """Of this rank, for all to see: microseconds that it takes for itself of a step; its peak memory; joules of its node so far, 0
-        where it is not the node's first.
+        """This rank's numbers for all ranks: microseconds of a step that are its own; its peak memory; joules of its node so far, 0
+        where it is not the node's first rank.
 
-        seconds  that it computes for itself; 0 where that is not known
+        seconds  of a step that it computes for itself; 0 where that is not known
         """
         took = self.interval.own_microseconds(self.state.step, waited, seconds) if seconds else 0
         return took, peak_memory(self.place.device), round(self.power.joules())
 
     def joules(self) -> dict[str, Any]:
-        """What the `end` event says of energy since this start: of this node until now, of others until the last train event."""
+        """Energy since this start, for the `end` event: of this node until now, of others until the last train event."""
         if not self.power.names:
             return {}
         return {"joules": round(self.power.joules()) + self.others_joules, "joules_by": self.power.names}
 
     def facts_of_ranks(self, ranks: Sequence[Sequence[int]]) -> dict[str, Any]:
-        """What a train event says of every rank's `own_numbers`; a rank that holds up the others is told of."""
+        """Facts of a train event from every rank's `own_numbers`; warns of a rank that holds up the others."""
         seconds, peak = [took / 1e6 for took, _, _ in ranks], max(bytes_ for _, bytes_, _ in ranks)
         self.others_joules = sum(joules for _, _, joules in ranks[1:])
         facts: dict[str, Any] = {"peak_memory": peak} if peak else {}
         if len(ranks) > 1 and all(seconds):
             facts |= {"rank_seconds": seconds, "slowest_rank": max(range(len(seconds)), key=seconds.__getitem__)}
-            if said := self.stragglers.look(seconds):
-                self.recorder.warning(said)
+            if warning := self.stragglers.look(seconds):
+                self.recorder.warning(warning)
         return facts
 
     def facts_of_step(self, sizes: dict[str, Any]) -> dict[str, Any]:
-        """What a train event says of how large its step was; a gradient far above those before is told of."""
+        """Facts of a train event about the size of its step; warns of a gradient far above those before."""
         times = self.spikes.look(sizes["gradient_norm"]) if sizes else 0.0
         if not times:
             return sizes
@@ -133,32 +133,32 @@ class Job:
         return sizes | {"gradient_spike": times}
 
     def seconds_left(self, images_per_second: float) -> float:
-        """Until the last step at this pace, or until --time-budget is used up where that comes first."""
+        """Seconds until the last step at this pace, or until --time-budget is used up where that comes first."""
         plan, budget = self.run.plan, seconds_in(self.run.controls.time_budget)
         left = (plan.stop_after - self.state.step) * plan.global_batch / max(images_per_second, 1e-9)
         return max(0.0, min(left, budget - self.clock.seconds())) if budget else left
 
-    def pass_on_news(self) -> None:
-        """Tell people what the mirror has to say."""
-        for line in self.mirror.news() if self.mirror is not None else ():
+    def report_mirror(self) -> None:
+        """Print the mirror's warnings since the last call."""
+        for line in self.mirror.warnings() if self.mirror is not None else ():
             self.recorder.warning(line)
 
-    def mirrored(self, status: str) -> dict[str, Any]:
-        """Wait, within bounds, until the mirror has the last checkpoint; -> what the `end` event says of it."""
+    def finish_mirror(self, status: str) -> dict[str, Any]:
+        """Wait, within bounds, until the mirror has the last checkpoint; -> its facts for the `end` event."""
         if self.mirror is None:
             return {}
         self.recorder.doing("waiting for the mirror")
         facts = self.mirror.catch_up(STOPPED_SECONDS if status == "interrupted" else ENDED_SECONDS)
-        self.pass_on_news()
+        self.report_mirror()
         return {"mirror": facts}
 
     def fail(self, reason: str) -> None:
         """Write the `end` event of a run that broke, unless it has one."""
-        with suppress(UserError):  # the folder itself may be what is gone, and the reason says more
+        with suppress(UserError):  # the folder itself may be gone, and the reason says more
             self.recorder.fail(self.state.step, self.clock.seconds(), best=self.standing.best, reason=reason)
 
     def explain_non_finite(self, step: int, means: dict[str, float], what: Literal["loss", "gradient"] = "loss") -> str:
-        """Write down what is needed to look at a non-finite loss, and say it in a line."""
+        """Write the facts that explain a non-finite loss into the run's folder; -> a message about it."""
         files = self.task.images_of_step(step)
         facts = {"step": step, "losses": {name: str(value) for name, value in means.items()}, "images": files}
         bundle, begins = self.folder / f"non-finite-step-{step:06d}.json", ""
@@ -176,13 +176,13 @@ class Job:
         )
 
     def write_report(self) -> None:
-        """RUN/report.html, on rank 0; one that cannot be written is told of, and changes nothing of how the run ended."""
+        """Write RUN/report.html, on rank 0; where that fails, a warning is printed, and the run's ending stays the same."""
         if self.world.is_main:
             from paceline.pages.page import write_report
 
             try:
-                said = f"report: {write_report(self.folder, self.task.workload)}"
+                line = f"report: {write_report(self.folder, self.task.workload)}"
             except (UserError, OSError) as error:
                 again = f"paceline report {shlex.quote(str(self.folder))}"
-                said = f"no report ({' '.join(str(error).split())}) The run is whole; once that is mended:  {again}"
-            self.recorder.warning(said)
+                line = f"no report ({' '.join(str(error).split())}) The run is whole; once that is mended:  {again}"
+            self.recorder.warning(line)

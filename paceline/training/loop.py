@@ -1,9 +1,8 @@
-"""The training loop. Start reading here.
+"""The training loop. Start reading here; then step.py (one step) and setup.py (how a job is made).
 
-`loop` takes one optimiser step after another and does what is due after each: a train event, an evaluation, a checkpoint, the end.
-How a job comes to be stands in call.py (ranks joined, errors said) and setup.py (data, plan, state).
-An evaluation's result comes later than its inference: scoring runs beside the steps that follow. It is taken before anything of
-a later step is written down, so a run whose result decides its end has left nothing behind that is newer than that result.
+`loop` takes one optimiser step after another. After each it does what is due: a train event, an evaluation, a checkpoint, the end.
+An evaluation has two parts: inference stops training, then scoring runs in a thread beside the following steps. Its result is
+taken before anything of a later step is written, so a run that its result ends has written nothing newer than that result.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from typing import Any
 
-from paceline.checkpoint.layout import step_name
 from paceline.config.plan import rates_at
 from paceline.config.run_names import STOP_FILE
 from paceline.log.events import facts_of
@@ -20,18 +18,19 @@ from paceline.log.trace import Tracer
 from paceline.ranks.exchange import smallest
 from paceline.ranks.stop import Reason, StopVote, catch_stop
 from paceline.tasks.metrics.target import reached
-from paceline.training.checkpoint_facts import EVALUATES
+from paceline.training.checkpoint.layout import step_name
 from paceline.training.evaluate import Evaluator
 from paceline.training.job import Job
 from paceline.training.standing import Ending, RunEnded, over_after
+from paceline.training.state import EVALUATES
 from paceline.training.step import TrainStep
-from paceline.training.warm_up import warm_up
+from paceline.training.trial_steps import warm_up
 
 STOPPED_INSIDE = "stopped inside an evaluation"
 
 
 def loop(job: Job) -> Ending:
-    """Train from where `job.state` stands to the run's end."""
+    """Train from the step of `job.state` to the run's end."""
     run, state, due, recorder = job.run, job.state, job.due, job.recorder
     step_once = TrainStep(state, run.plan, run.system, job.place.device, job.world.group)
     with ExitStack() as open_things:
@@ -42,14 +41,14 @@ def loop(job: Job) -> Ending:
         open_things.callback(vote.close)
         evaluator = job.evaluator(vote)
         try:
-            pending = raise_if_over(job)
+            raise_if_over(job)
             warm_up(job, step_once)
             recorder.start(state.step, job.clock.seconds())
             recorder.doing("first step")
             job.world.barrier()  # no rank touches a training image before rank 0 has logged that the run starts
             loader = open_things.enter_context(job.train_loader())
             tracer = open_things.enter_context(Tracer(run.controls.profile, job.folder, main=job.world.is_main))
-            if pending:
+            if job.evaluation_pending:
                 begin_evaluation(job, evaluator)
             job.interval.begin(state.step, loader.wait_seconds)
             tracer.starts_at(state.step)
@@ -65,7 +64,7 @@ def loop(job: Job) -> Ending:
                 recorder.passed(state.step, job.clock.seconds())
                 if due.log(state.step):
                     report_interval(job, step_once, rates.lr, loader.wait_seconds)
-                    job.pass_on_news()
+                    job.report_mirror()
                 if job.out_of_time():
                     stop_request.ask("time budget")
                 if vote.vote() and state.step < due.last_step:
@@ -76,25 +75,21 @@ def loop(job: Job) -> Ending:
                     begin_evaluation(job, evaluator)
                 elif due.save(state.step):
                     save(job)
-        except RunEnded as over:
-            return finish(job, over)
+        except RunEnded as ended:
+            return finish(job, ended)
     raise AssertionError("the evaluation after the last step ends every run")
 
 
-def raise_if_over(job: Job) -> bool:
-    """Whether training goes on with an evaluation, that of the step where it stands.
-
-    Raises RunEnded where it had ended: it was killed between its last result and the `end` event.
-    """
+def raise_if_over(job: Job) -> None:
+    """Raises RunEnded where a resumed run has its last result: it was killed before the `end` event."""
     standing = job.standing
-    if not job.evaluation_pending and (over := over_after(standing, job.run, job.due)) is not None:
-        over.discarded = standing.discarded_steps if standing.step == job.state.step else 0
-        raise over
-    return job.evaluation_pending
+    if not job.evaluation_pending and (ended := over_after(standing, job.run, job.due)) is not None:
+        ended.discarded = standing.discarded_steps if standing.step == job.state.step else 0
+        raise ended
 
 
 def report_interval(job: Job, step_once: TrainStep, lr: float, waited: float) -> None:
-    """One train event. Raises RunEnded when a loss of the interval was not finite on any rank."""
+    """Write one train event. Raises RunEnded where a loss of the interval was not finite on any rank."""
     state, plan = job.state, job.run.plan
     parts: dict[str, float] = {}
 
@@ -106,7 +101,7 @@ def report_interval(job: Job, step_once: TrainStep, lr: float, waited: float) ->
     means, bad_step, ranks = state.meters.read(job.world, own_numbers)
     if bad_step is not None:
         raise RunEnded("failed", job.explain_non_finite(bad_step, means))
-    unsettled = means.pop("unsettled", None)  # on an accelerator; a mean over steps and images, as losses are
+    unsettled = means.pop("unsettled", None)  # on an accelerator; a mean over steps and images, like the losses
     facts: dict[str, Any] = facts_of(means)
     if unsettled is not None:
         facts["approximated"] = {"unsettled_boxes": round(unsettled * state.meters.steps * plan.global_batch)}
@@ -130,7 +125,7 @@ def report_interval(job: Job, step_once: TrainStep, lr: float, waited: float) ->
 
 
 def begin_evaluation(job: Job, evaluator: Evaluator) -> None:
-    """Run inference on the state that was just saved and start scoring; wait for the result where no training follows."""
+    """Run inference with the state that was just saved, and start scoring; wait for the result where no training follows."""
     recorder, step = job.recorder, job.state.step
     recorder.evaluation_begins(step)
     with job.interval.paused():
@@ -145,10 +140,10 @@ def begin_evaluation(job: Job, evaluator: Evaluator) -> None:
 
 
 def take_result(job: Job, evaluator: Evaluator) -> None:
-    """The pending evaluation's result, if there is one: remember it, and write it down. Raises RunEnded where it ends the run.
+    """Take and record the result of the pending evaluation, if there is one. Raises RunEnded where it ends the run.
 
-    Its event is what a run that goes on knows it by: it comes after all that is written of the evaluation, and before
-    anything follows from it.
+    A resumed run knows the result by its event alone. So the event is written after everything else of the evaluation, and before
+    anything that follows from it.
     """
     step, standing, trained = evaluator.pending, job.standing, job.state.step
     if step is None:
@@ -158,9 +153,9 @@ def take_result(job: Job, evaluator: Evaluator) -> None:
     if result is None:
         raise RunEnded("interrupted", STOPPED_INSIDE, step=step, discarded=trained - step)
     is_best = standing.remember(step, result.found.metrics)
-    over = over_after(standing, job.run, job.due)
-    if over is not None:
-        over.step, over.discarded = step, trained - step
+    ended = over_after(standing, job.run, job.due)
+    if ended is not None:
+        ended.step, ended.discarded = step, trained - step
     job.recorder.evaluation(
         step,
         job.clock.seconds(),
@@ -172,37 +167,37 @@ def take_result(job: Job, evaluator: Evaluator) -> None:
         best=is_best,
         approximated=result.found.approximated,
         went_on=result.went_on + wait.seconds,
-        ends=over is not None,
-        discarded_steps=over.discarded if over is not None else 0,
+        ends=ended is not None,
+        discarded_steps=ended.discarded if ended is not None else 0,
     )
     if job.writer is not None:
         job.writer.evaluated(step, best=is_best)
-    if over is not None:
-        raise over
+    if ended is not None:
+        raise ended
 
 
 def save(job: Job) -> None:
     """Write a checkpoint in the background; all ranks call it, rank 0 writes. Raises RunEnded where the weights are not finite.
 
-    Losses are read once an interval: without this look a checkpoint between two readings could hold what no run can go on from.
+    Losses are read once an interval: without this check a checkpoint between two readings could hold weights of no use.
     """
     state = job.state
     if smallest(job.world, int(state.is_finite())) == 0:
         means, bad_step, _ = state.meters.read(job.world)
         what = "gradient" if bad_step is None else "loss"
         raise RunEnded("failed", job.explain_non_finite(state.step - 1 if bad_step is None else bad_step, means, what))
-    told = {"seconds": job.clock.seconds(), EVALUATES: job.due.evaluation(state.step)}
-    snapshot = state.snapshot(job.world, {**told, **job.checkpoint_facts})
+    facts = {"seconds": job.clock.seconds(), EVALUATES: job.due.evaluation(state.step)}
+    snapshot = state.snapshot(job.world, {**facts, **job.checkpoint_facts})
     if job.writer is not None:
         job.writer.wait()
-        # The event comes first: after a kill, one that speaks of a checkpoint that never came is cut, but one that is
-        # missing would stay missing.
+        # The event comes first: after a kill, the event of a checkpoint that was never written is cut, but a missing event
+        # would stay missing.
         job.recorder.checkpoint(state.step, job.clock.seconds(), name=step_name(state.step))
         job.writer.submit(state.step, snapshot)
 
 
 def stop(job: Job, reason: Reason) -> None:
-    """All ranks were asked to stop after this step: a used-up time budget makes it the last, all else raises RunEnded."""
+    """Stop all ranks after this step. A used-up time budget makes it the last step; any other reason raises RunEnded."""
     if reason == "time budget":
         job.due.end(job.state.step, f"time budget {job.run.controls.time_budget} used up")
         return
@@ -211,30 +206,30 @@ def stop(job: Job, reason: Reason) -> None:
     raise RunEnded("interrupted", f"stopped by a {reason}")
 
 
-def finish(job: Job, over: RunEnded) -> Ending:
-    """The run's end: the checkpoint is on disk before the `end` event says so."""
+def finish(job: Job, ended: RunEnded) -> Ending:
+    """End the run: wait for its last checkpoint, then write the `end` event."""
     if job.writer is not None:
         job.writer.close()
-    reason, standing = over.reason, job.standing
-    if over.status == "interrupted" and job.world.is_main:
+    reason, standing = ended.reason, job.standing
+    if ended.status == "interrupted" and job.world.is_main:
         try:
-            (job.folder / STOP_FILE).unlink(missing_ok=True)  # obeyed: the run shall go on
+            (job.folder / STOP_FILE).unlink(missing_ok=True)  # else the resumed run would stop again
         except OSError as problem:
             reason += f" (remove {STOP_FILE} first: {problem.strerror})"
-        reason += f"; {job.goes_on()}"
-    step = job.state.step if over.step is None else over.step
+        reason += f"; {job.how_to_resume()}"
+    step = job.state.step if ended.step is None else ended.step
     job.recorder.end(
         step,
         job.clock.seconds(),
-        status=over.status,
-        target_met=over.status == "success" and reached(job.run.recipe.quality.targets, standing.metrics),
+        status=ended.status,
+        target_met=ended.status == "success" and reached(job.run.recipe.quality.targets, standing.metrics),
         best=standing.best,
         reason=reason,
         since_best=standing.since_best,
-        discarded_steps=over.discarded,
+        discarded_steps=ended.discarded,
         **job.joules(),
-        **job.mirrored(over.status),
+        **job.finish_mirror(ended.status),
     )
-    ending = Ending(over.status, reason, step, dict(standing.best), str(job.folder))
+    ending = Ending(ended.status, reason, step, dict(standing.best), str(job.folder))
     job.roles.order(end=asdict(ending))
     return ending

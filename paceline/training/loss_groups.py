@@ -1,10 +1,10 @@
-"""Losses that are normalised by counts over a group of images, wherever those images are: here, in other forwards, on other ranks.
+"""Losses that are normalised by counts over a group of images, which may be in several forwards and on several ranks.
 
 Letters: G loss groups of one forward   T terms of the loss   g images of a loss group   B global batch
 A model with such losses returns sums and counts; a group's loss is the sum over terms of sums / max(counts, 1). Where a
 forward holds whole groups, that is all. Where it is a part of one, the group's counts must be known before the first
-backward, because each term has its own: a pass that only counts comes first, and where ranks make up a group, they add their
-counts. Counts travel between devices; the host never sees one.
+backward, because each term has its own: a pass that only counts comes first, and ranks that make up a group add their counts.
+Counts travel between devices; the host never reads one.
 """
 
 from __future__ import annotations
@@ -41,10 +41,7 @@ class LossGroupModel(Protocol):
 
 
 def configure_loss_groups(model: nn.Module, plan: Plan) -> None:
-    """Tell a model how many loss groups its forwards hold.
-
-    Raises RecipeError for one that does not know of them.
-    """
+    """Set how many loss groups a model's forwards hold. Raises RecipeError for a model without loss groups."""
     if not isinstance(model, LossGroupModel):
         raise RecipeError(
             f"{type(model).__name__}: the recipe's model has a field loss_group, but this network has no terms, loss_groups and "
@@ -61,7 +58,7 @@ def count_ahead(
     autocast: Callable[[], AbstractContextManager],
     ranks: dist.ProcessGroup | None = None,
 ) -> list[Tensor | None]:
-    """Each forward's (1, T) counts of its group, counted before any backward; None where its own forward tells soon enough.
+    """Each forward's (1, T) counts of its group, counted before any backward; None where its own forward has them in time.
 
     batches  this rank's forwards of one step; groups are `plan.loss_forwards` neighbours
     ranks    those that train; None: all
@@ -88,7 +85,7 @@ def group_losses(
 ) -> dict[str, Tensor]:
     """The loss (with gradient) and each term of one forward, times g: summed over images, as other tasks' losses are.
 
-    found    what the model returned
+    found    the model's output
     counted  (1, T) counts of the group that this forward is a part of, where they are known already
     ranks    those that train; None: all
     A group without a single count has loss 0 and a gradient of zeros.

@@ -1,9 +1,8 @@
 """A run's folder copied to a bucket in the background, checkpoint by checkpoint (--mirror).
 
-One thread does it, woken when a checkpoint is whole on disk. The newest is taken first; one that came and went while another was
-under way is never sent. Of what is sent for a checkpoint its index comes last, behind the events that it stands on; then `last`
-and `best`, and only then goes what the run's own retention has deleted here. Whatever fails is told now and then, tried again,
-and stops no training.
+One thread does it, woken when a checkpoint is whole on disk. The newest is sent first; one that was written and deleted while
+another was being sent is never sent. A checkpoint's index is sent last, after its events; then `last` and `best`, and only then is
+deleted what the run's own retention has deleted here. A failure is reported now and then, tried again, and stops no training.
 """
 
 from __future__ import annotations
@@ -21,18 +20,18 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
-from paceline.checkpoint.layout import BEST, INDEX, LAST, link_step, list_steps, step_name, step_of
 from paceline.config.errors import UserError
 from paceline.config.plain_file import open_plain
 from paceline.config.run_names import CHECKPOINTS, MIRROR_FILE, PREDICTIONS
 from paceline.config.whole import write_whole
 from paceline.log.prose import byte_size
 from paceline.threads import Thread
+from paceline.training.checkpoint.layout import BEST, INDEX, LAST, link_step, list_steps, step_name, step_of
 from paceline.training.mirrored import EVENTS, TEXTS, Mirrored, owner_of, steps_there
 
-# After a failure, until the next try where no new checkpoint brings one before; and between two words about failures.
-AGAIN_SECONDS, TELL_SECONDS = 30.0, 300.0
-# How long a run's end waits: after a signal (a spot machine has two minutes), after a run that is over, and for the report.
+# Between a failure and the next try, unless a new checkpoint comes before; and between two warnings about failures.
+AGAIN_SECONDS, WARN_SECONDS = 30.0, 300.0
+# How long a run waits at its end: after a signal (a spot machine has two minutes), after its last step, and for the report.
 STOPPED_SECONDS, ENDED_SECONDS, CLOSE_SECONDS = 100.0, 600.0, 30.0
 _OURS = re.compile(rf"{CHECKPOINTS}/(step-\d+)/(?:[a-z_]+\.safetensors|[a-z]+\.json)")
 _PREDICTED = re.compile(r"step-\d+\.json")
@@ -45,9 +44,9 @@ class Superseded(Exception):
 class Mirror:
     """Copies one run's folder into a bucket's; rank 0 has one.
 
-    mirrored    what open_mirror found there
-    keep_every  as the checkpoints': multiples of this are copied even when newer ones are there; 0 for none
-    Raises UserError where the bucket takes no objects, or has become another's meanwhile.
+    mirrored    the result of open_mirror
+    keep_every  as for checkpoints: multiples of this are copied even when newer ones are there; 0 for none
+    Raises UserError where the bucket takes no objects, or has become another run's meanwhile.
     """
 
     def __init__(self, mirrored: Mirrored, folder: Path, *, name: str, keep_every: int = 0) -> None:
@@ -56,15 +55,15 @@ class Mirror:
             **{"run": mirrored.run, "writer": secrets.token_hex(8), "name": name},
             **{"folder": str(folder), "host": socket.gethostname()},
         }
-        self._before = list_steps(folder / CHECKPOINTS)  # not what comes later: it may replace a damaged one
-        self._whole: set[int] = set()  # steps that lie in the bucket as they lie here
-        self._there: set[str] | None = None  # names of all that is there; None: not asked yet
+        self._before = list_steps(folder / CHECKPOINTS)  # not later ones, which may replace a damaged one
+        self._whole: set[int] = set()  # steps whose checkpoint in the bucket is the one here
+        self._there: set[str] | None = None  # names of all objects there; None: not listed yet
         self._sent: dict[str, tuple[int, int]] = {}  # text -> size and time with which it was copied
         self._change = threading.Condition()
-        self._asked = self._tried = 0  # numbers of copies that were asked for, and that went well or not
+        self._asked = self._tried = 0  # numbers of the newest copy that was requested, and of the newest that was tried
         self._failure, self._over = "", False  # why the last try failed; whether another process has taken over
-        self._news: list[str] = []
-        self._told = -TELL_SECONDS
+        self._warnings: list[str] = []
+        self._warned = -WARN_SECONDS
         self.failures, self.bytes = 0, 0
         write_whole(folder / MIRROR_FILE, json.dumps({"run": mirrored.run}), sync=True)
         try:
@@ -80,16 +79,16 @@ class Mirror:
         self._thread.start()
 
     def wake(self) -> None:
-        """Something new lies in the run's folder. Returns at once."""
+        """Request a copy of what is new in the run's folder. Returns at once."""
         with self._change:
             self._asked += 1
             self._change.notify_all()
 
-    def news(self) -> list[str]:
-        """What people should be told since the last call, in lines: failures, one word in some minutes at most."""
+    def warnings(self) -> list[str]:
+        """Lines about failures since the last call, one in some minutes at most."""
         with self._change:
-            news, self._news = self._news, []
-        return news
+            lines, self._warnings = self._warnings, []
+        return lines
 
     def catch_up(self, seconds: float) -> dict[str, Any]:
         """Try once more, and wait for that no longer than `seconds`.
@@ -110,7 +109,7 @@ class Mirror:
         return facts
 
     def close(self, seconds: float = CLOSE_SECONDS) -> dict[str, Any]:
-        """Copy what came last, the report among it; -> as `catch_up`, of the whole mirror."""
+        """Copy the newest files, the report among them, and end the thread; -> as `catch_up`, of the whole mirror."""
         facts = self.catch_up(seconds)
         with self._change:
             self._over = True
@@ -133,7 +132,7 @@ class Mirror:
                 failure, self._over = str(problem), True
             except OSError as problem:
                 failure = problem.strerror or str(problem)
-            except Exception as problem:  # whatever a bucket brings about, training goes on
+            except Exception as problem:  # whatever a bucket does, training continues
                 failure = f"{type(problem).__name__}: {problem}".splitlines()[0]
             with self._change:
                 self._tried, self._failure = number, failure
@@ -143,13 +142,13 @@ class Mirror:
 
     def _failed(self, failure: str) -> None:
         self.failures += 1
-        if self._over or time.monotonic() - self._told >= TELL_SECONDS:
-            self._told = time.monotonic()
+        if self._over or time.monotonic() - self._warned >= WARN_SECONDS:
+            self._warned = time.monotonic()
             after = "nothing more is mirrored from here" if self._over else f"tried again ({self.failures} so far)"
-            self._news.append(f"--mirror {self._bucket.url}: {failure}; training goes on, {after}")
+            self._warnings.append(f"--mirror {self._bucket.url}: {failure}; training goes on, {after}")
 
     def _copy(self) -> None:
-        """Bring the bucket to where the folder is now."""
+        """Make the bucket like the folder."""
         self._check_owner()
         checkpoints = self._folder / CHECKPOINTS
         if self._there is None:
@@ -175,7 +174,7 @@ class Mirror:
         return next((step for step in wanted if step is not None and step not in self._whole), None)
 
     def _take_stock(self) -> None:
-        """What this run finds in the bucket as it begins."""
+        """List the bucket, and find the checkpoints there that are the same as here."""
         names = self._bucket.names()
         for step in set(steps_there(names)) & set(self._before):
             index = f"{CHECKPOINTS}/{step_name(step)}/{INDEX}"
@@ -204,7 +203,7 @@ class Mirror:
             self._whole.add(step)
 
     def _copy_texts(self) -> None:
-        """What changed since it was copied. Events are read first and sent last: what they speak of is there before."""
+        """Send the files that changed since they were copied. Events are read first and sent last: what they name is there before."""
         try:
             stamp, events = _stamp(self._folder / EVENTS), (self._folder / EVENTS).read_bytes()
         except FileNotFoundError:  # before the first
@@ -222,7 +221,7 @@ class Mirror:
             self._sent[EVENTS] = stamp
 
     def _name(self, link: str, step: int | None) -> None:
-        """Let `last` or `best` name a step that is whole there."""
+        """Let `last` or `best` name a step whose checkpoint is whole there."""
         name, text = f"{CHECKPOINTS}/{link}", "" if step is None else step_name(step)
         if step in self._whole and self._sent.get(name) != (step, 0):
             self._send(name, text.encode())
@@ -236,14 +235,14 @@ class Mirror:
             self._there.add(name)
 
     def _delete(self, names: set[str]) -> None:
-        """Indexes first: without its own, a checkpoint is none."""
+        """Delete objects, indexes first: without its index, a checkpoint is none."""
         if names:
             ordered = sorted(names, key=lambda name: (not name.endswith(f"/{INDEX}"), name))
             self._bucket.delete(ordered)
             self._there = (self._there or set()) - names
 
     def _check_owner(self) -> None:
-        """Raises Superseded where another process mirrors this run now: it went on from what lies here, and this one keeps still."""
+        """Raises Superseded where another process mirrors this run now: it has resumed from this mirror."""
         owner = owner_of(self._bucket)
         if owner is None:  # somebody has emptied the bucket
             self._bucket.write(MIRROR_FILE, json.dumps(self._claim).encode(), new=True)

@@ -1,11 +1,11 @@
-"""A run that lies in a bucket too: whose it is, and what is brought from there before a run goes on.
+"""A run's copy in a bucket: whose it is, and what is downloaded from there before a run resumes.
 
-Below the URL of --mirror lie the names of the run's folder. A checkpoint's index.json is written there last and deleted first:
-without it there is no checkpoint. mirror.json is the first object of all:
+The names below the URL of --mirror are those of the run's folder. A checkpoint's index.json is written there last and deleted
+first: without it there is no checkpoint. mirror.json is the first object of all:
 
     {"run": the run's own number, "writer": the process that mirrors now, "name": its recipe, "folder", "host"}
 
-The run's folder has the same number in its own mirror.json. What is brought is what a kill could have left, at every moment.
+The run's folder has the same number in its own mirror.json. At every moment a download is in a state that a kill could have left.
 """
 
 from __future__ import annotations
@@ -13,46 +13,44 @@ from __future__ import annotations
 import json
 import os
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paceline.checkpoint.layout import BEST, INDEX, list_steps, step_name, step_of
-from paceline.checkpoint.read import check_file, read_index
-from paceline.checkpoint.write import remove
 from paceline.config.errors import CheckpointError, UserError
 from paceline.config.plain_file import read_entry
+from paceline.config.reporting import Reporter
 from paceline.config.run_names import CHECKPOINTS, MIRROR_FILE, PREDICTIONS
 from paceline.config.whole import sync_folder, write_whole
 from paceline.store.bucket_folder import BucketFolder
+from paceline.training.checkpoint.layout import BEST, INDEX, list_steps, step_name, step_of
+from paceline.training.checkpoint.read import check_file, read_index
+from paceline.training.checkpoint.write import remove
 
 EVENTS = "events.jsonl"
-# Beside checkpoints and events; run.json is first, so that a bringing that was killed is known for a run of ours.
+# Beside checkpoints and events; run.json is first, so that the rest of a killed download is known for a run of ours.
 TEXTS = ("run.json", "run-first.json", "mllog.txt", "report.html")
-# Of mirror.json, which has five short lines.
+# Most bytes of mirror.json, which has five short lines.
 MOST_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
 class Mirrored:
-    """The bucket's folder of a run, and what was found there.
+    """The bucket's folder of a run.
 
     run      the run's own number
-    there    whether the bucket knows the run already
-    brought  whether something of it was brought just now
+    there    whether the bucket has the run already
     """
 
     bucket: BucketFolder
     run: str
     there: bool
-    brought: bool
 
 
-def open_mirror(url: str, folder: Path, say: Callable[[str], None]) -> Mirrored:
-    """Find out whose the bucket's folder is, and bring what it has newer than `folder`, a run's or an empty one.
+def open_mirror(url: str, folder: Path, reporter: Reporter) -> Mirrored:
+    """Check whose the bucket's folder is, and download what it has newer than `folder`, a run's or an empty one.
 
-    say   is told what was brought, in a line, and of damaged checkpoints
     Raises UserError where the bucket cannot be read, holds another run or things of somebody else; CheckpointError where all its
     checkpoints are damaged and the folder has none.
     """
@@ -64,13 +62,14 @@ def open_mirror(url: str, folder: Path, say: Callable[[str], None]) -> Mirrored:
                 raise UserError(
                     f"--mirror {url}: {strange[0]} lies there, and no run of ours. Name a folder that is empty."
                 )
-            return Mirrored(bucket, own or secrets.token_hex(8), there=False, brought=False)
+            return Mirrored(bucket, own or secrets.token_hex(8), there=False)
         if (folder / "run.json").exists() and own != owner["run"]:
             raise UserError(
                 f"--mirror {url}: another run is mirrored there ({owner['name']}, {owner['folder']} on {owner['host']}). Name "
                 "another folder of the bucket; or go on with that run, in an empty --out."
             )
-        return Mirrored(bucket, owner["run"], there=True, brought=_bring(bucket, owner, folder, say))
+        _download(bucket, owner, folder, reporter)
+        return Mirrored(bucket, owner["run"], there=True)
     except OSError as problem:
         raise UserError(f"--mirror {url}: {problem.strerror or problem}") from None
 
@@ -87,8 +86,8 @@ def owner_of(bucket: BucketFolder) -> dict[str, str] | None:
         raise UserError(f"--mirror {bucket.url}: its {MIRROR_FILE} is none of ours. Name another folder.") from None
 
 
-def bring_step(bucket: BucketFolder, step: int, checkpoints: Path) -> None:
-    """Bring one checkpoint, every byte of it compared with its checksums; it appears whole or not at all.
+def download_step(bucket: BucketFolder, step: int, checkpoints: Path) -> None:
+    """Download one checkpoint, and compare every byte with its checksums; it appears whole or not at all.
 
     Raises CheckpointError where it is damaged or not there, OSError where it cannot be read or written.
     """
@@ -107,7 +106,7 @@ def bring_step(bucket: BucketFolder, step: int, checkpoints: Path) -> None:
             check_file(part / file)
         sync_folder(part)
         if (checkpoints / name).exists():
-            remove(checkpoints / name)  # an older run's, or damaged: whoever calls has looked
+            remove(checkpoints / name)  # an older run's, or damaged: the caller has checked
         os.rename(part, checkpoints / name)
         sync_folder(checkpoints)
     except FileNotFoundError as problem:
@@ -120,7 +119,7 @@ def bring_step(bucket: BucketFolder, step: int, checkpoints: Path) -> None:
 
 
 def steps_there(names: list[str]) -> list[int]:
-    """Of the checkpoints that are there, by the names of a bucket's folder; oldest first."""
+    """Steps of the checkpoints among the names of a bucket's folder, oldest first."""
     parts = [name.split("/") for name in names]
     found = (
         step_of(step)
@@ -130,12 +129,12 @@ def steps_there(names: list[str]) -> list[int]:
     return sorted(step for step in found if step is not None)
 
 
-def _bring(bucket: BucketFolder, owner: Mapping[str, Any], folder: Path, say: Callable[[str], None]) -> bool:
-    """Whether there was something that `folder` has not: then events and texts are brought, and newest and best checkpoint."""
+def _download(bucket: BucketFolder, owner: Mapping[str, Any], folder: Path, reporter: Reporter) -> None:
+    """Where the bucket has a newer checkpoint than `folder`: download events, texts, and the newest and the best checkpoint."""
     names, checkpoints = bucket.names(), folder / CHECKPOINTS
     there, here = steps_there(names), list_steps(checkpoints)
     if "run.json" not in names or ((folder / "run.json").exists() and (there or [-1])[-1] <= (here or [-1])[-1]):
-        return False
+        return
     write_whole(folder / MIRROR_FILE, json.dumps({"run": owner["run"]}))
     for name in (*TEXTS, EVENTS, *(name for name in names if name.startswith(f"{PREDICTIONS}/"))):
         if name in names and name.count("/") <= 1 and (content := bucket.read(name)) is not None:
@@ -144,10 +143,10 @@ def _bring(bucket: BucketFolder, owner: Mapping[str, Any], folder: Path, say: Ca
     newest, problems = None, []
     for step in reversed([step for step in there if step > (here or [-1])[-1]]):
         try:
-            bring_step(bucket, step, checkpoints)
+            download_step(bucket, step, checkpoints)
         except CheckpointError as problem:
             problems.append(f"\n  {problem}")
-            say(f"skipping {step_name(step)} of the mirror: {problem}")
+            reporter.warning(f"skipping {step_name(step)} of the mirror: {problem}")
             continue
         newest = step
         break
@@ -156,12 +155,11 @@ def _bring(bucket: BucketFolder, owner: Mapping[str, Any], folder: Path, say: Ca
     best = step_of((bucket.read(f"{CHECKPOINTS}/{BEST}") or b"").decode("ascii", "replace"))
     if best is not None and newest is not None and best < newest and best in there and best not in here:
         try:
-            bring_step(bucket, best, checkpoints)
+            download_step(bucket, best, checkpoints)
         except CheckpointError as problem:
-            say(f"skipping {step_name(best)} of the mirror, the best: {problem}")
+            reporter.warning(f"skipping {step_name(best)} of the mirror, the best: {problem}")
     what = step_name(newest) if newest is not None else "no checkpoint yet"
-    say(f"brought from {bucket.url}: {what}, with run.json and events (mirrored by {owner['host']})")
-    return True
+    reporter.warning(f"brought from {bucket.url}: {what}, with run.json and events (mirrored by {owner['host']})")
 
 
 def _own_number(folder: Path) -> str:

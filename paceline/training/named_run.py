@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from paceline.checkpoint.layout import INDEX
 from paceline.command.choose import choose_recipe
 from paceline.command.flags import parse_recipe
 from paceline.command.printing import complain
@@ -19,6 +18,7 @@ from paceline.config.recipe import Recipe
 from paceline.config.run import Controls, check_controls, data_from_here, fill, read_run, saved_system
 from paceline.config.system import System
 from paceline.tasks.workloads import saved_recipe
+from paceline.training.checkpoint.layout import INDEX
 from paceline.weights.forms.published import PUBLISHED
 
 # More images than any data set has.

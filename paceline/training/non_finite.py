@@ -1,8 +1,8 @@
-"""Where a loss that is no number begins: the step's photos go through the network once more, module by module.
+"""Find the module in which a non-finite loss begins: the step's photos go through the network once more, module by module.
 
 The weights of the step itself are gone, because losses are read once an interval; those of the newest checkpoint before it are
-taken, or the first ones. What is not finite with these too is in the photos, the labels or the number format; what is finite with
-them began with the weights that came after.
+used, or the first ones. What is not finite with these too is in the photos, the labels or the number format; what is finite with
+them began with later weights.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ import torch
 from torch import Tensor, nn
 
 from paceline.batch import Batch
-from paceline.checkpoint.layout import list_steps, step_name
-from paceline.checkpoint.read import load_checkpoint
 from paceline.config.errors import UserError
 from paceline.config.run import Run
 from paceline.machine.machine import autocast_for
 from paceline.tasks.task import InputRank, Task
 from paceline.training.building import weights_file
+from paceline.training.checkpoint.layout import list_steps, step_name
+from paceline.training.checkpoint.read import load_checkpoint
 from paceline.training.state import load_model
 
 
 def where_it_begins(run: Run, task: Task, folder: Path, place: InputRank, step: int) -> str:
-    """A sentence about the first module whose output is not finite in 0-based `step`. One rank calls it, alone."""
+    """A sentence that names the first module whose output is not finite in 0-based `step`. One rank calls it, alone."""
     try:
         model, weights = _weights_before(run, task, folder, place.device, step)
         found = _first_module(run, task, model, place, step)
@@ -69,7 +69,7 @@ def _is_finite(value: Any) -> bool:
 
 
 def _weights_before(run: Run, task: Task, folder: Path, device: torch.device, step: int) -> tuple[nn.Module, str]:
-    """A model of its own, so that nothing is exchanged with other ranks, and which weights it has in words."""
+    """-> (a separate model, so that nothing is exchanged with other ranks; its weights in words)."""
     model = task.build(device)
     earlier = [number for number in list_steps(folder / "checkpoints") if number <= step]
     if earlier:

@@ -1,29 +1,43 @@
-"""The third stage: the data are open, and the plan is made of them: the run is known to its last number."""
+"""The third stage: the data are open, and the plan is made from them; the run is known to its last number.
+
+--fit-schedule is carried out here: the recipe's schedule is shortened to a number of steps, which is found once and kept in
+run.json. With --steps the number is named; with --time-budget it is measured (trial_steps.py). Rank 0 decides, all ranks follow.
+From then on the number counts and no clock: repeating or resuming the run takes the same one, and gives the same bits.
+"""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from paceline.config.length import plan_in_words
-from paceline.config.plan import shorten
-from paceline.config.run import Run
+from paceline.config.errors import CheckpointError
+from paceline.config.length import fit_schedule, plan_in_words, steps_in_time
+from paceline.config.plan import Plan, shorten
+from paceline.config.recipe import Recipe
+from paceline.config.reporting import Reporter
+from paceline.config.run import Controls, Run, seconds_in
 from paceline.machine.host_memory import keep_freed_memory
 from paceline.machine.machine import make_exact
 from paceline.machine.provenance import provenance
 from paceline.machine.shortage import check_addresses, failures_in_words
+from paceline.ranks.exchange import from_main
+from paceline.ranks.world import World
 from paceline.tasks.memory import MemoryEstimate
 from paceline.tasks.task import InputRank, Task
 from paceline.training.alike import data_facts
 from paceline.training.building import build_model, build_state
-from paceline.training.fitting import Pace, fit, try_out
-from paceline.training.opening import open_task
+from paceline.training.local_copies import staged_photos
+from paceline.training.opening import check_metrics, open_task, plan_for, refuse_profile, settle_target
 from paceline.training.plan_text import describe
-from paceline.training.settled import Settled
-from paceline.training.settling import check_metrics, plan_for, refuse_profile, settle_target
-from paceline.training.staging import staged_photos
+from paceline.training.request import Settled
+from paceline.training.saved_run import fitted_to
+from paceline.training.trial_steps import Pace, measure_pace
+
+# A budget is a ceiling: checkpoints, scores and a neighbour on the machine take their part too.
+USED = 0.95
 
 
 @dataclass(frozen=True)
@@ -39,16 +53,16 @@ class Opened:
 
 
 def open_data(settled: Settled, held: ExitStack) -> Opened:
-    """Open the data until `held` closes, and plan. Raises UserError for data that cannot be used, or a plan that cannot be."""
+    """Open the data until `held` closes, and plan. Raises UserError for unusable data, or where no plan keeps to the recipe."""
     asked, system, controls, threads = settled.asked, settled.system, settled.controls, settled.threads
-    request, world, roles, say = asked.request, asked.world, asked.roles, asked.say
+    request, world, roles, reporter = asked.request, asked.world, asked.roles, asked.reporter
     init_began: list[float] = []
     asked.console.doing("opening the data")
-    task = open_task(settled.recipe, controls, world, say=say, prepared=lambda: init_began.append(time.time()))
+    task = open_task(settled.recipe, controls, world, reporter, prepared=lambda: init_began.append(time.time()))
     world.agree(data_facts(task), "data")
     if part_of := task.facts.get("part_of"):
-        say(f"the data are a part of {part_of}")
-    recipe = settle_target(settled.recipe, controls, request.given, task, asked.warn, repeats=request.repeats)
+        reporter.line(f"the data are a part of {part_of}")
+    recipe = settle_target(settled.recipe, controls, request.given, task, reporter, repeats=request.repeats)
     check_metrics(recipe)
     memory = task.memory(system)
     plan = plan_for(task, recipe, system, roles, memory)
@@ -56,7 +70,7 @@ def open_data(settled: Settled, held: ExitStack) -> Opened:
     place = InputRank(roles.peers.rank, roles.peers.world, world.device, threads["loader"])
     make_exact(controls.exact)
     keep_freed_memory(world.device)
-    held.enter_context(staged_photos(task, controls.stage, world, asked.console, say))
+    held.enter_context(staged_photos(task, controls.stage, world, reporter))
     run = Run(request.name, recipe, request.system_name, system, plan, controls)
     run, fitted = _fitted(settled, Opened(settled, task, run, memory, place, init_began[0]))
     plan = shorten(run.plan, steps=run.controls.steps, eval_every=run.controls.eval_every)
@@ -72,12 +86,12 @@ def open_data(settled: Settled, held: ExitStack) -> Opened:
     facts |= {**settled.placed.facts, **({"fitted": fitted} if fitted else {})}
     run = Run(request.name, run.recipe, request.system_name, system, plan, run.controls, facts)
     for line in describe(request.name, run.recipe, request.system_name, system, plan, memory, brief=True):
-        say(line)
+        reporter.line(line)
     return Opened(settled, task, run, memory, place, init_began[0])
 
 
 def _fitted(settled: Settled, opened: Opened) -> tuple[Run, dict[str, Any]]:
-    """--fit-schedule: the run with a length that the time allows, and what run.json says of it; else the run as it is."""
+    """--fit-schedule: -> (the run with a length that the time allows, `fitted` of run.json); else the run as it is, and {}."""
     asked, run, roles = settled.asked, opened.run, settled.asked.roles
     if not run.controls.fit_schedule:
         return run, {}
@@ -90,18 +104,69 @@ def _fitted(settled: Settled, opened: Opened) -> tuple[Run, dict[str, Any]]:
         measure=lambda: _measured(opened),
         seconds=lambda: time.monotonic() - asked.began,
         world=asked.world,
-        say=asked.say,
+        reporter=asked.reporter,
     )
     plan = plan_for(opened.task, recipe, run.system, roles, opened.memory)
-    asked.say(f"  {plan_in_words(plan)}")
+    asked.reporter.line(f"  {plan_in_words(plan)}")
     return Run(run.name, recipe, run.system_name, run.system, plan, controls), fitted
 
 
 def _measured(opened: Opened) -> Pace | None:
-    """The pace of a run that is thrown away; None on a rank that only evaluates, which but helps to found groups."""
+    """The pace of a run that is thrown away; None on a rank that only evaluates, which only helps to found groups."""
     roles, run, task = opened.settled.asked.roles, opened.run, opened.task
     model = build_model(task, run, roles.peers, trains=not roles.evaluates)
     if roles.evaluates:
         return None
     with failures_in_words(run):
-        return try_out(run, build_state(model, run, roles.peers), task, opened.place, roles.peers)
+        return measure_pace(run, build_state(model, run, roles.peers), task, opened.place, roles.peers)
+
+
+def fit(
+    recipe: Recipe,
+    controls: Controls,
+    plan: Plan,
+    *,
+    saved: Mapping[str, Any] | None,
+    measure: Callable[[], Pace | None],
+    seconds: Callable[[], float],
+    world: World,
+    reporter: Reporter,
+) -> tuple[Recipe, Controls, dict[str, Any]]:
+    """-> (the recipe fitted to --steps or --time-budget, the controls without these, `fitted` of run.json).
+
+    plan      of the recipe as it is
+    saved     run.json of the resumed run, which was fitted to the same; None for a fresh run
+    measure   called on every rank where the number is not known yet; None on a rank that only evaluates
+    seconds   since the command began
+    Raises RecipeError where not one step fits, CheckpointError for a run.json that is none of ours.
+    """
+    asked = fitted_to(controls)
+    facts: dict[str, Any] = {"asked": asked, "steps": min(controls.steps, plan.total_steps)}
+    if saved is not None:
+        facts = dict(saved["fitted"])
+        if type(facts.get("steps")) is not int or facts["steps"] < 1:
+            raise CheckpointError(f"run.json: fitted.steps is {str(facts.get('steps'))[:60]}, which no run has had.")
+    elif not controls.steps:
+        pace = measure()
+        if pace is not None:
+            facts |= {"step_seconds": pace.step, "eval_seconds": pace.evaluation}
+        if world.is_main:
+            assert pace is not None  # rank 0 trains
+            found = steps_in_time(
+                USED * seconds_in(controls.time_budget) - seconds() - pace.first_step,
+                step_seconds=pace.step,
+                eval_seconds=pace.evaluation,
+                evaluations=len(plan.eval_steps),
+                eval_every=controls.eval_every,
+            )
+            facts["steps"] = min(found, plan.total_steps)
+        facts["steps"] = int(from_main(world, str(facts["steps"]), "fit-schedule"))
+    steps = facts["steps"]
+    short = f"{steps:,} of the recipe's {plan.total_steps:,} steps"
+    if steps == plan.total_steps:
+        short = f"the recipe's own {steps:,} steps"
+    if all(isinstance(facts.get(name), float) for name in ("step_seconds", "eval_seconds")):
+        short += f" (a step takes {facts['step_seconds']:.2g} s, an evaluation {facts['eval_seconds']:.2g} s)"
+    reporter.line(f"schedule fitted to {asked}: {short}")
+    budget = controls.time_budget if controls.steps else ""
+    return fit_schedule(recipe, plan, steps), replace(controls, fit_schedule=False, steps=0, time_budget=budget), facts

@@ -1,4 +1,4 @@
-"""What will run, in the lines that `paceline show` prints and `paceline train` says before its first step."""
+"""The plan of a run in lines, as `paceline show` and `paceline train` print it before its first step."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def describe(
     brief: bool = False,
     weights: str = "",
 ) -> list[str]:
-    """What will run, in lines.
+    """The plan in lines.
 
     brief    without the two long lines of every field of model and input, and the one about weights
-    weights  what --weights named; "" = nothing, and the recipe's own are told
+    weights  as --weights named them; "": the recipe's own
     """
     quality, optim = recipe.quality, recipe.optim
     length = f"{recipe.epochs:g} epochs" if recipe.epochs else f"{recipe.images_seen:,} images"
@@ -76,7 +76,7 @@ def describe(
 
 
 def _fields(recipe: Recipe) -> list[str]:
-    """Every field of the two parts that are the workload's own."""
+    """Lines with every field of the two parts that are the workload's own."""
     parts = {"model": recipe.model, "input": recipe.input}
     return [
         f"{part:<9}" + " ".join(f"{key}={value}" for key, value in asdict(of).items()) for part, of in parts.items()
@@ -84,7 +84,7 @@ def _fields(recipe: Recipe) -> list[str]:
 
 
 def _weights(name: str) -> list[str]:
-    """The line about what training starts from; none of a recipe that starts from random values."""
+    """The line about first weights; none for a recipe that starts from random values."""
     known = PUBLISHED.get(name)
     about = "random values" if name == NONE else known.about if known else ""
     return [f"weights  {name}{f': {about}' if about else ''}"] if name else []
@@ -97,7 +97,7 @@ def torch_of(system: System) -> list[str]:
 
 
 def _published(name: str, task: str, system_name: str, system: System) -> list[str]:
-    """The lines about what was published for this recipe on this system."""
+    """The lines about published results of this recipe on this system."""
     facts = as_published(name, system_name, system)
     return ([f"         {facts}"] if facts else []) + [
         f"         published: {result.epochs:g} epochs in {result.minutes:g} min on {counted(result.nodes, 'node')}, "
@@ -107,7 +107,7 @@ def _published(name: str, task: str, system_name: str, system: System) -> list[s
 
 
 def _evaluating(plan: Plan) -> str:
-    """What the line of ranks says of those that do not train."""
+    """The words about ranks that do not train."""
     return f", with {plan.eval_ranks:,} more that only evaluate{'s'[: plan.eval_ranks == 1]}" if plan.eval_ranks else ""
 
 

@@ -1,28 +1,50 @@
-"""What was asked of a training, with the ranks that are there: the first of the stages that setup.py goes through."""
+"""The first two stages of a run: a request whose controls are valid, then everything that needs no data.
+
+`ask` knows each rank's role. `settle` holds the run's folder and the machine, and finds where the run starts. Preparing or
+verifying data may take minutes; nobody should wait that long to learn of a typing error.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+from paceline.config.commands import shown
+from paceline.config.first_weights import NONE, check_first_weights, named_weights
 from paceline.config.plan import training_ranks
 from paceline.config.recipe import Recipe
+from paceline.config.reporting import SILENT, Reporter
 from paceline.config.run import Controls, check_controls
 from paceline.config.submission import check_submission
 from paceline.config.system import System
 from paceline.log.console import Console
-from paceline.log.trackers import makers
+from paceline.log.trackers import Maker, makers
+from paceline.machine.machine import set_threads
+from paceline.machine.placing import Placed, bound
 from paceline.ranks.launcher import Launch
 from paceline.ranks.roles import Roles, assign
 from paceline.ranks.world import World
 from paceline.training.alike import request_facts
+from paceline.training.building import first_weights
+from paceline.training.opening import (
+    check_metrics,
+    check_request,
+    keeps_target,
+    refuse_ranges,
+    settle_system,
+    undecided,
+)
+from paceline.training.run_folder import RunFolder, open_run_folder
+from paceline.training.start import Start, find_start
 
 
 @dataclass(frozen=True)
 class Request:
-    """What a person asked for."""
+    """What a person asks for."""
 
     name: str  # the recipe's name
     recipe: Recipe
@@ -34,7 +56,7 @@ class Request:
     repeats: bool = False  # recipe and controls come from a run.json: its target was already settled
 
     def facts(self) -> dict[str, Any]:
-        """What must be alike in the requests of all ranks."""
+        """Everything that must be alike in the requests of all ranks."""
         return request_facts(
             "train", self.recipe, self.system, self.controls, given=self.given, name=self.name, repeats=self.repeats
         )
@@ -42,32 +64,71 @@ class Request:
 
 @dataclass(frozen=True)
 class Asked:
-    """A request whose controls can be, and what each rank is there for."""
+    """A request with valid controls, and the role of each rank."""
 
     request: Request
     launch: Launch
     world: World
-    console: Console  # where rank 0 speaks
+    console: Console
+    reporter: Reporter  # the console on rank 0, silent elsewhere
     roles: Roles
-    sinks: Sequence[Any]  # what makes the trackers that follow the run, on rank 0
+    sinks: Sequence[Maker]  # make the sinks that follow the run, on rank 0
     began: float  # by the monotonic clock
-
-    def say(self, text: str) -> None:
-        """A line of the run's description, on rank 0."""
-        if self.world.is_main:
-            self.console.line(text)
-
-    def warn(self, text: str) -> None:
-        """A line that stays where only the important ones are printed, on rank 0."""
-        if self.world.is_main:
-            self.console.warning(text)
 
 
 def ask(request: Request, launch: Launch, world: World, console: Console) -> Asked:
-    """Raises UserError for controls that cannot be, alone or on so many ranks."""
-    began = time.monotonic()
+    """Raises UserError for invalid controls, alone or on this number of ranks."""
+    began, eval_ranks = time.monotonic(), request.controls.eval_ranks
     check_controls(request.controls)
     check_submission(request.controls.mlperf, request.recipe)
-    training_ranks(world.world, request.controls.eval_ranks)
+    training_ranks(world.world, eval_ranks)
     sinks = makers(request.controls) if world.is_main else ()
-    return Asked(request, launch, world, console, assign(world, request.controls.eval_ranks), sinks, began)
+    reporter = console if world.is_main else SILENT
+    return Asked(request, launch, world, console, reporter, assign(world, eval_ranks), sinks, began)
+
+
+@dataclass(frozen=True)
+class Settled:
+    """A request on this machine, in its folder: where it starts and with what. Nothing of the data is opened."""
+
+    asked: Asked
+    folder: RunFolder
+    recipe: Recipe
+    system: System
+    controls: Controls
+    placed: Placed
+    threads: dict[str, int]  # intra_op, loader
+    start: Start
+    weights: Path | None  # the file of first weights; None where a checkpoint has them, or where they are drawn
+
+
+def settle(asked: Asked, held: ExitStack) -> Settled:
+    """Hold the folder and this rank's cores until `held` closes. Raises UserError for all that is invalid without the data."""
+    request, world, reporter = asked.request, asked.world, asked.reporter
+    recipe, controls, given = request.recipe, request.controls, request.given
+    folder = held.enter_context(
+        open_run_folder(request.name, recipe, controls, given, world, reporter, repeats=request.repeats)
+    )
+    saved, trainers = folder.saved, asked.roles.trainers
+    system = saved.system(request.system, given=given, world=trainers)
+    reporter.line(f"run: {shown(folder.path)}")
+    placed = held.enter_context(bound(system, world, reporter.warning))
+    wanted = saved.with_threads(system, given="system.intra_op_threads" in given, world=trainers)
+    threads = set_threads(wanted, world, reporter.warning, placed.share)
+    saved.report_threads(threads["intra_op"], reporter)
+    controls = replace(controls, mlperf=saved.submission(controls.mlperf, reporter))
+    check_request(recipe, controls.data)
+    kept = keeps_target(controls, given, repeats=request.repeats)
+    if kept:
+        check_metrics(recipe)
+    system = settle_system(recipe, system, controls.exact, reporter)
+    refuse_ranges(controls.profile, system)
+    start = find_start(saved, request.name, recipe, given, world, reporter, undecided=undecided(controls, kept))
+    if start.snapshot is not None:
+        controls, weights = replace(controls, weights=saved.weights()), None
+    else:
+        check_first_weights(request.name, recipe, controls, request.command)
+        weights = first_weights(named_weights(controls), world, reporter)
+        if controls.weights == NONE:
+            reporter.line(f"--weights {NONE}: training starts from random values")
+    return Settled(asked, folder, recipe, system, controls, placed, threads, start, weights)

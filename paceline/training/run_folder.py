@@ -1,6 +1,6 @@
 """The folder of one run: made, resumed or refused here.
 
-A folder that a failed start made is taken away again; one that holds a finished run is never written to.
+A folder that a failed start made is removed again; one that holds a finished run is never written to.
 """
 
 from __future__ import annotations
@@ -14,27 +14,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from paceline.checkpoint.background import CheckpointWriter
-from paceline.checkpoint.layout import check_space, list_steps, step_name
-from paceline.checkpoint.snapshot import bytes_of
 from paceline.config.errors import UserError
 from paceline.config.journal import lock
 from paceline.config.plain_file import read_entry
 from paceline.config.recipe import Recipe
+from paceline.config.reporting import SILENT, Reporter
 from paceline.config.run import MOST_BYTES, Controls, Run
 from paceline.config.run_names import CHECKPOINTS, LEFT_OVER, PREDICTIONS, RUNS, STOP_FILE, check_entries, numbered
 from paceline.config.whole import sweep, write_whole
 from paceline.ranks.exchange import from_main
 from paceline.ranks.world import World
 from paceline.store.bucket_folder import BucketFolder
-from paceline.training.going_on import FinishedError, stand_of
+from paceline.training.checkpoint.background import CheckpointWriter
+from paceline.training.checkpoint.layout import check_space, list_steps, step_name
+from paceline.training.checkpoint.write import bytes_of
 from paceline.training.mirror import Mirror, in_words
-from paceline.training.mirrored import Mirrored, bring_step, open_mirror
-from paceline.training.saved_run import SavedRun
+from paceline.training.mirrored import Mirrored, download_step, open_mirror
+from paceline.training.saved_run import FinishedError, SavedRun, stand_of
 from paceline.training.start import Start
 from paceline.training.state import State
-
-Say = Callable[[str], None]
 
 
 @dataclass
@@ -42,24 +40,21 @@ class RunFolder:
     """One run's folder, on every rank."""
 
     path: Path
-    saved: SavedRun  # what the run that is resumed has written down
+    saved: SavedRun  # run.json of the run that is resumed
     is_main: bool
-    ended: str = ""  # status with which the run ended that is given more; empty for any other
+    ended: str = ""  # status with which the resumed run had ended; empty where it had not
     mirrored: Mirrored | None = None  # --mirror, on rank 0
-    is_fresh: bool = False  # all that is in it was made, or brought, by this command, and nothing was trained
+    is_fresh: bool = False  # this command made or copied everything in it, and nothing was trained
 
     def check_space(self, state: State, keep: int) -> None:
-        """Refuse to start where the checkpoints that will be kept do not fit.
-
-        Raises UserError naming the folder.
-        """
+        """Raises UserError, naming the folder, where the checkpoints that will be kept do not fit."""
         if self.is_main:
             tensors = [*state.model.state_dict().values(), *state.optimiser.state().values()]
             # Kept ones, the best, and the one being written.
             check_space(self.path, bytes_of(tensors) * (keep + 2))
 
     def write(self, run: Run) -> None:
-        """run.json, whole or not at all; a resumed run's says how it goes on, and keeps the first one beside it."""
+        """Write run.json, whole or not at all; a resumed run keeps its first one beside it."""
         if not self.is_main:
             return
         file, first = self.path / "run.json", self.path / "run-first.json"
@@ -69,8 +64,8 @@ class RunFolder:
         write_whole(file, run.to_json(), sync=True)
 
     @contextmanager
-    def mirror(self, controls: Controls, name: str, say: Say, warn: Say) -> Iterator[Mirror | None]:
-        """What copies the run to --mirror, on rank 0; when the block ends it catches up, which is said, with what it could not.
+    def mirror(self, controls: Controls, name: str, reporter: Reporter) -> Iterator[Mirror | None]:
+        """The mirror of --mirror, on rank 0; when the block ends it catches up, and the result is reported.
 
         name   the recipe's
         Raises UserError where the bucket takes no objects.
@@ -87,16 +82,15 @@ class RunFolder:
             mirror.close()
             raise
         facts = mirror.close()
-        (warn if "missing" in facts else say)(in_words(facts))
+        (reporter.warning if "missing" in facts else reporter.line)(in_words(facts))
 
     @contextmanager
     def writer(
-        self, controls: Controls, start: Start, say: Say, *, changed: Callable[[], None] = lambda: None
+        self, controls: Controls, start: Start, reporter: Reporter, *, changed: Callable[[], None] = lambda: None
     ) -> Iterator[CheckpointWriter | None]:
-        """The background writer of checkpoints, on rank 0; what was left undone before `start` is done first.
+        """The background writer of checkpoints, on rank 0; links and deletions that a kill left undone are done first.
 
-        say       is told where the best checkpoint is gone
-        changed   as CheckpointWriter has it
+        changed   as for CheckpointWriter
         """
         if not self.is_main:
             yield None
@@ -104,8 +98,8 @@ class RunFolder:
         keep_every = controls.keep_every or None
         writer = CheckpointWriter(self.path / "checkpoints", keep=controls.keep, keep_every=keep_every, changed=changed)
         best = start.standing.best_step
-        if start.snapshot is not None and not writer.goes_on(start.snapshot.facts["step"], best):
-            say(f"{step_name(best)} was the best so far and is gone: `best` comes back with a better one")
+        if start.snapshot is not None and not writer.resume(start.snapshot.facts["step"], best):
+            reporter.warning(f"{step_name(best)} was the best so far and is gone: `best` comes back with a better one")
         try:
             yield writer
         finally:
@@ -119,15 +113,14 @@ def open_run_folder(
     controls: Controls,
     given: Collection[str],
     world: World,
+    reporter: Reporter = SILENT,
     *,
     repeats: bool,
-    say: Say = lambda _: None,
 ) -> Iterator[RunFolder]:
-    """Decide on rank 0 where the run lives and whether it goes on; all ranks get the same answer.
+    """Decide on rank 0 where the run lives and whether it resumes; all ranks get the same answer.
 
     given     dotted names of the recipe's fields set by hand
     repeats   whether recipe and controls come from a run.json
-    say       is told what --mirror brought
     Raises UserError for a folder that is finished, in use, not ours, or not writable, and for a --mirror that is not.
     """
     answer, lock, made, ended, mirrored, was_there = None, None, None, "", None, False
@@ -139,7 +132,7 @@ def open_run_folder(
         try:
             saved, was_there = None, (path / "run.json").exists()
             if controls.mirror:
-                mirrored = open_mirror(controls.mirror, path, say)
+                mirrored = open_mirror(controls.mirror, path, reporter)
             if (path / "run.json").exists():
                 saved, ended = stand_of(path, name, recipe, controls, given, repeats=repeats)
         except UserError as refused:
@@ -155,21 +148,23 @@ def open_run_folder(
     folder.is_fresh = world.is_main and not was_there
     if controls.mirror:
         if world.local_rank == 0 and not world.is_main and facts["step"] >= 0:
-            _bring_here(controls.mirror, path / CHECKPOINTS, facts["step"])
+            _download_here(controls.mirror, path / CHECKPOINTS, facts["step"])
         world.barrier()
 
-    def take_away(_: object = None) -> None:
-        """Nothing half-made stays behind: a run has begun once it has events."""
+    def remove_unbegun(_: object = None) -> None:
+        """Leave nothing half-made behind; a run has begun once it has events."""
         begun = folder.saved.facts is not None or (folder.path / "events.jsonl").exists()
         if world.is_main and (folder.is_fresh or not begun):
             _empty(folder.path, made)
 
     if world.watch is not None:
-        world.watch.before_exit.append(take_away)  # another rank was refused, and this process is about to leave
+        world.watch.before_exit.append(
+            remove_unbegun
+        )  # called when another rank was refused, before this process exits
     try:
         yield folder
     except BaseException:
-        take_away()
+        remove_unbegun()
         raise
     finally:
         if lock is not None:
@@ -177,9 +172,9 @@ def open_run_folder(
 
 
 def _empty(path: Path, made: Path | None) -> None:
-    """Take away what this command put into a folder where it found no run, and the folders that it made."""
+    """Remove what this command put into a folder without a run, and the folders that it made."""
     for entry in path.iterdir() if made is None else ():
-        if not LEFT_OVER.fullmatch(entry.name):  # all else came after this command looked
+        if not LEFT_OVER.fullmatch(entry.name):  # everything else came after this command looked
             shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
     if made is None:
         return
@@ -191,25 +186,25 @@ def _empty(path: Path, made: Path | None) -> None:
             above.rmdir()
 
 
-def _bring_here(url: str, checkpoints: Path, step: int) -> None:
-    """On a node that does not see rank 0's folder: bring the checkpoint from which rank 0 goes on."""
+def _download_here(url: str, checkpoints: Path, step: int) -> None:
+    """On a node that does not see rank 0's folder: download the checkpoint from which rank 0 resumes."""
     if (checkpoints / step_name(step)).is_dir():
         return
     try:
         checkpoints.mkdir(parents=True, exist_ok=True)
-        bring_step(BucketFolder(url), step, checkpoints)
+        download_step(BucketFolder(url), step, checkpoints)
     except OSError as problem:
         raise UserError(f"--mirror {url}: {problem.strerror or problem}") from None
 
 
 def nearest_folder(out: str) -> Path:
-    """The folder of a run before it is made: itself where it is there already, else the nearest above it that is."""
+    """The nearest folder that exists of a run's folder and those above it."""
     path = Path(out or RUNS).expanduser().absolute()
     return next(folder for folder in (path, *path.parents) if folder.is_dir())
 
 
 def _choose(name: str, out: str) -> tuple[Path, Path | None]:
-    """(folder, the topmost folder that was made for it just now)."""
+    """-> (the run's folder, the topmost folder that was made for it)."""
     path = Path(out or RUNS).expanduser().absolute()
     try:
         str(path).encode()
@@ -234,10 +229,7 @@ def _choose(name: str, out: str) -> tuple[Path, Path | None]:
 
 
 def _make(path: Path, what: str) -> Path | None:
-    """Make a folder and prove that files can be written into it (mode bits say too little about that).
-
-    -> the topmost folder that had to be made; None where all were there.
-    """
+    """Make a folder, and write a file into it, as mode bits do not prove that; -> the topmost folder that was made, or None."""
     probe = path / ".probe"
     made = next((folder for folder in (*reversed(path.parents), path) if not folder.exists()), None)
     try:
@@ -250,7 +242,7 @@ def _make(path: Path, what: str) -> Path | None:
 
 
 def _lock(path: Path) -> IO[bytes]:
-    """Hold the folder for as long as this process lives."""
+    """Lock the folder for as long as this process lives."""
     try:
         return os.fdopen(lock(path / ".lock"), "rb+", buffering=0)
     except BlockingIOError:

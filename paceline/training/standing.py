@@ -1,7 +1,7 @@
-"""Where a run stands: what its evaluations have found so far, the best among them, and whether it is over.
+"""Where a run stands: the results of its evaluations so far, the best among them, and whether the run is over.
 
-What was found follows from the `eval` events alone (log/events.py), which are on the disk before anything else learns of a
-result. So no checkpoint holds it, and none is ever changed: a run that goes on reads it from the events up to its checkpoint.
+Results are stored in the `eval` events alone (log/events.py), which are on the disk before anything else uses a result. So no
+checkpoint holds them, and none is ever changed: a resumed run reads them from the events up to its checkpoint.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from paceline.log.events import metrics_of
 from paceline.tasks.metrics.target import better, in_words, reached
 
 Status = Literal["success", "ran_out", "stopped_early", "interrupted", "failed"]
-# Stopping early is what --steps or --time-budget asked for, so a script that asked goes on.
+# --steps or --time-budget asked for stopping early, so a script that used them continues.
 EXIT_CODES: dict[Status, int] = {"success": 0, "stopped_early": 0, "ran_out": 1, "failed": 3, "interrupted": 75}
 
 
 @dataclass
 class Standing:
-    """The results of a run's evaluations, remembered one after another."""
+    """The results of a run's evaluations."""
 
     headline: str  # the metric that decides which one is the best
-    step: int = -1  # of the newest evaluation: of the weights that it scored
+    step: int = -1  # of the weights that the newest evaluation scored
     metrics: dict[str, float] = field(default_factory=dict)  # of the newest evaluation
     best: dict[str, float] = field(default_factory=dict)  # best value of each metric so far
     best_step: int = -1  # where the headline metric was best
@@ -36,7 +36,7 @@ class Standing:
 
     @classmethod
     def of_events(cls, headline: str, events: Iterable[Mapping[str, Any]]) -> Standing:
-        """What the `eval` events among `events`, oldest first, amount to."""
+        """The standing after the `eval` events among `events`, oldest first."""
         standing = cls(headline)
         for event in events:
             if event["event"] == "eval":
@@ -45,7 +45,7 @@ class Standing:
         return standing
 
     def remember(self, step: int, metrics: Mapping[str, float]) -> bool:
-        """The result of the evaluation after `step` steps; -> whether it is the best so far."""
+        """Add the result of the evaluation after `step` steps; -> whether it is the best so far."""
         known = {name: value for name, value in self.best.items() if value == value}  # synthetic batches bring NaN
         is_best = better(metrics.get(self.headline, nan), known.get(self.headline))
         self.step, self.metrics, self.discarded_steps = step, dict(metrics), 0
@@ -72,7 +72,7 @@ class Ending:
 
 
 class RunEnded(Exception):
-    """The run is over. Raised wherever that is found, on every rank alike; the loop ends the run in one place.
+    """The run is over. Raised on every rank alike; the loop ends the run in one place.
 
     step       after which its weights are the result; None: the newest
     discarded  steps trained past these
@@ -85,7 +85,7 @@ class RunEnded(Exception):
 
 
 def over_after(standing: Standing, run: Run, due: Due) -> RunEnded | None:
-    """The end that the newest evaluation brings; None when training goes on."""
+    """The end of the run by its newest evaluation; None when training continues."""
     targets, plan, patience = run.recipe.quality.targets, run.plan, run.controls.patience
     if reached(targets, standing.metrics):
         return RunEnded("success", f"target {in_words(targets)} reached")
@@ -104,7 +104,7 @@ def over_after(standing: Standing, run: Run, due: Due) -> RunEnded | None:
 
 
 def _without_target(run: Run, reason: str) -> RunEnded:
-    """A run that is over and met no target."""
+    """The end of a run that met no target."""
     target = in_words(run.recipe.quality.targets)
     return (
         RunEnded("ran_out", f"{reason} without reaching {target}")

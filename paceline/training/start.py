@@ -1,50 +1,53 @@
-"""Where a run starts: anew, or at its newest whole checkpoint, with what its events know of it.
+"""Where a run starts: fresh, or at its newest whole checkpoint, with the evaluations in its events.
 
-Opening a data set may take minutes, so whatever can be refused without it is refused first (`find_start`), the rest afterwards
-(`check_start`).
+Opening a data set may take minutes, so everything that can be refused without it is refused first (`find_start`), the rest
+afterwards (`check_start`).
 """
 
 from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from paceline.checkpoint.layout import BEST, link_step, step_name
-from paceline.checkpoint.read import check_same_recipe, load_checkpoint, newest_valid
-from paceline.checkpoint.snapshot import Snapshot
 from paceline.config.errors import CheckpointError
 from paceline.config.length import LENGTH, length_in_steps
 from paceline.config.plan import steps_in_epoch
 from paceline.config.printable import short
 from paceline.config.python_file import same_workload
 from paceline.config.recipe import NO_FLAG, Recipe
+from paceline.config.reporting import Reporter
 from paceline.config.run import Run, with_defaults
 from paceline.log.events import read_events
 from paceline.ranks.exchange import from_main
 from paceline.ranks.world import World
 from paceline.tasks.workloads import workload_of
-from paceline.training.checkpoint_facts import check_snapshot, evaluates
-from paceline.training.going_on import how_to_go_on, is_another
-from paceline.training.saved_run import SavedRun
+from paceline.training.checkpoint.layout import BEST, link_step, step_name
+from paceline.training.checkpoint.read import load_checkpoint, newest_valid
+from paceline.training.checkpoint.write import Snapshot
+from paceline.training.saved_run import SavedRun, how_to_go_on, is_another
 from paceline.training.standing import Standing
+from paceline.training.state import check_snapshot, evaluates
+
+# Differences of two recipes that a message lists.
+MOST_KEYS = 5
 
 
 @dataclass(frozen=True)
 class Start:
-    """Where a run starts: anew, or from a checkpoint and what is known beside it."""
+    """Where a run starts: fresh, or from a checkpoint and the facts beside it."""
 
-    standing: Standing  # what the evaluations so far have found
+    standing: Standing  # results of the evaluations so far
     seconds: float = 0.0  # wall-clock of the run before this process began
-    snapshot: Snapshot | None = None  # None: anew
+    snapshot: Snapshot | None = None  # None: fresh
     checkpoint: str = ""  # its name
 
     def pending(self, last_step: int) -> bool:
-        """Whether an evaluation of its step comes first: one follows it, or this run ends there, and nothing says what it found."""
+        """Whether an evaluation of its step comes first: one follows it, or this run ends there, and its result is not known."""
         facts = {} if self.snapshot is None else self.snapshot.facts
         follows = bool(facts) and (evaluates(facts) or facts["step"] >= last_step)
         return follows and self.standing.step != facts["step"]
@@ -56,38 +59,37 @@ def find_start(
     recipe: Recipe,
     given: Collection[str],
     world: World,
-    say: Callable[[str], None],
+    reporter: Reporter,
     *,
     undecided: Collection[str],
 ) -> Start:
-    """Where the run starts: at its newest checkpoint that is whole; every rank calls it, before the data are opened.
+    """Find the newest whole checkpoint; every rank calls it, before the data are opened. Skipped checkpoints are warnings.
 
     name       the recipe's name
     given      dotted names of the recipe's fields set by hand: a greater length and fields of `quality` may be new
-    say        is told of checkpoints that are skipped
-    undecided  dotted names of the recipe's fields that the data are still to decide: `check_start` compares them
-    Raises CheckpointError, on rank 0 alone, when it belongs to another recipe; the others wait for what rank 0 knows.
+    undecided  dotted names of the recipe's fields that the data still decide: `check_start` compares them
+    Raises CheckpointError, on rank 0 alone, when it belongs to another recipe; the others wait for rank 0.
     """
     headline = workload_of(recipe.task).headline
-    found = None if was.facts is None else newest_valid(was.path / "checkpoints", say, check_snapshot)
+    found = None if was.facts is None else newest_valid(was.path / "checkpoints", reporter, check_snapshot)
     if found is None:
         if was.facts is not None:
-            say(f"{was.path} has no checkpoint yet: starting over")
+            reporter.warning(f"{was.path} has no checkpoint yet: starting over")
         return Start(Standing(headline))
     folder, snapshot = found
-    told = None
+    journal = None
     if world.is_main:
         _check_recipe(was, snapshot.facts, name, recipe, given, undecided)
-        told = json.dumps(_journal(was.path, headline, snapshot.facts, say))
-    standing, seconds = json.loads(from_main(world, told, "journal"))
+        journal = json.dumps(_journal(was.path, headline, snapshot.facts, reporter))
+    standing, seconds = json.loads(from_main(world, journal, "journal"))
     return Start(Standing(**standing), seconds, snapshot, folder.name)
 
 
 def check_start(was: SavedRun, start: Start, run: Run, given: Collection[str]) -> None:
-    """Refuse what only the open data could tell of a run that goes on: what they decide of its recipe, and themselves.
+    """Check a resumed run against the open data, and the recipe that they decide.
 
     given   as for `find_start`
-    Raises CheckpointError when the checkpoint belongs to another recipe or to other data, or what was scored so far were other images.
+    Raises CheckpointError when the checkpoint belongs to another recipe or to other data, or its evaluations scored other images.
     """
     if start.snapshot is None:
         return
@@ -110,17 +112,19 @@ def check_start(was: SavedRun, start: Start, run: Run, given: Collection[str]) -
         )
 
 
-def _journal(path: Path, headline: str, facts: Mapping[str, Any], say: Callable[[str], None]) -> tuple[dict, float]:
-    """-> (what the evaluations up to a checkpoint of these facts found, the run's seconds), as far as the events know."""
+def _journal(path: Path, headline: str, facts: Mapping[str, Any], reporter: Reporter) -> tuple[dict, float]:
+    """-> (the evaluations' results up to the checkpoint of these facts, the run's seconds), as far as its events have them."""
     file, step = path / "events.jsonl", facts["step"]
     events = [event for event in read_events(file) if event["step"] <= step and event["event"] != "end"]
     standing, best = Standing.of_events(headline, events), link_step(path / "checkpoints", BEST)
     known = {event["step"] for event in events if event["event"] == "eval"}
     if not file.exists():
-        say(f"{file} is gone, and what was found before {step_name(step)} with it: the best is chosen from here on")
+        reporter.warning(
+            f"{file} is gone, and what was found before {step_name(step)} with it: the best is chosen from here on"
+        )
     elif best is not None and best < step and best not in known and _was_evaluated(path, best):
         # The best of the others is not as good, and may be deleted already.
-        say(
+        reporter.warning(
             f"{file} has lost what was found of {step_name(best)}, the best: `best` stays there until a later evaluation beats "
             "the others"
         )
@@ -153,7 +157,7 @@ def _check_recipe(
     if same_workload(str(saved["task"]), recipe.task):
         may_differ.append("task")
     if set(LENGTH) & set(given) - set(undecided):
-        # As many images as the run was begun on: those of now are as many, or are refused.
+        # By the run's own number of images: the command's data have as many, or are refused.
         per_epoch = steps_in_epoch(facts["train_images"], recipe.global_batch, recipe.epoch_steps)
         counts = {"steps_per_epoch": per_epoch, "global_batch": recipe.global_batch}
         begun, asked = (length_in_steps(one, counts) for one in (saved, now))
@@ -173,7 +177,51 @@ def _check_recipe(
 
 
 def fingerprint(run: Run) -> dict[str, Any]:
-    """What a checkpoint says of its run: recipe and data decide whether another run may go on from it."""
+    """A checkpoint's facts about its run: recipe and data decide whether another run may resume from it."""
     data = run.provenance["data"]
     facts = {"recipe": asdict(run.recipe), "data_hash": data["hash"], "train_images": data["train_images"]}
     return json.loads(json.dumps(facts))
+
+
+def check_same_recipe(
+    saved: Mapping[str, Any],
+    now: Mapping[str, Any],
+    *,
+    ignore: tuple[str, ...] = (),
+    summary: str = "",
+    go_on: str = "Go on with the recipe it was written by.",
+) -> None:
+    """Check that a run is resumed with its checkpoint's recipe.
+
+    saved, now   recipes as nested dicts; tuples and lists count as equal
+    ignore       dotted keys, with all that is below them, that may differ
+    summary      the message in place of the keys where more than MOST_KEYS differ; empty lists the first of them
+    go_on        how the run resumes with its own recipe
+    Raises CheckpointError listing differing keys with both values.
+    """
+    was, want = _flat(json.loads(json.dumps(saved))), _flat(json.loads(json.dumps(now)))
+    lines = []
+    for key in sorted(was.keys() | want.keys()):
+        skipped = any(key == name or key.startswith(f"{name}.") for name in ignore)
+        if not skipped and (key not in was or key not in want or was[key] != want[key]):
+            lines.append(f"\n  {key}: {_show(was, key)} in the checkpoint, {_show(want, key)} now")
+    if not lines:
+        return
+    if len(lines) > MOST_KEYS and summary:
+        raise CheckpointError(f"{summary} {go_on}")
+    more = f"\n  and {len(lines) - MOST_KEYS} more" if len(lines) > MOST_KEYS else ""
+    raise CheckpointError(
+        f"the checkpoint belongs to another recipe.{''.join(lines[:MOST_KEYS])}{more}\n{go_on}\n"
+        "Or start a new run (another --out) from its weights alone: --weights RUN/checkpoints/last"
+    )
+
+
+def _flat(value: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, item in value.items():
+        flat |= _flat(item, f"{above}{key}.") if isinstance(item, dict) and item else {f"{above}{key}": item}
+    return flat
+
+
+def _show(flat: Mapping[str, Any], key: str) -> str:
+    return json.dumps(flat[key]) if key in flat else "absent"

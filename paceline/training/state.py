@@ -1,14 +1,14 @@
-"""State: everything that a checkpoint saves, one object. Learning rate, data order and augmentation are functions of the step,
+"""State: everything that a checkpoint saves, in one object. Learning rate, data order and augmentation are functions of the step,
 so they are not in it.
 
-BatchNorm's running statistics differ from rank to rank between evaluations (they are averaged when read; the update is linear,
-so nothing is lost). A checkpoint holds the average, for whoever loads the model, and every rank's own beside it, so that a run
-resumed on as many ranks goes on bit for bit.
+BatchNorm's running statistics differ between ranks and are averaged when read; the update is linear, so nothing is lost. A
+checkpoint holds the average, for whoever loads the model, and every rank's own values beside it, so that a run resumed on as many
+ranks continues bit for bit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -17,14 +17,37 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from paceline.checkpoint.snapshot import Snapshot
 from paceline.config.errors import CheckpointError
 from paceline.models.batch_norm import average_running_statistics, batch_norms
 from paceline.optim.average import WeightAverage
 from paceline.optim.optimiser import Optimiser
 from paceline.optim.step_numbers import LossScaler
 from paceline.ranks.world import World
+from paceline.training.checkpoint.write import Snapshot
 from paceline.training.meters import Meters
+
+# Fact of a checkpoint: an evaluation of its step follows. Its result stands in the run's events (training/standing.py).
+EVALUATES = "evaluates"
+
+
+def _is_interval(value: Any) -> bool:
+    """Whether this is a value of Meters.facts."""
+    sums = value.get("sums") if isinstance(value, dict) else None
+    numbers = isinstance(sums, dict) and all(type(number) in (int, float) for number in sums.values())
+    return numbers and type(value.get("steps")) is int
+
+
+# Facts of every checkpoint, and the check of each.
+FACTS: dict[str, Callable[[Any], bool]] = {
+    "step": lambda value: type(value) is int and value >= 0,
+    "world": lambda value: type(value) is int and value >= 1,
+    "seconds": lambda value: type(value) is float,
+    "meters": _is_interval,
+    EVALUATES: lambda value: value is None or type(value) is bool,
+    "recipe": lambda value: type(value) is dict,
+    "data_hash": lambda value: type(value) is str,
+    "train_images": lambda value: type(value) is int,
+}
 
 
 @dataclass
@@ -39,7 +62,7 @@ class State:
     step: int = 0  # optimiser steps done
 
     def snapshot(self, world: World, facts: Mapping[str, Any]) -> Snapshot:
-        """What a checkpoint holds, `facts` among it. Every rank must call it; the tensors are rank 0's own, not copies."""
+        """The content of a checkpoint, with `facts`. Every rank must call it; the tensors are rank 0's own, not copies."""
         own = self._running()
         tensors: dict[str, dict[str, Tensor]] = {}
         if world.world > 1:
@@ -65,10 +88,7 @@ class State:
         return bool(torch.stack([torch.isfinite(tensor).all() for tensor in tensors]).all()) if tensors else True
 
     def restore(self, snapshot: Snapshot, world: World) -> None:
-        """Take a checkpoint's state over, in place.
-
-        Raises CheckpointError when it belongs to another model.
-        """
+        """Load a checkpoint's state in place. Raises CheckpointError when it belongs to another model."""
         tensors, facts = snapshot.tensors, snapshot.facts
         for group, owner in (("average", self.average), ("scaler", self.scaler)):
             if owner is not None and group not in tensors:
@@ -115,7 +135,7 @@ class State:
 
     @contextmanager
     def evaluated(self, world: World) -> Iterator[None]:
-        """Inside, the model is what an evaluation scores: statistics of all ranks, and averaged weights where these are kept."""
+        """Inside, the model is as evaluations score it: with statistics of all ranks, and averaged weights where these are kept."""
         applied = self.average.applied() if self.average is not None else nullcontext()
         with self.averaged(world), applied:
             yield
@@ -140,10 +160,7 @@ class State:
 
 
 def load_model(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Copy a checkpoint's tensors into `model`, keeping each one's memory format.
-
-    Raises CheckpointError naming the first tensor that does not fit.
-    """
+    """Copy a checkpoint's tensors into `model`, keeping each one's memory format. Raises CheckpointError as `check_tensors`."""
     own = model.state_dict()
     check_tensors(own, tensors)
     with torch.no_grad():
@@ -152,13 +169,27 @@ def load_model(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 
 
 def check_tensors(own: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:
-    """Refuse a checkpoint's tensors that have other names or shapes than a model's own.
-
-    Raises CheckpointError naming the first that does not fit.
-    """
+    """Compare a checkpoint's tensors with a model's own. Raises CheckpointError naming the first of another name or shape."""
     odd = sorted(set(own) ^ set(tensors)) or sorted(name for name in own if own[name].shape != tensors[name].shape)
     if odd:
         raise CheckpointError(
             f"the checkpoint's tensors are not this model's: {odd[0]} and {len(odd) - 1} more differ. "
             "It was written by another recipe; start from its weights alone with --weights."
         )
+
+
+def check_snapshot(snapshot: Snapshot) -> None:
+    """Check that a whole checkpoint is one of ours. Raises CheckpointError naming facts or tensors that are missing or impossible."""
+    for name, can_be in FACTS.items():
+        if not can_be(snapshot.facts.get(name)):
+            value = str(snapshot.facts.get(name, "missing"))[:60]
+            raise CheckpointError(f"its {name} is {value}, which no checkpoint of ours has")
+    if "model" not in snapshot.tensors or "optimiser" not in snapshot.tensors:
+        raise CheckpointError("it lacks the model's tensors or the optimiser's")
+
+
+def evaluates(facts: Mapping[str, Any]) -> bool:
+    """Whether an evaluation of the step follows the checkpoint of these facts."""
+    # Earlier versions had two facts in this one's place, and rewrote them when the result was known.
+    earlier = bool(facts.get("evaluation_pending")) or facts.get("evaluated_step") == facts["step"]
+    return facts.get(EVALUATES, earlier)

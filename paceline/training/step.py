@@ -2,10 +2,10 @@
 
 Letters: B global batch   W ranks   A forwards of a step on this rank
 The model returns losses summed over a forward's images. Each is scaled by W/B: gradients add up over the A forwards, data
-parallel averages them over the W ranks, and what the optimiser sees is the gradient of the mean over the global batch,
-whatever the cut. Where a loss is divided by a count over the global batch (SSD's positives), the model returns its sum undivided
-and the count as DIVIDE_BY; gradients are linear, so they are divided once, when the count of all ranks is known. Losses with a
-count for each term are normalised before the backward instead (training/loss_groups.py).
+parallel averages them over the W ranks, and the optimiser gets the gradient of the mean over the global batch, however the batch
+is cut. Where a loss is divided by a count over the global batch (SSD's positives), the model returns the undivided sum, and the
+count as DIVIDE_BY; gradients are linear, so they are divided once, when the count of all ranks is known. Losses with a count for
+each term are normalised before the backward instead (training/loss_groups.py).
 """
 
 from __future__ import annotations
@@ -31,11 +31,10 @@ from paceline.models.batch_norm import commit_running_statistics
 from paceline.optim.step_numbers import StepNumbers
 from paceline.training.graph import Capture, Replayable, captures_on
 from paceline.training.loss_groups import LossGroupModel, count_ahead, group_losses
+from paceline.training.meters import Part, StepSizes, StepTimes
 from paceline.training.state import State
-from paceline.training.step_sizes import StepSizes
-from paceline.training.step_times import Part, StepTimes
 
-# What DistributedDataParallel takes unasked.
+# DistributedDataParallel's own default.
 TORCHS_BUCKET_MIB = 25.0
 NEVER = 2**31 - 1  # steps
 COMPRESS = {"fp16": default_hooks.fp16_compress_hook, "bf16": default_hooks.bf16_compress_hook}
@@ -44,9 +43,9 @@ COMPRESS = {"fp16": default_hooks.fp16_compress_hook, "bf16": default_hooks.bf16
 class TrainStep(Replayable):
     """Callable: one optimiser step of `state` on one rank's batches.
 
-    group    the ranks that train together; None: all there are
-    numbers  what its rates are written into; None: floats on a CPU, scalars on any other device
-    capture  what takes steps down, to be replayed (graph.py); None: as the system says
+    group    the ranks that train together; None: all ranks
+    numbers  its rates are written into these; None: floats on a CPU, scalars on any other device
+    capture  records steps, to replay them (graph.py); None: as the system says
     """
 
     def __init__(
@@ -73,7 +72,7 @@ class TrainStep(Replayable):
         network: nn.Module = state.model
         if system.compile:
             network.compile(dynamic=False)
-        # Work that follows from values would be compiled anew for each.
+        # A compiled network needs fixed shapes: shapes that depend on values would be compiled again for each.
         self.forms = fixed if system.compile else nullcontext
         capture = capture or captures_on(system, device)
         super().__init__(capture, plan.world, plan.forwards)
@@ -87,11 +86,11 @@ class TrainStep(Replayable):
     def __call__(
         self, batches: Sequence[Batch], rates: Rates, *, replay: bool = True, measured: bool = False
     ) -> dict[str, Tensor]:
-        """Take the step; -> this rank's share of each loss's mean over the global batch, on the device, until the next step.
+        """Take the step; -> this rank's share of each loss's mean over the global batch, on the device, valid until the next step.
 
-        measured  whether `sizes` looks at it; a step that is captured is not looked at
-        replay  where steps are captured: False sends this one all the same, for a profiler, on every rank alike. What is exchanged
-                in a replay must be exchanged in one everywhere (NCCL's rule of captured operations)
+        measured  whether `sizes` measures it; a captured step is not measured
+        replay    where steps are captured: False runs this one directly, for a profiler, on every rank alike, because NCCL wants
+                  an exchange either captured on all ranks or on none
         """
         self.numbers.write(rates)
         if self.times is not None:
@@ -103,7 +102,7 @@ class TrainStep(Replayable):
             self._measured = False
 
     def run_step(self, batches: Sequence[Batch]) -> dict[str, Tensor]:
-        """The step itself, by the rates last written. It reads and writes tensors that stay where they are, and nothing else."""
+        """The step itself, by the rates last written. It only reads and writes tensors that keep their addresses."""
         state = self.state
         losses = self._gradients(batches)
         if (count := losses.pop(DIVIDE_BY, None)) is not None:
@@ -124,9 +123,9 @@ class TrainStep(Replayable):
         return losses
 
     def discard(self, batches: Sequence[Batch], *, update: bool = True) -> None:
-        """A whole step, taken back: compiles, allocates, and lets data parallel settle its gradient buckets.
+        """Take a whole step and undo it: this compiles, allocates, and lets data parallel settle its gradient buckets.
 
-        update  False leaves the update away, where it would settle nothing: only running statistics are then kept and put back
+        update  False leaves out the update, where it would settle nothing: then only running statistics are saved and restored
 
         Data parallel rebuilds its buckets after the first backward, and the order of a sum over three or more ranks
         follows the buckets; without this step a resumed run would add in another order than an unbroken one.
@@ -141,7 +140,7 @@ class TrainStep(Replayable):
         try:
             (self.run_step if update else self._gradients)(batches)
         finally:
-            state.optimiser.zero_grad()  # of a step that failed on its way
+            state.optimiser.zero_grad()  # gradients of a step that failed
             with torch.no_grad():
                 for tensor, before in zip(tensors, saved):
                     tensor.copy_(before)
@@ -174,7 +173,7 @@ class TrainStep(Replayable):
             self.times.reached(part)
 
     def _divide(self, losses: dict[str, Tensor], count: Tensor) -> None:
-        """Turn means over the global batch's images into quotients by a count over it: losses and gradients, in place.
+        """Divide losses and gradients, in place, by a count over the global batch in place of its number of images.
 
         count  this rank's share of it, over B; where all ranks have none, zeros stay zeros
         """
@@ -186,16 +185,16 @@ class TrainStep(Replayable):
         losses.update({name: value * factor for name, value in losses.items()})
 
     def _exchange(self, last: bool) -> AbstractContextManager:
-        """Gradients travel once a step, with the last backward."""
+        """The context of a forward and backward: gradients travel once a step, with the last backward."""
         if isinstance(self.network, DistributedDataParallel) and not last:
             return self.network.no_sync()
         return nullcontext()
 
 
 def _data_parallel(network: nn.Module, system: System, group: dist.ProcessGroup | None) -> DistributedDataParallel:
-    """Buffers stay each rank's own (BatchNorm averages its statistics when they are read); every parameter is used.
+    """Wrap the network. Buffers stay each rank's own (BatchNorm averages its statistics when they are read); every parameter is used.
 
-    Compressed, gradients are divided by the ranks, rounded, summed in that format, and are float32 again for the optimiser.
+    Compressed gradients are divided by the ranks, rounded, summed in that format, and are float32 again for the optimiser.
     """
     with warnings.catch_warnings():
         # From torch 2.15 on the argument is deprecated, and says itself that rank-local buffers have nothing else yet.
@@ -210,7 +209,7 @@ def _data_parallel(network: nn.Module, system: System, group: dist.ProcessGroup 
             # torch cuts buckets otherwise where its own size is named by hand.
             bucket_cap_mb=None if system.bucket_mib == TORCHS_BUCKET_MIB else system.bucket_mib,  # pyright: ignore[reportArgumentType]
         )
-    # Past its first ten steps it would wait for the device in every hundredth, to look at its own pace; a capture could not.
+    # After its first ten steps it would wait for the device in every hundredth, to measure itself; a capture could not.
     parallel._set_ddp_runtime_logging_sample_rate(NEVER)
     if system.compress != "none":
         parallel.register_comm_hook(group, COMPRESS[system.compress])

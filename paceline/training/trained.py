@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,23 +12,23 @@ import torch
 from torch import Tensor, nn
 
 from paceline.accelerators import preferred
-from paceline.checkpoint.read import find_checkpoint, load_found
 from paceline.config.errors import CheckpointError, UserError
 from paceline.config.recipe import Recipe
+from paceline.config.reporting import WARNINGS, Reporter
 from paceline.config.run import read_run, run_folder, saved_system
 from paceline.machine.machine import autocast_for
 from paceline.tasks.workload import Workload
 from paceline.tasks.workloads import saved_recipe, workload_of
-from paceline.training.checkpoint_facts import check_snapshot
+from paceline.training.checkpoint.read import find_checkpoint, load_found
 from paceline.training.find_network import answering
-from paceline.training.state import check_tensors, load_model
+from paceline.training.state import check_snapshot, check_tensors, load_model
 from paceline.weights.forms.class_names import category_ids, published, readable
 from paceline.weights.weight_file import open_weights
 
 
 @dataclass(frozen=True)
 class Trained:
-    """Everything inference needs; nothing of the training data."""
+    """Everything that inference needs; nothing of the training data."""
 
     folder: Path  # the run's; or the file of weights
     workload: Workload
@@ -62,7 +61,7 @@ def open_trained(
     device: torch.device | None = None,
     recipe: Recipe | None = None,
     workload: str = "",
-    say: Callable[[str], object] = warnings.warn,
+    reporter: Reporter = WARNINGS,
 ) -> Trained:
     """Open a run folder, or the one that a run.json is in.
 
@@ -70,7 +69,7 @@ def open_trained(
     device      None: CUDA where torch sees one, else the CPU
     recipe      the run's, where it was read before; None: as run.json has it
     workload    of a run whose workload is one's own, the file that may be run for it: ./file.py:name
-    say         told, in words, that the last checkpoint stands in for the best one
+    reporter    gets a message where the last checkpoint is opened in place of the best one
     Raises UserError for a folder that is no run, CheckpointError for a checkpoint that is missing or damaged.
     """
     folder = run_folder(folder)
@@ -85,7 +84,7 @@ def open_trained(
     classes = saved_classes(facts, folder)
     system = saved_system(facts, folder)
     device = device or torch.device(preferred() or "cpu")
-    path, snapshot = load_found(lambda: find_checkpoint(folder / "checkpoints", checkpoint, say), check_snapshot)
+    path, snapshot = load_found(lambda: find_checkpoint(folder / "checkpoints", checkpoint, reporter), check_snapshot)
     tensors = dict(snapshot.tensors["model"])
     tensors.update(snapshot.tensors.get("average", {}))  # where weights are averaged, the average is the model
     check_network(own, recipe, len(classes), tensors)
@@ -103,15 +102,15 @@ def open_alone(
     recipe: Mapping[str, Recipe] | None = None,
     given: Collection[str] = (),
     device: torch.device | None = None,
-    say: Callable[[str], object] = warnings.warn,
+    reporter: Reporter = WARNINGS,
 ) -> Trained:
-    """Open a file of weights that no run of ours need have made; a run's own checkpoint has its recipe and classes from the run.
+    """Open any file of weights; a checkpoint of a run has recipe and classes from the run.
 
-    recipe  the recipe that was asked for, by its name; None: found from the file, see `training/find_network.py`
+    recipe  the named recipe, by its name; None: found from the file (find_network.py)
     given   its dotted fields that were set by hand
     device  None: CUDA where torch sees one, else the CPU. It computes in float32
-    say     told which network it was read as
-    Raises CheckpointError, in a line, for what is no file of weights, and for one that no network of ours answers with.
+    reporter  gets the name of the network that it was read as
+    Raises CheckpointError, in a line, for what is no file of weights, and for one that no network of ours can predict with.
     """
     file = open_weights(path)
     fit = answering(file, recipe or {}, given)
@@ -121,19 +120,19 @@ def open_alone(
     names = known if len(known) == count else [f"class {row}" for row in range(1, count + 1)]
     classes = readable(names)
     facts = {"system": {}, "classes": list(classes), "data": {"category_ids": list(category_ids(names))}}
-    say(f"{path}: {fit.called}, {count:,} classes ({_begin(classes)}); --recipe NAME reads it otherwise")
+    reporter.line(f"{path}: {fit.called}, {count:,} classes ({_begin(classes)}); --recipe NAME reads it otherwise")
     device = device or torch.device(preferred() or "cpu")
     model = fit.model.to(device).eval()
     return Trained(path, workload_of(fit.recipe.task), fit.recipe, classes, model, device, path.name, 0, facts)
 
 
 def _begin(classes: Sequence[str]) -> str:
-    """The first names, which show the order to who knows it."""
+    """The first names, which show the order to those who know it."""
     return ", ".join(classes[:3]) + (", ..." if len(classes) > 3 else "")
 
 
 def saved_classes(facts: Mapping[str, Any], folder: Path) -> tuple[str, ...]:
-    """The class names in run.json. Raises UserError where there are none, or other things than names."""
+    """The class names in run.json. Raises UserError where there are none, or invalid ones."""
     classes = facts.get("classes", ())
     if not classes:
         raise UserError(f"{folder}: run.json names no classes; the run did not get as far as training.")

@@ -21,9 +21,9 @@ from paceline.log.console import open_console
 from paceline.log.output import guard_exit
 from paceline.log.trackers import makers
 from paceline.ranks.launcher import read_launch
-from paceline.training.going_on import stand_of
 from paceline.training.named_run import saved_request
 from paceline.training.opening import check_request
+from paceline.training.saved_run import stand_of
 
 USAGE = """usage: paceline train RECIPE [--data DIR] [--out RUN] [--system NAME] [flags]
        paceline train RUN/run.json                  the same run again; with --out RUN an unfinished run goes on

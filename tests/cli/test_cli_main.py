@@ -14,13 +14,13 @@ from run_files import facts_of, tensor_files
 from tiny_runs import TINY, command, make_photos, refused, train, without_report
 
 import paceline
-from paceline.checkpoint.read import load_checkpoint
 from paceline.cli import main as front_door
 from paceline.cli.main import VERBS, main
 from paceline.command.flags import _flags_of
 from paceline.config.run import Controls
 from paceline.config.system import System
 from paceline.recipes import RECIPES
+from paceline.training.checkpoint.read import load_checkpoint
 
 ROOT = Path(paceline.__file__).parents[1]
 

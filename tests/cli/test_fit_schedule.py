@@ -54,7 +54,7 @@ def test_a_schedule_fitted_to_a_time_is_measured_once_and_repeats_and_resumes_by
     # The clock has no more to say: what stands in run.json is a plain run of so many steps.
     assert (end["status"], end["step"]) == ("success", steps) and events_of(run, "train")[-1]["lr"] == 0
     assert (facts["controls"]["time_budget"], facts["controls"]["fit_schedule"]) == ("", False)
-    monkeypatch.setattr(opened, "try_out", never)
+    monkeypatch.setattr(opened, "measure_pace", never)
     killed = shutil.copytree(run, tmp_path / "killed", symlinks=True)
     cut_after(killed, 8)
     assert command(capsys, *words_for(photos, killed, *budget)).code == 0

@@ -24,8 +24,7 @@ from paceline.config.system import System
 from paceline.log.events import read_events
 from paceline.log.mllog import PREFIX
 from paceline.recipes import RECIPES
-from paceline.training.going_on import _ways
-from paceline.training.saved_run import SavedRun
+from paceline.training.saved_run import SavedRun, _ways
 
 pytestmark = pytest.mark.usefixtures("no_report")
 

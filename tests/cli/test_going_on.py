@@ -159,9 +159,8 @@ def test_weights_out_of_a_checkpoint_are_checked_also_where_the_file_itself_is_n
 
 
 def test_a_checkpoint_of_impossible_facts_is_skipped_by_name(photos, run, two_threads, capsys):
-    from paceline.checkpoint.read import load_checkpoint
-    from paceline.checkpoint.snapshot import Snapshot
-    from paceline.checkpoint.write import save_checkpoint
+    from paceline.training.checkpoint.read import load_checkpoint
+    from paceline.training.checkpoint.write import Snapshot, save_checkpoint
 
     whole = load_checkpoint(run / "checkpoints" / "step-000002")
     odd = {"world": 0, "meters": {"steps": 1, "sums": {"loss": "x"}}, "seconds": "1", "evaluates": 1}

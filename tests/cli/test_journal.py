@@ -13,13 +13,12 @@ from by_night import ONE_MORE
 from run_files import cut_after, events_of, tensor_files
 from tiny_runs import TINY, Said, command, of_its_own, without_report
 
-from paceline.checkpoint.read import load_checkpoint
-from paceline.checkpoint.snapshot import Snapshot
-from paceline.checkpoint.write import save_checkpoint
 from paceline.cli.main import main
 from paceline.log.events import MEASURED, read_events
 from paceline.log.lines import LineFile
 from paceline.log.mllog import PREFIX
+from paceline.training.checkpoint.read import load_checkpoint
+from paceline.training.checkpoint.write import Snapshot, save_checkpoint
 
 STEPS = 6
 

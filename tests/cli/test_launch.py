@@ -21,7 +21,7 @@ from paceline.launch.verb import LaunchFlags, _checked, _parsed, without
 from paceline.launch.where import NETWORK_PREFIXES, Where
 from paceline.log.events import EventLog
 from paceline.machine.published import pairings_of
-from paceline.training.going_on import FinishedError
+from paceline.training.saved_run import FinishedError
 
 
 @pytest.fixture(autouse=True)

@@ -75,7 +75,7 @@ SITUATIONS = {
         (0, 0),
     ),
     "a run of another recipe": Situation(
-        (("config/commands.py", "to_go_on", "train"), ("training/going_on.py", "how_to_go_on", "to_go_on")),
+        (("config/commands.py", "to_go_on", "train"), ("training/saved_run.py", "how_to_go_on", "to_go_on")),
         lambda here, data: ["train", "ssd-tiny", "--out", unfinished(here, data)],
         2,
         (0,),
@@ -185,7 +185,7 @@ REASONS = {
     ("log/console.py", "_advise", "bench"): "a kind of measurement, in a sentence",
     ("mlperf/logs.py", "mllog_lines", "mlperf"): "names a verb, in a sentence",
     ("weights/forms/files.py", "_torch", "weights"): "names a verb, in a sentence",
-    ("training/staging.py", "staged_photos", "data"): "tests/store/test_staged_copy.py damages such a copy",
+    ("training/local_copies.py", "staged_photos", "data"): "tests/store/test_staged_copy.py damages such a copy",
 }
 
 

@@ -202,15 +202,15 @@ def test_an_index_that_comes_with_a_run_speaks_of_photos_in_its_folder_alone(run
 
 
 # Files that are opened in these rooms by another way than config/plain_file.py, and why that is right.
-ROOMS = ("checkpoint", "log", "pages", "mlperf", "training", "predict", "config/run.py")
+ROOMS = ("log", "pages", "mlperf", "training", "predict", "config/run.py")
 OWN_WAYS = {
-    "checkpoint/write.py": 2,  # written just now, and read back
-    "checkpoint/layout.py": 1,  # a probe, made exclusively
+    "training/checkpoint/write.py": 2,  # written just now, and read back
+    "training/checkpoint/layout.py": 1,  # a probe, made exclusively
     "log/output.py": 4,  # the null device, and streams
     "pages/page.py": 1,  # the template of a workload of one's own: code
     "training/mirror.py": 3,  # this process's own run, on its way to a bucket; the descriptor of open_plain
     "mlperf/judge.py": 1,  # a log that was read before, copied for MLPerf's tool
-    "training/keeping.py": 1,  # the kernel's
+    "training/local_copies.py": 1,  # the kernel's
     "training/alike.py": 1,  # a file that the command line names
     "predict/folders.py": 1,  # a photo that the command line's folder has, of a plain kind
     "predict/answers.py": 2,  # for writing

@@ -11,8 +11,8 @@ from short_of_memory import out_of_memory
 from tiny_runs import TINY, command, make_photos
 
 import paceline.machine.compiler as compiler
-import paceline.training.built as built
-import paceline.training.warm_up as warm_up
+import paceline.training.setup as setup
+import paceline.training.trial_steps as trial_steps
 from paceline.log.events import read_events
 from paceline.log.pace import Interval
 from paceline.log.recorder import Recorder
@@ -116,7 +116,7 @@ def test_each_shape_of_a_run_has_its_own_discarded_step_and_none_leaves_a_trace(
     monkeypatch.setattr(TrainStep, "warm_up", spy_warm_up)
     monkeypatch.setattr(Interval, "took", spy_took)
     monkeypatch.setattr(Recorder, "doing", spy_doing)
-    monkeypatch.setattr(warm_up, "each_shape_counts", lambda *_: True)
+    monkeypatch.setattr(trial_steps, "each_shape_counts", lambda *_: True)
     assert command(capsys, *words, "--out", tmp_path / "warmed").code == 0
     assert set(prepared) == brought and len(prepared) == len(brought) > 2
     areas = [height * width for height, width in prepared]
@@ -169,7 +169,7 @@ def room_for(monkeypatch, images):
         return whole(self, batch)
 
     monkeypatch.setattr(Classifier, "forward", forward)
-    monkeypatch.setattr(built, "worth_trying", lambda device: True)
+    monkeypatch.setattr(setup, "worth_trying", lambda device: True)
 
 
 def test_a_run_whose_forward_does_not_fit_is_written_down_with_one_that_does(capsys, tmp_path, monkeypatch):

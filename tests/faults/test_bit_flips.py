@@ -22,16 +22,17 @@ import pytest
 from coco_sets import make_set
 from tiny_runs import TINY, command, make_photos, of_its_own, without_report
 
-from paceline.checkpoint.read import load_checkpoint
 from paceline.cli.main import main
 from paceline.config.errors import UserError
+from paceline.config.reporting import Lines
 from paceline.config.run import read_run
 from paceline.datasets.ensure import ensure_prepared
 from paceline.log.events import MEASURED, EventLog, read_events
 from paceline.log.mllog import MLLog
 from paceline.store.freshness import check_fresh
 from paceline.store.manifest import Manifest
-from paceline.training.checkpoint_facts import check_snapshot
+from paceline.training.checkpoint.read import load_checkpoint
+from paceline.training.state import check_snapshot
 
 SEED, LONG, SHORT, UNDER_READERS = 1, 2000, 6, 400
 STEPS = 6
@@ -243,7 +244,7 @@ def read_checkpoint(file: Path) -> Any:
 
 def read_log(file: Path) -> Any:
     said: list[str] = []
-    events = read_events(file, said.append)
+    events = read_events(file, Lines(said.append))
     log = EventLog(file)
     # A torn end is a kill's mark to a reader, and named by the writer, which cuts it.
     if said or log.damage():

@@ -15,8 +15,8 @@ import servers
 from run_files import tensor_files
 from tiny_runs import TINY
 
-from paceline.checkpoint.layout import link_step
 from paceline.log.events import read_events
+from paceline.training.checkpoint.layout import link_step
 
 pytestmark = [pytest.mark.multi, pytest.mark.nightly("kills trainings beside a bucket for minutes")]
 ROOT = Path(__file__).resolve().parents[2]

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.config.errors import UserError
+from paceline.config.reporting import Lines
 from paceline.log.events import SCHEMA, EventLog, metrics_of, plain, read_events, schema_problems
 
 FACTS = {
@@ -182,10 +183,10 @@ def test_every_flipped_bit_of_a_line_is_noticed_and_the_other_lines_stay(tmp_pat
         flipped[bit // 8] ^= 1 << bit % 8
         path.write_bytes(first + flipped + third)
         del said[:]
-        assert [event["step"] for event in read_events(path, said.append)] == [10, 30]
+        assert [event["step"] for event in read_events(path, Lines(said.append))] == [10, 30]
         assert said[0].startswith(f"{path}: line") and "damaged" in said[0]
     path.write_bytes(first + second[:-1] + b"\x0b" + third)
-    assert [event["step"] for event in read_events(path, said.append)] == [10] and "line 2 damaged" in said[-1]
+    assert [event["step"] for event in read_events(path, Lines(said.append))] == [10] and "line 2 damaged" in said[-1]
 
 
 def test_resuming_cuts_damaged_lines_and_says_which(tmp_path):

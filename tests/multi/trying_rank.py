@@ -11,6 +11,7 @@ from short_of_memory import OBJECTS, ShortTask, recipe_of, run_of
 from toy_loss_groups import toy_batch
 
 from paceline.config.plan import Rates
+from paceline.config.reporting import Lines
 from paceline.input.stream import stream_positions
 from paceline.models.batch_norm import batch_norms
 from paceline.ranks.launcher import read_launch
@@ -18,7 +19,7 @@ from paceline.ranks.roles import Roles, assign
 from paceline.ranks.world import open_world
 from paceline.training.building import build_model, build_state
 from paceline.training.step import TrainStep
-from paceline.training.trying import run_that_fits
+from paceline.training.trial_steps import run_that_fits
 
 
 def smaller(roles: Roles, holds: int, span: int, group: int) -> dict[str, object] | None:
@@ -26,7 +27,7 @@ def smaller(roles: Roles, holds: int, span: int, group: int) -> dict[str, object
     recipe, world = recipe_of(span, group), roles.peers
     run, task, said = run_of(recipe, roles.trainers), ShortTask(recipe, holds), []
     state = build_state(build_model(task, run, world, trains=not roles.evaluates), run, world)
-    run = run_that_fits(run, task, state, roles, torch.device("cpu"), said.append)
+    run = run_that_fits(run, task, state, roles, torch.device("cpu"), Lines(said.append))
     plan = run.plan
     if roles.evaluates:
         return None

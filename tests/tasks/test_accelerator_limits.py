@@ -18,6 +18,7 @@ from paceline.batch import room_for
 from paceline.config.errors import RecipeError
 from paceline.config.plan import make_plan
 from paceline.config.recipe import DATA_IMAGES, override
+from paceline.config.reporting import SILENT, Lines
 from paceline.config.system import System
 from paceline.datasets.ensure import ensure_prepared
 from paceline.machine.machines import h200x8
@@ -29,7 +30,7 @@ from paceline.tasks.memory import COUNTABLE, MemoryEstimate, images_that_fit, me
 from paceline.tasks.ssd import ObjectDetection
 from paceline.tasks.task import InputRank
 from paceline.tasks.workloads import WORKLOADS
-from paceline.training.settling import settle_system
+from paceline.training.opening import settle_system
 
 
 def memory_of_network(recipe, system, classes=0):
@@ -180,16 +181,16 @@ def test_a_network_of_ones_own_is_counted_each_time(monkeypatch, tmp_path):
 def test_mask_r_cnn_is_not_compiled_and_says_so(tasks):
     detection, instances = tasks
     compiled, said = replace(h200x8(), compile=True), []
-    assert settle_system(instances.recipe, compiled, False, said.append) == replace(compiled, compile=False)
+    assert settle_system(instances.recipe, compiled, False, Lines(said.append)) == replace(compiled, compile=False)
     assert len(said) == 1 and said[0].startswith("compile off: maskrcnn")
-    assert settle_system(detection.recipe, compiled, False, said.append) is compiled and len(said) == 1
+    assert settle_system(detection.recipe, compiled, False, Lines(said.append)) is compiled and len(said) == 1
     plain = replace(compiled, compile=False)
-    assert settle_system(instances.recipe, plain, False, said.append) is plain and len(said) == 1
+    assert settle_system(instances.recipe, plain, False, Lines(said.append)) is plain and len(said) == 1
 
 
 def test_exact_mask_r_cnn_is_refused_on_an_accelerator_alone(tasks):
     detection, instances = tasks
     with pytest.raises(RecipeError, match=r"--exact: maskrcnn .*RoIAlign.*--system cpu"):
-        settle_system(instances.recipe, h200x8(), True, print)
-    settle_system(instances.recipe, System("cpu"), True, print)
-    settle_system(detection.recipe, h200x8(), True, print)
+        settle_system(instances.recipe, h200x8(), True, SILENT)
+    settle_system(instances.recipe, System("cpu"), True, SILENT)
+    settle_system(detection.recipe, h200x8(), True, SILENT)

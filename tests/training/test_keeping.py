@@ -13,12 +13,13 @@ from run_files import facts_of, tensor_files
 from tiny_runs import train, without_report
 
 from paceline.config.errors import RecipeError
+from paceline.config.reporting import SILENT, Lines
 from paceline.config.system import System, cache_bytes, check_system
 from paceline.store.byte_cache import CachedRecords
 from paceline.store.index import index_over, whole_files
 from paceline.tasks.task import Task
-from paceline.training import keeping
-from paceline.training.keeping import file_system, is_far, kept_photos
+from paceline.training import local_copies
+from paceline.training.local_copies import file_system, is_far, photos_in_memory
 
 MIB = 2**20
 
@@ -75,8 +76,8 @@ def task(tmp_path):
 
 def said_of(task, cache: str, monkeypatch, *, free: int | None, numbers=()) -> list[str]:
     said: list[str] = []
-    monkeypatch.setattr(keeping, "free_memory", lambda: free)
-    with kept_photos(task, System(cache=cache), Together(1).world(0), said.append):
+    monkeypatch.setattr(local_copies, "free_memory", lambda: free)
+    with photos_in_memory(task, System(cache=cache), Together(1).world(0), Lines(said.append)):
         for number in numbers:
             assert task.train_index.read(number) == bytes([number % 256]) * 1000
     return said
@@ -113,7 +114,7 @@ def test_more_than_is_free_is_not_taken_and_that_is_said(task, monkeypatch):
 
 
 def test_far_photos_are_kept_unasked(task, monkeypatch):
-    monkeypatch.setattr(keeping, "file_system", lambda path: "nfs4")
+    monkeypatch.setattr(local_copies, "file_system", lambda path: "nfs4")
     assert is_far(task.train_index)
     said = said_of(task, "auto", monkeypatch, free=40_000, numbers=range(30))
     assert said[1].startswith("photos in memory: 20 of 60;")  # half of what is free
@@ -137,13 +138,13 @@ def test_ranks_of_a_node_share_one_room(tmp_path, monkeypatch, shared):
     if shared and not hasattr(os, "memfd_create"):
         pytest.skip("files in memory without a name are Linux's")
     if not shared:
-        monkeypatch.setattr(keeping, "new_file", lambda size: (-1, ""))
+        monkeypatch.setattr(local_copies, "new_file", lambda size: (-1, ""))
     index, together, kept = index_of(tmp_path, 40), Together(2), [0, 0]
     read, left = threading.Barrier(2), threading.Barrier(2)
 
     def rank(number: int) -> None:
         mine = Reader(index)
-        with kept_photos(mine, System(cache="1MiB"), together.world(number), lambda _: None):  # type: ignore[arg-type]
+        with photos_in_memory(mine, System(cache="1MiB"), together.world(number), SILENT):  # type: ignore[arg-type]
             mine.train_index.records.read_many(range(number * 20, number * 20 + 20))
             read.wait(20)
             assert isinstance(mine.train_index.records, CachedRecords)

@@ -15,20 +15,17 @@ import torch
 from run_files import events_of, tensor_files
 from tiny_runs import refused, train, without_report
 
-from paceline.checkpoint.background import CheckpointWriter
-from paceline.checkpoint.layout import link_step, list_steps
-from paceline.checkpoint.read import load_checkpoint
-from paceline.checkpoint.snapshot import Snapshot
 from paceline.config.errors import CheckpointError, RecipeError, UserError
+from paceline.config.reporting import SILENT, Lines
 from paceline.config.run import Controls, check_controls
 from paceline.store.bucket_folder import BucketFolder
+from paceline.training.checkpoint.background import CheckpointWriter
+from paceline.training.checkpoint.layout import link_step, list_steps
+from paceline.training.checkpoint.read import load_checkpoint
+from paceline.training.checkpoint.write import Snapshot
 from paceline.training.mirror import Mirror
 from paceline.training.mirrored import open_mirror
-from paceline.training.run_folder import _bring_here
-
-
-def silent(_: str) -> None:
-    pass
+from paceline.training.run_folder import _download_here
 
 
 class Cut(BucketFolder):
@@ -55,7 +52,7 @@ def mirror_of(bucket: Path | str, run: Path) -> Mirror:
     """A mirror of the run in `run`, taken up as a command would."""
     run.mkdir(exist_ok=True)
     url = bucket if isinstance(bucket, str) else f"file://{bucket}"
-    return Mirror(open_mirror(url, run, silent), run, name="toy")
+    return Mirror(open_mirror(url, run, SILENT), run, name="toy")
 
 
 def train_toy(run: Path, mirror: Mirror, steps: range, *, best: int) -> dict[str, Any]:
@@ -63,7 +60,7 @@ def train_toy(run: Path, mirror: Mirror, steps: range, *, best: int) -> dict[str
     (run / "run.json").write_text("{}")
     writer = CheckpointWriter(run / "checkpoints", keep=1)
     if there := list_steps(run / "checkpoints"):
-        writer.goes_on(there[-1], best)
+        writer.resume(there[-1], best)
     for step in steps:
         with (run / "events.jsonl").open("a") as events:
             events.write(f"{step}\n")
@@ -83,7 +80,7 @@ def test_cut_off_at_any_request_the_newest_checkpoint_there_is_whole_and_its_eve
         cut.left = number
         facts = train_toy(run, mirror, range(1, 4), best=1)
         empty.mkdir()
-        open_mirror(f"file://{bucket}", empty, silent)
+        open_mirror(f"file://{bucket}", empty, SILENT)
         there = list_steps(empty / "checkpoints")
         brought.append(there)
         for step in there:
@@ -118,7 +115,7 @@ def test_a_later_process_takes_over_and_the_earlier_one_keeps_still(tmp_path):
     second = mirror_of(bucket, tmp_path / "second")
     facts = train_toy(tmp_path / "first", first, range(3, 4), best=1)
     assert "another process mirrors there now" in facts["missing"] and str(tmp_path / "second") in facts["missing"]
-    assert len(first.news()) == 1 and first.news() == []
+    assert len(first.warnings()) == 1 and first.warnings() == []
     assert sorted(path.parent.name for path in bucket.rglob("index.json")) == ["step-000001", "step-000002"]
     assert "missing" not in train_toy(tmp_path / "second", second, range(3, 4), best=1)
 
@@ -135,7 +132,7 @@ def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_is_brought(tmp_
     if harm == "remove":
         path.unlink()
     (tmp_path / "empty").mkdir()
-    open_mirror(f"file://{bucket}", tmp_path / "empty", said.append)
+    open_mirror(f"file://{bucket}", tmp_path / "empty", Lines(said.append))
     assert list_steps(tmp_path / "empty/checkpoints") == [2] and not list((tmp_path / "empty/checkpoints").glob(".*"))
     assert "skipping step-000003" in said[0] and "damaged" in said[0] and str(path) in said[0]
     assert said[1].startswith(f"brought from file://{bucket}: step-000002")
@@ -153,7 +150,7 @@ def test_where_all_are_damaged_nothing_begins_anew_in_silence(tmp_path):
         path.write_bytes(b"")
     (tmp_path / "empty").mkdir()
     with pytest.raises(CheckpointError, match=r"every checkpoint there is damaged(.|\n)*step-000002(.|\n)*step-000001"):
-        open_mirror(f"file://{tmp_path}/bucket", tmp_path / "empty", silent)
+        open_mirror(f"file://{tmp_path}/bucket", tmp_path / "empty", SILENT)
 
 
 def test_a_node_that_does_not_see_the_folder_brings_the_checkpoint_that_rank_0_goes_on_from(tmp_path):
@@ -161,10 +158,10 @@ def test_a_node_that_does_not_see_the_folder_brings_the_checkpoint_that_rank_0_g
     train_toy(tmp_path / "run", mirror, range(1, 4), best=1)
     node = tmp_path / "node/run/checkpoints"
     for step in (1, 1, 3):
-        _bring_here(f"file://{tmp_path}/bucket", node, step)
+        _download_here(f"file://{tmp_path}/bucket", node, step)
     assert list_steps(node) == [1, 3] and load_checkpoint(node / "step-000003").facts == {"step": 3}
     with pytest.raises(CheckpointError, match=r"step-000002: .*missing"):
-        _bring_here(f"file://{tmp_path}/bucket", node, 2)
+        _download_here(f"file://{tmp_path}/bucket", node, 2)
 
 
 def test_another_run_and_somebody_elses_objects_are_refused_by_name(tmp_path):
@@ -172,11 +169,11 @@ def test_another_run_and_somebody_elses_objects_are_refused_by_name(tmp_path):
     (tmp_path / "second").mkdir()
     (tmp_path / "second/run.json").write_text("{}")
     with pytest.raises(UserError, match=r"another run is mirrored there \(toy, .*/first on "):
-        open_mirror(f"file://{tmp_path}/bucket", tmp_path / "second", silent)
+        open_mirror(f"file://{tmp_path}/bucket", tmp_path / "second", SILENT)
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos/cat.jpg").write_bytes(b"cat")
     with pytest.raises(UserError, match=r"cat\.jpg lies there, and no run of ours"):
-        open_mirror(f"file://{tmp_path}/photos", tmp_path / "third", silent)
+        open_mirror(f"file://{tmp_path}/photos", tmp_path / "third", SILENT)
     assert [path.name for path in (tmp_path / "photos").iterdir()] == ["cat.jpg"]
 
 

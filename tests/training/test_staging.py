@@ -14,17 +14,15 @@ import torch
 from tiny_runs import command, make_photos, refused, train, without_report
 
 from paceline.config.errors import DataError
+from paceline.config.reporting import SILENT, Lines
 from paceline.config.run import Controls
-from paceline.log.console import Console
 from paceline.log.events import MEASURED, read_events
 from paceline.ranks.launcher import SINGLE
 from paceline.ranks.world import World, open_world
 from paceline.recipes import RECIPES
 from paceline.store.object_store import ObjectStore
+from paceline.training.local_copies import staged_photos
 from paceline.training.opening import open_task
-from paceline.training.staging import staged_photos
-
-QUIET = Console(quiet=True, terminal=False)
 
 
 @pytest.fixture
@@ -39,7 +37,7 @@ def photos(tmp_path) -> Path:
 
 
 def opened(data: Path, world: World, **limits: int):
-    return open_task(RECIPES["resnet50-tiny"](), Controls(data=str(data), **limits), world, say=lambda _: None)
+    return open_task(RECIPES["resnet50-tiny"](), Controls(data=str(data), **limits), world, SILENT)
 
 
 def all_bytes(task) -> list[bytes]:
@@ -77,7 +75,7 @@ def test_photos_are_read_from_the_copy_and_called_by_their_names(photos, tmp_pat
     task = opened(photos, world)
     index, wanted = task.train_index, all_bytes(task)
     names = [(index.name(i), index.relative_name(i), index.path(i)) for i in range(len(index))]
-    with staged_photos(task, str(tmp_path / "disk"), world, QUIET, print):
+    with staged_photos(task, str(tmp_path / "disk"), world, SILENT):
         shutil.rmtree(photos)
         assert all_bytes(task) == wanted
         staged = task.train_index
@@ -88,7 +86,7 @@ def test_photos_are_read_from_the_copy_and_called_by_their_names(photos, tmp_pat
 
 def test_only_what_the_run_reads_is_copied(photos, tmp_path, world):
     task = opened(photos, world, limit_train=5, limit_val=2)
-    with staged_photos(task, str(tmp_path / "disk"), world, QUIET, print):
+    with staged_photos(task, str(tmp_path / "disk"), world, SILENT):
         assert len(list((tmp_path / "disk").rglob("*.jpg"))) == 7
 
 
@@ -102,7 +100,7 @@ def test_containers_are_copied_as_they_are_also_from_a_bucket(photos, tmp_path, 
     assert said.code == 0, said.err
     task = opened(tmp_path / "set", world)
     wanted = all_bytes(task)
-    with staged_photos(task, str(tmp_path / "disk"), world, QUIET, print):
+    with staged_photos(task, str(tmp_path / "disk"), world, SILENT):
         for name in ("read", "read_many"):
             monkeypatch.setattr(ObjectStore, name, lambda *_: pytest.fail("asked the bucket"))
         assert task.train_index.records.at_once == 1
@@ -111,7 +109,7 @@ def test_containers_are_copied_as_they_are_also_from_a_bucket(photos, tmp_path, 
 
 def test_a_bit_that_turned_in_the_copy_is_found_before_training(photos, tmp_path, world):
     task, disk = opened(photos, world), str(tmp_path / "disk")
-    with staged_photos(task, disk, world, QUIET, print):
+    with staged_photos(task, disk, world, SILENT):
         copy = Path(task.train_index.records.path(0))
     status, data = copy.stat(), bytearray(copy.read_bytes())
     data[-1] ^= 1
@@ -121,12 +119,12 @@ def test_a_bit_that_turned_in_the_copy_is_found_before_training(photos, tmp_path
         pytest.raises(
             DataError, match=r"train/ant/0\.jpg: other bytes than when it was prepared\. Remove the copy, .*data clear"
         ),
-        staged_photos(task, disk, world, QUIET, print),
+        staged_photos(task, disk, world, SILENT),
     ):
         pass
     copy.write_bytes(data[:-1])
     said: list[str] = []
-    with staged_photos(task, disk, world, QUIET, said.append):
+    with staged_photos(task, disk, world, Lines(said.append)):
         assert all_bytes(task)
     assert said[0] == "1 file of the copy changed after being written: copied again"
 

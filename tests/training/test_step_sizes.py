@@ -14,7 +14,7 @@ from paceline.config.recipe import Optim
 from paceline.optim import make_optimiser
 from paceline.optim.optimiser import named_parameters
 from paceline.optim.step_numbers import LossScaler, StepNumbers
-from paceline.training.step_sizes import StepSizes, parts_of
+from paceline.training.meters import StepSizes, parts_of
 
 
 class Three(nn.Module):

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from paceline.training import step_times
-from paceline.training.step_times import SAMPLED, StepTimes
+from paceline.training import meters
+from paceline.training.meters import SAMPLED, StepTimes
 
 CPU = torch.device("cpu")
 
@@ -15,7 +15,7 @@ CPU = torch.device("cpu")
 @pytest.fixture
 def clock(monkeypatch):
     now = [100.0]
-    monkeypatch.setattr(step_times.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(meters.time, "perf_counter", lambda: now[0])
     return now
 
 
@@ -74,7 +74,7 @@ def test_on_an_accelerator_the_first_of_several_steps_is_stamped_and_read_once_t
         def elapsed_time(self, other: Event) -> float:
             return 1000 * (other.at - self.at)
 
-    monkeypatch.setattr(step_times, "module_of", lambda kind: type("Module", (), {"Event": Event}))
+    monkeypatch.setattr(meters, "module_of", lambda kind: type("Module", (), {"Event": Event}))
     network = nn.Linear(2, 1)
     times = StepTimes(network, torch.device("cuda"))
     for _ in range(SAMPLED):

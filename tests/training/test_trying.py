@@ -15,12 +15,13 @@ from toy_loss_groups import IMAGES, toy_batch
 from paceline import accelerators
 from paceline.config.errors import RecipeError, Shortage
 from paceline.config.plan import Rates, recut
+from paceline.config.reporting import Lines
 from paceline.models.batch_norm import batch_norms
 from paceline.ranks.launcher import read_launch
 from paceline.ranks.roles import Roles
 from paceline.ranks.world import open_world
 from paceline.training.step import TrainStep
-from paceline.training.trying import run_that_fits, worth_trying
+from paceline.training.trial_steps import run_that_fits, worth_trying
 
 CPU = torch.device("cpu")
 
@@ -39,7 +40,7 @@ def alone():
 
 def tried(run, task, state, world):
     said = []
-    return run_that_fits(run, task, state, Roles(world, world), CPU, said.append), said
+    return run_that_fits(run, task, state, Roles(world, world), CPU, Lines(said.append)), said
 
 
 def largest_that_keeps_the_recipe(plan, holds):

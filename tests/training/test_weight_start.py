@@ -11,7 +11,6 @@ import torch
 from shared_runs import MASKRCNN, SSD
 from tiny_runs import TINY, of_its_own
 
-from paceline.checkpoint.read import load_checkpoint
 from paceline.cli.main import main
 from paceline.command.flags import parse_recipe
 from paceline.config.run import Controls
@@ -19,6 +18,7 @@ from paceline.log.console import Console
 from paceline.ranks.launcher import SINGLE
 from paceline.ranks.stop import StopRequest, StopVote
 from paceline.ranks.world import open_world
+from paceline.training.checkpoint.read import load_checkpoint
 from paceline.training.request import Request
 from paceline.training.setup import set_up
 

@@ -7,8 +7,8 @@
     checkpoints/last, best -> step-000123           relative links
     checkpoints/.step-000123.PID.part               being written, or left by a kill; never read
 
-The index is written last. A folder whose files do not match its index is damaged. A checkpoint is never changed: what becomes
-known of it later stands in the run's events, and `best` follows from these.
+The index is written last. A folder whose files do not match its index is damaged. A checkpoint is never changed: later facts about
+it are in the run's events, and `best` follows from these.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def list_steps(folder: Path) -> list[int]:
     if not folder.is_dir():
         return []
     folders = (path.name for path in folder.iterdir() if path.is_dir() and not path.is_symlink())
-    # Somebody's copy `step-8` is none of ours: counted beside step-000008 it would be deleted by that one's name.
+    # A user's copy `step-8` is none of ours: counted beside step-000008 it would be deleted by that one's name.
     return sorted(step for name in folders if (step := step_of(name)) is not None and name == step_name(step))
 
 
@@ -55,13 +55,10 @@ def link_step(folder: Path, link: str) -> int | None:
     """The step that `last` or `best` points to; None where there is no such link, or what it points to is gone."""
     path = folder / link
     try:
-        # One that leads out of the folder is none of ours.
+        # A link out of the folder is none of ours.
         return step_of(str(path.readlink())) if path.is_dir() else None
     except OSError:  # no link, or none any more
         return None
-
-
-# Which checkpoints stay on disk; and whether they will fit.
 
 
 def doomed_steps(
@@ -72,7 +69,7 @@ def doomed_steps(
     keep        so many of the newest stay, `newest` among them
     keep_every  multiples of this many steps stay as well
     best        this one stays as well
-    Steps after `newest` are of an earlier life of the run (it went on from before them, because they were damaged).
+    Steps after `newest` are damaged: the run resumed from before them.
     """
     past = sorted(step for step in steps if step <= newest)
     stay = set(past[-max(1, keep) :]) | {newest, best}
@@ -82,10 +79,7 @@ def doomed_steps(
 
 
 def check_space(folder: Path, bytes_needed: int) -> None:
-    """Refuse a folder that cannot be written, that takes no links, or a disk with less than `bytes_needed` bytes free.
-
-    raise UserError   names the folder and the reason
-    """
+    """Raises UserError for a folder that cannot be written or takes no links, or a disk with fewer free bytes than needed."""
     problem = "cannot be written"
     try:
         folder.mkdir(parents=True, exist_ok=True)

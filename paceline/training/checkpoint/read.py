@@ -6,9 +6,7 @@ Nothing is unpickled: safetensors and JSON only.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
-import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,26 +15,35 @@ import safetensors
 import safetensors.torch
 from torch import Tensor
 
-from paceline.checkpoint.layout import BEST, FORMAT, INDEX, LAST, STATE, link_step, list_steps, step_name, step_of
-from paceline.checkpoint.snapshot import Snapshot, with_strides
 from paceline.config.errors import CheckpointError, UserError
 from paceline.config.plain_file import open_plain_sized, read_entry
+from paceline.config.reporting import WARNINGS, Reporter
 from paceline.config.sealed import is_whole, parse
+from paceline.training.checkpoint.layout import (
+    BEST,
+    FORMAT,
+    INDEX,
+    LAST,
+    STATE,
+    link_step,
+    list_steps,
+    step_name,
+    step_of,
+)
+from paceline.training.checkpoint.write import Snapshot, with_strides
 
 SUFFIX = ".safetensors"
-# A training beside a reader may delete what `last` and `best` led to; so many times they are followed anew.
+# A training beside a reader may delete what `last` and `best` pointed to; they are followed again so many times.
 MOST_TRIES = 20
-# Of a file of tensors, the optimiser's of the largest network that timm has among them; and of JSON.
+# Most bytes of a file of tensors (the optimiser's of timm's largest network fits), and of JSON.
 MOST_TENSORS, MOST_TEXT = 16 << 30, 64 << 20
-# Differences of two recipes that a message lists.
-MOST_KEYS = 5
 
 
 def load_checkpoint(path: Path, check: Callable[[Snapshot], None] | None = None) -> Snapshot:
-    """Read the checkpoint folder `path`; tensors come on the CPU with the strides they were saved with.
+    """Read the checkpoint folder `path`; tensors are on the CPU, with the strides they were saved with.
 
     check   raises CheckpointError where the content is not what the caller needs
-    raise CheckpointError   names the file that is missing, damaged or not ours
+    Raises CheckpointError naming the file that is missing, damaged or not ours.
     """
     try:
         snapshot = _load(path)
@@ -53,7 +60,7 @@ def load_checkpoint(path: Path, check: Callable[[Snapshot], None] | None = None)
 
 
 def load_found(find: Callable[[], Path], check: Callable[[Snapshot], None] | None = None) -> tuple[Path, Snapshot]:
-    """-> the checkpoint that `find` finds, loaded; it is asked again where that one was deleted while it was read.
+    """Load the checkpoint that `find` returns; it is called again where that one was deleted while it was read.
 
     Raises CheckpointError as `load_checkpoint`, and whatever `find` raises.
     """
@@ -69,9 +76,9 @@ def load_found(find: Callable[[], Path], check: Callable[[Snapshot], None] | Non
 
 
 def check_file(path: Path) -> None:
-    """Where `path` is a file of a checkpoint of ours, compare it with its checksum.
+    """Compare a file of a checkpoint of ours with its checksum; others pass.
 
-    raise CheckpointError   it is not what was written, or the checkpoint's index is damaged
+    Raises CheckpointError where it is not what was written, or the checkpoint's index is damaged.
     """
     if (path.parent / INDEX).is_file():
         entry = read_index(path.parent)["files"].get(path.name)
@@ -95,7 +102,7 @@ def _load(path: Path) -> Snapshot:
 
 
 def read_facts(path: Path, index: Mapping[str, Any]) -> dict[str, Any]:
-    """The facts of the checkpoint at `path`, whose index is read. raise CheckpointError   damaged, or of another step"""
+    """The facts of the checkpoint at `path`, by its index. Raises CheckpointError for damage, or another step."""
     try:
         facts = parse(_checked(path / STATE, index["files"][STATE]))
         if facts.get("step", index["step"]) != index["step"]:
@@ -106,7 +113,7 @@ def read_facts(path: Path, index: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_index(path: Path) -> dict[str, Any]:
-    """index.json of the checkpoint at `path`, if it is as it was written. raise CheckpointError"""
+    """index.json of the checkpoint at `path`. Raises CheckpointError where it is not as it was written."""
     try:
         index = parse(read_entry(path / INDEX, MOST_TEXT))
         if index["format"] != FORMAT:
@@ -130,29 +137,28 @@ def read_index(path: Path) -> dict[str, Any]:
 
 
 def _checked(path: Path, entry: Mapping[str, Any]) -> bytes:
-    """A file's content, if it is what the index says."""
-    most, said = MOST_TENSORS if path.suffix == SUFFIX else MOST_TEXT, entry["bytes"]
+    """A file's content. Raises CheckpointError where it does not fit its entry in the index."""
+    most, expected = MOST_TENSORS if path.suffix == SUFFIX else MOST_TEXT, entry["bytes"]
     try:
         descriptor, size = open_plain_sized(path, links=False)
         os.close(descriptor)
-        content = read_entry(path, most) if size == said else b""
+        content = read_entry(path, most) if size == expected else b""
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror or error}).") from None
-    if size != said:
-        raise CheckpointError(f"{path}: damaged, {size:,} bytes where {said:,} were written.")
+    if size != expected:
+        raise CheckpointError(f"{path}: damaged, {size:,} bytes where {expected:,} were written.")
     if hashlib.sha256(content).hexdigest() != entry["sha256"]:
         raise CheckpointError(f"{path}: damaged, its content is not what was written (checksum).")
     return content
 
 
 def newest_valid(
-    folder: Path, say: Callable[[str], None], check: Callable[[Snapshot], None] | None = None
+    folder: Path, reporter: Reporter, check: Callable[[Snapshot], None] | None = None
 ) -> tuple[Path, Snapshot] | None:
-    """The newest checkpoint in `folder` that is whole; `say` is told of every one that was skipped, and why.
+    """The newest whole checkpoint in `folder`, with a warning for each that was skipped; None where there is none at all.
 
     check   as for load_checkpoint
-    return None             there is none at all
-    raise CheckpointError   there are some, and all are damaged: going on from nothing would lose the run silently
+    Raises CheckpointError where all are damaged: starting over would lose the run silently.
     """
     problems = []
     for step in reversed(list_steps(folder)):
@@ -161,7 +167,7 @@ def newest_valid(
             snapshot = load_checkpoint(path, check)
         except CheckpointError as error:
             problems.append(str(error))
-            say(f"skipping {path.name}: {error}")
+            reporter.warning(f"skipping {path.name}: {error}")
             continue
         return path, snapshot
     if problems:
@@ -170,11 +176,10 @@ def newest_valid(
     return None
 
 
-def find_checkpoint(folder: Path, which: str, say: Callable[[str], object] = warnings.warn) -> Path:
-    """The folder of 'last', 'best' or 'step-N'; of 'last' where no evaluation has chosen a best one yet.
+def find_checkpoint(folder: Path, which: str, reporter: Reporter = WARNINGS) -> Path:
+    """The folder of 'last', 'best' or 'step-N'; of 'last', with a message, where no evaluation has chosen a best one yet.
 
-    say                     told of that in words
-    raise CheckpointError   there is no such checkpoint; the message lists those there are
+    Raises CheckpointError, listing the checkpoints, where there is no such one.
     """
     step, steps = None, []
     for _ in range(MOST_TRIES):
@@ -184,7 +189,9 @@ def find_checkpoint(folder: Path, which: str, say: Callable[[str], object] = war
             break  # else the link was moved on, and what it led to is deleted
     if which == BEST and step not in steps and steps:
         path = find_checkpoint(folder, LAST)
-        say(f"{folder} has no best checkpoint yet (no evaluation is finished): its last is taken, {path.name}")
+        reporter.line(
+            f"{folder} has no best checkpoint yet (no evaluation is finished): its last is taken, {path.name}"
+        )
         return path
     if which == LAST and step not in steps and steps:
         step = steps[-1]
@@ -194,47 +201,3 @@ def find_checkpoint(folder: Path, which: str, say: Callable[[str], object] = war
         )
         raise CheckpointError(f"{folder} has no checkpoint {which!r}. There: {known or 'none'}.")
     return folder / step_name(step)
-
-
-def check_same_recipe(
-    saved: Mapping[str, Any],
-    now: Mapping[str, Any],
-    *,
-    ignore: tuple[str, ...] = (),
-    summary: str = "",
-    go_on: str = "Go on with the recipe it was written by.",
-) -> None:
-    """Refuse to go on with another recipe than the checkpoint's.
-
-    saved, now   recipes as nested dicts; tuples and lists count as equal
-    ignore       dotted keys, with all that is below them, that may differ
-    summary      what to say in place of the keys where more than MOST_KEYS differ; empty lists the first of them
-    go_on        how the run goes on with its own recipe
-    raise CheckpointError   lists differing keys with both values
-    """
-    was, want = _flat(json.loads(json.dumps(saved))), _flat(json.loads(json.dumps(now)))
-    lines = []
-    for key in sorted(was.keys() | want.keys()):
-        skipped = any(key == name or key.startswith(f"{name}.") for name in ignore)
-        if not skipped and (key not in was or key not in want or was[key] != want[key]):
-            lines.append(f"\n  {key}: {_show(was, key)} in the checkpoint, {_show(want, key)} now")
-    if not lines:
-        return
-    if len(lines) > MOST_KEYS and summary:
-        raise CheckpointError(f"{summary} {go_on}")
-    more = f"\n  and {len(lines) - MOST_KEYS} more" if len(lines) > MOST_KEYS else ""
-    raise CheckpointError(
-        f"the checkpoint belongs to another recipe.{''.join(lines[:MOST_KEYS])}{more}\n{go_on}\n"
-        "Or start a new run (another --out) from its weights alone: --weights RUN/checkpoints/last"
-    )
-
-
-def _flat(value: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, item in value.items():
-        flat |= _flat(item, f"{above}{key}.") if isinstance(item, dict) and item else {f"{above}{key}": item}
-    return flat
-
-
-def _show(flat: Mapping[str, Any], key: str) -> str:
-    return json.dumps(flat[key]) if key in flat else "absent"

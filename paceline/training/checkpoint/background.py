@@ -1,8 +1,8 @@
 """Checkpoints in the background: the loop pays for one copy to host memory, a thread does the rest.
 
-One checkpoint is under way at a time. Once it is whole on disk `last` points to it, and only then older ones are deleted.
-An evaluation's result comes after the checkpoint of its step, to which `best` points then, if it is. What goes wrong in the
-thread is raised in the training thread, at the next call.
+One checkpoint is written at a time. Once it is whole on disk `last` points to it, and only then older ones are deleted. An
+evaluation's result comes after the checkpoint of its step; if it is the best, `best` points there then. An error in the thread is
+raised in the training thread, at the next call.
 """
 
 from __future__ import annotations
@@ -15,25 +15,24 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from paceline.checkpoint.layout import BEST, HIDDEN, LAST, doomed_steps, link_step, list_steps, step_name
-from paceline.checkpoint.snapshot import Snapshot
-from paceline.checkpoint.write import discard, remove, save_checkpoint
 from paceline.config.errors import UserError
 from paceline.config.whole import sync_folder, whole
 from paceline.log.lines import cannot_write
 from paceline.threads import Thread, failure_in_thread
+from paceline.training.checkpoint.layout import BEST, HIDDEN, LAST, doomed_steps, link_step, list_steps, step_name
+from paceline.training.checkpoint.write import Snapshot, discard, remove, save_checkpoint
 
 
 @dataclass
 class _HostCopy:
-    """Host memory that is used again for every checkpoint."""
+    """Host memory that is reused for every checkpoint."""
 
     buffers: dict[tuple[str, str], Tensor] = field(default_factory=dict)
 
     def take(
         self, tensors: Mapping[str, Mapping[str, Tensor]]
     ) -> tuple[dict[str, dict[str, Tensor]], torch.cuda.Event | None]:
-        """-> (the copies, an event after which copies from CUDA have arrived).
+        """-> (copies of the tensors, an event after which copies from CUDA are complete).
 
         The copies are queued on the current stream, so kernels that change the tensors later cannot overtake them.
         """
@@ -67,7 +66,7 @@ class CheckpointWriter:
 
     keep        this many of the newest stay (at least 1)
     keep_every  also those whose step is a multiple of this; None for none
-    changed     called in the background when a checkpoint is whole on disk, or a link leads elsewhere
+    changed     called in the background when a checkpoint is whole on disk, or a link has changed
     The best always stays.
     """
 
@@ -93,10 +92,9 @@ class CheckpointWriter:
             raise _as_user_error(folder, error) from None
 
     def submit(self, step: int, snapshot: Snapshot) -> Path:
-        """Copy `snapshot` and write it in the background as step-N, whose path is returned; it is not there yet.
+        """Copy `snapshot` and write it in the background as step-N; -> its path, which is not there yet.
 
-        Waits only while the previous checkpoint is still being written.
-        raise UserError   the previous one could not be written: path and reason
+        Waits only while the previous checkpoint is still being written. Raises UserError where that could not be written.
         """
         self.wait()
         tensors, arrived = self._host.take(snapshot.tensors)
@@ -104,12 +102,12 @@ class CheckpointWriter:
         self._in_background(lambda: self._write(step, copied, arrived))
         return self._folder / step_name(step)
 
-    def goes_on(self, last: int, best: int) -> bool:
-        """A run goes on from step-`last`: put right what a kill, or a person, left undone of links and deletions.
+    def resume(self, last: int, best: int) -> bool:
+        """Before a run resumes from step-`last`: repair links, and deletions that a kill, or a person, left undone.
 
-        best    step of the best evaluation so far; -1 where none is known, and `best` stays what it is
-        return  whether that checkpoint is there; where it is not, `best` is gone
-        raise UserError   the folder cannot be written
+        best    step of the best evaluation so far; -1 where none is known: `best` stays what it is
+        return  whether that checkpoint is there; where it is not, `best` is removed
+        Raises UserError where the folder cannot be written.
         """
         # Later ones are damaged, and stay until there is another.
         past = [step for step in list_steps(self._folder) if step <= last]
@@ -123,22 +121,22 @@ class CheckpointWriter:
         return not gone
 
     def evaluated(self, step: int, *, best: bool) -> None:
-        """The newest checkpoint, step-N, has its result: `best` leads to it if it is, and what nobody needs any more goes.
+        """The newest checkpoint, step-N, has its result: point `best` to it if it is the best, and delete what nobody needs any more.
 
-        In the background; does not wait, not even for that checkpoint to be whole. raise UserError   as wait()
+        In the background; does not wait, not even for that checkpoint to be whole. Raises UserError as `wait`.
         """
         self._raise()
         self._in_background(lambda: self._settle(list_steps(self._folder), step, best=step if best else None))
 
     def wait(self) -> None:
-        """Wait until nothing is being written. raise UserError   what went wrong in the background, if anything did"""
+        """Wait until nothing is being written. Raises UserError for an error in the background."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
         self._raise()
 
     def close(self) -> None:
-        """Wait for the last checkpoint. May be called again. raise UserError   as wait()"""
+        """Wait for the last checkpoint; may be called again. Raises UserError as `wait`."""
         self.wait()
 
     def _raise(self) -> None:
@@ -147,7 +145,7 @@ class CheckpointWriter:
             raise _as_user_error(self._folder, error) if isinstance(error, OSError) else error
 
     def _in_background(self, work: Callable[[], None]) -> None:
-        """Start a thread that does `work` once what was started before it is done, and went well."""
+        """Start a thread that does `work` after the thread before it, unless that failed."""
         before = self._thread
 
         def run() -> None:
@@ -170,7 +168,7 @@ class CheckpointWriter:
         self._settle(list_steps(self._folder), step)
 
     def _settle(self, steps: Sequence[int], last: int, *, best: int | None = None) -> None:
-        """Let `last`, and `best` where it is known anew, lead where they must; then delete those of `steps` that nobody needs."""
+        """Update `last`, and `best` where a new one is known; then delete those of `steps` that nobody needs."""
         for link, step in ((LAST, last), (BEST, best)):
             if step is not None and link_step(self._folder, link) != step:
                 with whole(self._folder / link) as part:  # the old link is there until the new one is

@@ -12,14 +12,15 @@ import pytest
 import safetensors.torch
 import torch
 
-from paceline.checkpoint import read, write
-from paceline.checkpoint.layout import list_steps, step_name
-from paceline.checkpoint.read import check_same_recipe, find_checkpoint, load_checkpoint, newest_valid
-from paceline.checkpoint.snapshot import Snapshot, are_dense, bytes_of, unusual_strides
-from paceline.checkpoint.write import save_checkpoint
 from paceline.config.errors import CheckpointError
+from paceline.config.reporting import SILENT, Lines
 from paceline.config.sealed import SEAL, sealed
 from paceline.training.building import weights_file
+from paceline.training.checkpoint import read, write
+from paceline.training.checkpoint.layout import list_steps, step_name
+from paceline.training.checkpoint.read import find_checkpoint, load_checkpoint, newest_valid
+from paceline.training.checkpoint.write import Snapshot, are_dense, bytes_of, save_checkpoint, unusual_strides
+from paceline.training.start import check_same_recipe
 
 
 def snapshot(seed: int = 0, **facts) -> Snapshot:
@@ -231,7 +232,7 @@ def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_is_taken(tmp_pa
         save_checkpoint(tmp_path, step, snapshot(step))
     damage(tmp_path / "step-000003", how)
     said: list[str] = []
-    found = newest_valid(tmp_path, said.append)
+    found = newest_valid(tmp_path, Lines(said.append))
     assert found is not None
     assert found[0].name == "step-000002"
     assert_equal(found[1], snapshot(2))
@@ -239,12 +240,12 @@ def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_is_taken(tmp_pa
 
 
 def test_only_damaged_checkpoints_are_an_error_and_none_is_a_fresh_start(tmp_path):
-    assert newest_valid(tmp_path / "absent", print) is None
-    assert newest_valid(tmp_path, print) is None
+    assert newest_valid(tmp_path / "absent", SILENT) is None
+    assert newest_valid(tmp_path, SILENT) is None
     save_checkpoint(tmp_path, 1, snapshot(1))
     damage(tmp_path / "step-000001", "flipped")
     with pytest.raises(CheckpointError, match=r"every checkpoint is damaged\.\n.*step-000001/model"):
-        newest_valid(tmp_path, lambda line: None)
+        newest_valid(tmp_path, SILENT)
 
 
 def test_a_half_written_folder_is_not_seen(tmp_path):
@@ -317,11 +318,11 @@ def test_the_last_checkpoint_stands_in_for_a_best_one_that_is_not_there_and_that
     if link:
         (tmp_path / "best").symlink_to(link)
     said: list[str] = []
-    assert find_checkpoint(tmp_path, "best", said.append).name == "step-000012"
+    assert find_checkpoint(tmp_path, "best", Lines(said.append)).name == "step-000012"
     assert len(said) == 1 and "no best checkpoint" in said[0] and "step-000012" in said[0]
     with pytest.warns(UserWarning, match="no best checkpoint"):  # never in silence
         find_checkpoint(tmp_path, "best")
-    assert find_checkpoint(tmp_path, "last", said.append).name == "step-000012" and len(said) == 1
+    assert find_checkpoint(tmp_path, "last", Lines(said.append)).name == "step-000012" and len(said) == 1
 
 
 def test_another_recipe_is_refused_by_its_differing_keys():
@@ -358,7 +359,7 @@ def test_an_index_that_was_changed_in_one_number_is_damaged(tmp_path):
     index["strides"]["model"]["fc.turned"] = [7, 1]  # a dense layout too, of other values
     file.write_text(json.dumps(index))
     said: list[str] = []
-    found = newest_valid(tmp_path, said.append)
+    found = newest_valid(tmp_path, Lines(said.append))
     assert found is not None and found[0].name == "step-000001" and "index.json: damaged" in said[0]
 
 
@@ -371,7 +372,7 @@ def test_a_checkpoint_that_the_caller_cannot_use_is_skipped_by_name(tmp_path):
             raise CheckpointError("it is even")
 
     said: list[str] = []
-    found = newest_valid(tmp_path, said.append, odd_only)
+    found = newest_valid(tmp_path, Lines(said.append), odd_only)
     assert found is not None and found[0].name == "step-000001"
     assert said == [f"skipping step-000002: {tmp_path / 'step-000002'}: it is even."]
 

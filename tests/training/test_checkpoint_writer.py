@@ -14,13 +14,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from paceline.checkpoint import background as writer_module
-from paceline.checkpoint.background import CheckpointWriter
-from paceline.checkpoint.layout import check_space, doomed_steps, list_steps
-from paceline.checkpoint.read import load_checkpoint
-from paceline.checkpoint.snapshot import Snapshot
-from paceline.checkpoint.write import save_checkpoint
 from paceline.config.errors import UserError
+from paceline.training.checkpoint import background as writer_module
+from paceline.training.checkpoint.background import CheckpointWriter
+from paceline.training.checkpoint.layout import check_space, doomed_steps, list_steps
+from paceline.training.checkpoint.read import load_checkpoint
+from paceline.training.checkpoint.write import Snapshot, save_checkpoint
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -117,7 +116,7 @@ def test_links_that_a_kill_or_a_person_left_wrong_are_put_right_before_anything_
             (tmp_path / name).write_text("x")
         elif link:
             (tmp_path / name).symlink_to(link)
-    assert saved(tmp_path, 1, 2, 3).goes_on(3, best=2)
+    assert saved(tmp_path, 1, 2, 3).resume(3, best=2)
     assert os.readlink(tmp_path / "best") == "step-000002" and os.readlink(tmp_path / "last") == "step-000003"
     assert list_steps(tmp_path) == [2, 3]  # step 1 was the retention's
 
@@ -125,9 +124,9 @@ def test_links_that_a_kill_or_a_person_left_wrong_are_put_right_before_anything_
 def test_a_best_that_is_not_known_keeps_its_link_and_one_that_is_gone_loses_it(tmp_path):
     (tmp_path / "best").symlink_to("step-000001")
     writer = saved(tmp_path, 1, 2, 3)
-    assert writer.goes_on(3, best=-1) and os.readlink(tmp_path / "best") == "step-000001"
+    assert writer.resume(3, best=-1) and os.readlink(tmp_path / "best") == "step-000001"
     assert list_steps(tmp_path) == [1, 3]
-    assert not writer.goes_on(3, best=2) and not (tmp_path / "best").is_symlink()
+    assert not writer.resume(3, best=2) and not (tmp_path / "best").is_symlink()
     assert list_steps(tmp_path) == [3]
 
 
@@ -160,7 +159,7 @@ def test_a_run_that_was_deleted_is_not_made_anew(tmp_path):
 def test_a_later_checkpoint_that_is_damaged_stays_until_there_is_another(tmp_path):
     writer = saved(tmp_path, 10, 20)
     (tmp_path / "last").symlink_to("step-000020")
-    writer.goes_on(10, best=10)
+    writer.resume(10, best=10)
     assert list_steps(tmp_path) == [10, 20] and os.readlink(tmp_path / "last") == "step-000010"
     writer.submit(15, snapshot(15))
     writer.close()
@@ -218,8 +217,8 @@ FULL = """
 import resource, sys
 from pathlib import Path
 import torch
-from paceline.checkpoint.snapshot import Snapshot
-from paceline.checkpoint.background import CheckpointWriter
+from paceline.training.checkpoint.write import Snapshot
+from paceline.training.checkpoint.background import CheckpointWriter
 from paceline.config.errors import UserError
 writer = CheckpointWriter(Path(sys.argv[1]), keep=1)
 writer.submit(1, Snapshot({"model": {"w": torch.ones(10)}}, {}))

@@ -1,0 +1,258 @@
+"""Copies of a run's photos near the process: on a disk of each node (`--stage DIR`), or in its memory (`--system.cache`).
+
+The data set stays what it is: the same manifest, hash, order and names, so a run that was begun with a copy resumes without one and
+back. Each node's first rank stages, all nodes at once; the others wait on the store, in no collective that could time out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from paceline.config.commands import command
+from paceline.config.errors import UserError
+from paceline.config.printable import counted
+from paceline.config.reporting import Reporter
+from paceline.config.system import System, cache_bytes
+from paceline.machine.host_memory import free_memory
+from paceline.machine.placing import node_name
+from paceline.ranks.world import World
+from paceline.store.byte_cache import CachedRecords, Shelf, bytes_of, file_of, new_file
+from paceline.store.index import Index
+from paceline.store.manifest import prepare_again
+from paceline.store.staged_copy import StagedCopy, Wanted, staged_records, wanted_files
+from paceline.store.stores import scheme_of
+from paceline.store.transfer import in_words
+from paceline.tasks.synthetic import SyntheticTask
+from paceline.tasks.task import Task
+
+# Records of a staged copy that are read and compared before training: as many as of a container that is opened.
+SAMPLED_RECORDS = 16
+# Where no live line is drawn, seconds between two lines on the progress of staging.
+LINE_EVERY = 30.0
+GIB = 2**30
+# Shares of the memory that is free when a run begins. The rest is for training itself and for other processes.
+AUTO_SHARE, MOST_SHARE = 0.5, 0.8
+# File systems whose server is asked at every open, whatever the kernel caches.
+NETWORK = ("nfs", "nfs4", "cifs", "smb3", "lustre", "ceph", "glusterfs", "beegfs", "gpfs", "9p", "afs", "fuse")
+
+
+@contextmanager
+def staged_photos(task: Task, stage: str, world: World, reporter: Reporter) -> Iterator[None]:
+    """While this is open, the task's photos are read from a copy below `stage`; "" stages nothing. Every rank calls it.
+
+    Raises UserError where the disk has too little room or cannot be written, DataError where a photo's file cannot be read or is
+    not what the index says.
+    """
+    if not stage:
+        yield
+        return
+    folder = Path(stage).expanduser().absolute() / f"paceline-{key_of(task)}"
+    again = f"Prepare the data again:  {prepare_again(task.manifest)}"
+    with ExitStack() as held:
+        copy = StagedCopy(folder, {"from": str(task.manifest.root_path), "hash": task.manifest.content_hash}, again)
+        held.callback(copy.close)
+        remedy = f"Remove the copy, and it is made anew:  {command('data', 'clear', folder.parent)}"
+        if world.local_rank == 0:
+            _copy(copy, task, reporter, folder.parent)
+        _wait_for_all(world)
+        splits = _splits(task)
+        near = {
+            split: staged_records(index.records, task.manifest.splits[split].records, folder, remedy)
+            for split, (index, _) in splits.items()
+        }
+        for split, (index, numbers) in splits.items():
+            if world.local_rank == 0:
+                _compare_some(replace(index, records=near[split]), numbers)
+        held.enter_context(task.reading(near[task.manifest.learnt], near["val"]))
+        yield
+
+
+def key_of(task: Task) -> str:
+    """16 hex digits: equal exactly where the data set is, with the names and sizes of its files."""
+    digest = hashlib.sha256(task.manifest.content_hash.encode())
+    for split, (index, _) in _splits(task).items():
+        places = index.records.places
+        digest.update(f"{split} {task.manifest.splits[split].records} {len(places.name_bytes)}".encode())
+        for array in (places.name_bytes, places.name_starts, places.file_sizes):
+            digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()[:16]
+
+
+def _splits(task: Task) -> dict[str, tuple[Index, np.ndarray]]:
+    """Split -> its index, and the numbers of the photos that this run reads."""
+    return {task.manifest.learnt: (task.train_index, task.train_numbers), "val": (task.val_index, task.val_numbers)}
+
+
+def _copy(copy: StagedCopy, task: Task, reporter: Reporter, stage: Path) -> None:
+    wanted: dict[bytes, Wanted] = {}  # a container may hold photos of both splits
+    for split, (index, numbers) in _splits(task).items():
+        wanted |= {one.name: one for one in wanted_files(index, task.manifest.splits[split].records, numbers)}
+    reported = began = time.monotonic()
+
+    def progress(done: int, total: int) -> None:
+        nonlocal reported
+        reporter.progress("copying the data (MiB)", done >> 20, total >> 20)
+        if not reporter.is_live and time.monotonic() - reported > LINE_EVERY:
+            reported = time.monotonic()
+            reporter.line(f"copied {in_words(done)} of {in_words(total)} to {stage}")
+
+    def waits() -> None:
+        reporter.progress("waiting for another process's copy", 0, 0)
+        reporter.line(f"another process is copying this data set to {stage}: waiting for it")
+
+    copied = copy.copy(list(wanted.values()), progress=progress, waits=waits)
+    if copied.changed:
+        reporter.line(f"{counted(copied.changed, 'file')} of the copy changed after being written: copied again")
+    there = f", {copied.kept:,} were there" if copied.kept else ""
+    reporter.line(
+        f"data on {stage}: {copied.files:,} files copied ({in_words(copied.bytes)} in "
+        f"{time.monotonic() - began:.0f} s){there}"
+    )
+
+
+def _wait_for_all(world: World) -> None:
+    """Return when every node has its copy. Copying may take hours, so no rank waits in a collective."""
+    if world.world == 1:
+        return
+    world.post(f"staged/{world.rank}", "")
+    if world.is_main:
+        for rank in range(1, world.world):
+            world.wait_for(f"staged/{rank}")
+        world.post("staged/all", "")
+    else:
+        world.wait_for("staged/all")
+
+
+def _compare_some(index: Index, numbers: np.ndarray) -> None:
+    """Read some records and compare their digests too, whatever the system does for later reads."""
+    if len(numbers):
+        index.records.read_many(
+            numbers[np.unique(np.linspace(0, len(numbers) - 1, num=SAMPLED_RECORDS, dtype=np.int64))].tolist()
+        )
+
+
+@contextmanager
+def photos_in_memory(task: Task, system: System, world: World, reporter: Reporter) -> Iterator[None]:
+    """While this is open, the task's photos are kept in memory as they are read, as far as `system.cache` and the memory allow.
+
+    Every rank calls it. Reports how much is kept, and in the end how many reads that saved.
+    """
+    indexes = [] if isinstance(task, SyntheticTask) else [task.train_index, task.val_index]
+    counts = [len(index) for index in indexes]
+    room = _room(indexes, system, world, reporter)
+    shelf = _shared_shelf(sum(counts), room, world, reporter)
+    if shelf is None:
+        yield
+        return
+    train, val = (CachedRecords(index.records, shelf, first) for index, first in zip(indexes, (0, counts[0])))
+    try:
+        with task.reading(train, val):
+            yield
+    finally:
+        if shelf.reads:
+            rank = "" if world.world == 1 else f" of rank {world.rank}"
+            reporter.line(
+                f"photos in memory: {shelf.kept():,} of {sum(counts):,}; {shelf.hits / shelf.reads:.0%} of {shelf.reads:,} "
+                f"reads{rank} came from there"
+            )
+
+
+def _room(indexes: list[Index], system: System, world: World, reporter: Reporter) -> int:
+    """Bytes of this node's memory for photos."""
+    asked = cache_bytes(system.cache)
+    if asked == 0 or not indexes or (asked is None and not any(is_far(index) for index in indexes)):
+        return 0
+    everything = sum(int(index.lengths.sum()) for index in indexes)
+    free = free_memory()
+    if free is None:
+        if asked is None:
+            return 0
+        reporter.line(f"--system.cache {system.cache}: this operating system does not say how much memory is free")
+        free = everything + asked
+    share = free * (AUTO_SHARE if asked is None else MOST_SHARE)
+    # Ranks fill their parts alike, but not to the byte.
+    spare = everything // 20 if world.local_world > 1 else 0
+    room = min(everything + spare, int(share), everything + spare if asked is None else asked)
+    by = f"by the {world.local_world} ranks of a node together, " if world.local_world > 1 else ""
+    reporter.line(
+        f"keeps up to {_gib(min(room, everything))} of {_gib(everything)} of encoded photos in memory, {by}{_gib(free)} being free"
+        f"{'' if asked is None or asked <= share or everything <= share else f': less than --system.cache {system.cache} asks for'}"
+    )
+    return room
+
+
+def is_far(index: Index) -> bool:
+    """Whether a split's photos lie where the page cache does not help: in an object store, or on a network file system."""
+    if not len(index):
+        return False
+    path = index.records.path(0)
+    return bool(scheme_of(path)) or file_system(Path(path)).split(".")[0] in NETWORK
+
+
+def file_system(path: Path, mounts: Path = Path("/proc/self/mounts")) -> str:
+    """Linux's name of the file system that a file is on; "" where that is not known."""
+    try:
+        rows = [line.split() for line in mounts.read_text(errors="replace").splitlines()]
+        real = path.resolve()
+    except OSError:
+        return ""
+    # A space in a mount's path stands there as \040.
+    found = [(row[1].encode().decode("unicode_escape"), row[2]) for row in rows if len(row) > 2]
+    holding = [(len(Path(where).parts), kind) for where, kind in found if real.is_relative_to(where)]
+    # Of two mounts on one place, the later one hides the other.
+    return max(enumerate(holding), key=lambda entry: (entry[1][0], entry[0]))[1][1] if holding else ""
+
+
+def _shared_shelf(photos: int, room: int, world: World, reporter: Reporter) -> Shelf | None:
+    """The node's shelf, which its first rank makes and the others open; None where nothing is kept."""
+    parts = world.local_world
+    if parts == 1:
+        return _shelf(_own_file(photos, room)[0], photos, room) if room else None
+    key = f"photos in memory/{node_name()}"
+    if world.local_rank == 0:
+        file, name = _own_file(photos, room) if room else (-1, "")
+        world.post(key, json.dumps({"process": os.getpid(), "file": file, "name": name, "room": room}))
+    else:
+        made = json.loads(world.wait_for(key))
+        room, name, file = made["room"], made["name"], -1
+        if name:
+            try:
+                file = file_of(made["process"], made["file"], name)
+            except OSError:  # the ranks are in containers of their own
+                name = ""
+    world.barrier()  # the first rank's file is open until all have opened it
+    if not room:
+        return None
+    if name:
+        return _shelf(file, photos, room, part=world.local_rank, parts=parts)
+    reporter.line(f"the ranks of a node cannot share that memory here: each has {_gib(room // parts)} of its own")
+    return _shelf(_own_file(photos, room // parts)[0], photos, room // parts)
+
+
+def _shelf(file: int, photos: int, room: int, *, part: int = 0, parts: int = 1) -> Shelf:
+    shelf = Shelf(file, photos, room, part=part, parts=parts)
+    if file >= 0:
+        os.close(file)  # the memory lives as long as somebody maps it
+    return shelf
+
+
+def _own_file(photos: int, room: int) -> tuple[int, str]:
+    try:
+        return new_file(bytes_of(photos, room))
+    except OSError as problem:
+        raise UserError(
+            f"--system.cache: no memory file of {_gib(room)} can be made ({problem.strerror}). Turn it off: --system.cache off"
+        ) from None
+
+
+def _gib(size: int) -> str:
+    return f"{size / GIB:.1f} GiB" if size >= GIB else f"{size / 2**20:.0f} MiB"
