@@ -45,7 +45,7 @@ REASONS = {
     "store/index.py": (7, "index/HASH and its parts: by name, by holding arrays alone, never through a link"),
     "store/staged_copy.py": (3, "a folder that this user's staging made (owner, mode 0700), names that lead nowhere else, no links"),
     "store/staged_folder.py": (3, "the same; names of the ledger below the folder after links are followed; empty folders"),
-    "ranks/gloo_lines.py": (1, "the null device"),
+    "ranks/gloo.py": (1, "the null device"),
     "ranks/secret.py": (4, ".secret-DIGEST made exclusively without following, and a temporary folder made for it"),
     "machine/doctor/together.py": (2, "a file with a drawn name"),
     "store/download/data_sets.py": (1, "an archive that this command brought"),

@@ -21,7 +21,7 @@ from paceline.accelerators import device_name, synchronise
 from paceline.bench.comm_sizes import TYPES, Message
 from paceline.bench.timing import seconds_of_block
 from paceline.ranks.exchange import smallest
-from paceline.ranks.gloo_lines import without_gloo_lines
+from paceline.ranks.gloo import without_gloo_lines
 from paceline.ranks.world import World
 
 OURS, PEER = "paceline", "torch"

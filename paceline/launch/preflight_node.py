@@ -131,7 +131,7 @@ def _temporary() -> Path:
 
 def _address(flags: argparse.Namespace) -> str:
     """Where the others find this node: its address on the network that ranks will use, as World chooses gloo's."""
-    from paceline.ranks.world import ANYWHERE
+    from paceline.ranks.gloo import ANYWHERE
 
     there = interfaces()
     told = (

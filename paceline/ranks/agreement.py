@@ -14,8 +14,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from paceline.config.errors import AlikeError
+from paceline.ranks.launcher import Place
 from paceline.ranks.messages import Messages
-from paceline.ranks.roll_call import name_ranks
+from paceline.ranks.rendezvous import name_ranks
 
 # By name, in the order in which a difference is looked for; values of which JSON knows.
 Facts = Mapping[str, Any]
@@ -26,19 +27,20 @@ MOST_FIELDS, LONGEST_VALUE = 5, 60
 ABSENT = "absent"
 
 
-def agree(messages: Messages, rank: int, world: int, facts: Facts, name: str) -> None:
+def agree(messages: Messages, place: Place, facts: Facts, name: str) -> None:
     """Compare `facts` over all ranks, each of which calls this at the same point.
 
     name  of this comparison; never used twice in one run
     Waits for all ranks; one that died meanwhile ends this process through its Watch.
     raise AlikeError   on every rank, with the same text: the first field that differs, both values and their ranks
     """
-    if world == 1:
+    rank = place.rank
+    if place.world == 1:
         return
     messages.set(f"{name} digest/{rank}", digest(facts))
     if rank == 0:
-        digests = _collected(messages, [f"{name} digest/{peer}" for peer in range(world)])
-        other = next((peer for peer in range(world) if digests[peer] != digests[0]), 0)
+        digests = _collected(messages, [f"{name} digest/{peer}" for peer in range(place.world)])
+        other = next((peer for peer in range(place.world) if digests[peer] != digests[0]), 0)
         if other:
             messages.set(f"{name} facts", json.dumps({"facts": facts, "ranks": _parted(digests, other)}))
         messages.set(f"{name} verdict", str(other))

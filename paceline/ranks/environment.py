@@ -64,7 +64,7 @@ def variables(system: System, *, nodes: int, named: bool = True, there: Collecti
 
 
 def check_interface(name: str, there: Mapping[str, str]) -> None:
-    """Raises RecipeError where this host has no interface of this name ('' is none asked for); it says those that it has.
+    """Raises RecipeError, naming this host's interfaces, where none has this name ('' is none asked for).
 
     there  name -> address of this host's interfaces
     """
@@ -80,10 +80,10 @@ def check_interface(name: str, there: Mapping[str, str]) -> None:
 def environment(
     system: System, launch: Launch, *, named: bool, environ: MutableMapping[str, str] = os.environ
 ) -> Iterator[list[str]]:
-    """What `system` asks for is set inside the block; gives what to say: variables that were set already, to another value.
+    """Set what `system` asks for inside the block; gives notes about variables that were set already, to another value.
 
     named  as for `variables`
-    raise RecipeError  this host has no such interface; it names those that it has
+    raise RecipeError  this host has no such interface
     """
     there = interfaces()
     if named or launch.nodes > 1:

@@ -21,18 +21,18 @@ USER_ERROR, FAILED, INTERRUPTED = 2, 3, 75  # 75: resumable
 
 
 def leave_exit_code(code: int, environ: Mapping[str, str] = os.environ) -> None:
-    """Write `code` where the environment asks for it; the first rank alone does, or every one that has no place in a job."""
+    """Write `code` where the environment asks for it; only rank 0 does, or every process that has no place in a job."""
     named = environ.get(EXIT_CODE_FILE)
     if not named:
         return
     try:
-        if read_launch(environ).rank != 0:
+        if not read_launch(environ).is_main:
             return
     except UserError:
         code = code or 2
     try:
         write_whole(Path(named), f"{code}\n")
-    except OSError as problem:  # the run's end is told by its events all the same
+    except OSError as problem:  # the run's end stands in its events all the same
         print(f"paceline: {named}: cannot be written ({problem.strerror})")
 
 

@@ -26,14 +26,15 @@ import torch.distributed as dist
 from paceline.config.errors import Shortage, UserError
 from paceline.config.printable import one_line
 from paceline.ranks.exit_code import leave_exit_code
+from paceline.ranks.launcher import Place
 from paceline.ranks.messages import Messages
-from paceline.ranks.roll_call import name_ranks
+from paceline.ranks.rendezvous import name_ranks
 from paceline.threads import Thread
 
 FAILED_EXIT, USER_EXIT = 3, 2
 # These end a run in good order (done, target missed, interrupted and resumable); all ranks leave so together.
 CLEAN_EXITS = (None, 0, 1, 75)
-# After a broken collective somebody is very likely dead, so a much shorter silence is enough to say who.
+# After a broken collective some rank is very likely dead, so a much shorter silence is enough to name it.
 SUSPECT_SECONDS = 3.0
 # ... and this much for the word to spread on a busy machine.
 ECHO_SECONDS = 7.0
@@ -46,17 +47,15 @@ BYE = "bye"
 class Watch:
     """The two threads of one rank. `messages` must have a connection that nobody else uses.
 
-    rank, world              this process's place
-    serves                   whether this process serves the store, so that its end ends all talk
+    serves                   whether this process serves the store, so that its end ends all messages
     stale_seconds            silence after which a rank counts as lost
     """
 
     def __init__(
         self,
         messages: Messages,
+        place: Place,
         *,
-        rank: int,
-        world: int,
         serves: bool,
         address: str,
         stale_seconds: float = 20.0,
@@ -64,10 +63,10 @@ class Watch:
     ):
         self.before_exit: list[Callable[[str], None]] = []
         self._messages, self._serves, self._address = messages, serves, address
-        self._rank, self._world = rank, world
+        self._rank, self._world = place.rank, place.world
         self._stale_looks, self._poll = max(2, round(stale_seconds / poll_seconds)), poll_seconds
         self._suspect_looks = max(2, round(min(SUSPECT_SECONDS, stale_seconds) / poll_seconds))
-        self._watched = range(1, world) if rank == 0 else range(1)
+        self._watched = range(1, place.world) if place.is_main else range(1)
         self._seen = {peer: ("", 0) for peer in self._watched}  # peer -> (last beat, looks without a new one)
         self._beats = self._looks_without_answer = 0
         self._suspicious = self._reporting = False
@@ -95,7 +94,7 @@ class Watch:
         self._talker.join()
 
     def report(self, error: BaseException) -> int:
-        """Tell all ranks that this one failed with `error`; -> the exit code to leave with.
+        """End all ranks because this one failed with `error`; -> the exit code to leave with.
 
         Prints the traceback (of a UserError: the message alone), unless another rank failed first.
         Does not return where `error` is the echo of another rank's end: this process then ends with that rank's name.
@@ -106,7 +105,7 @@ class Watch:
             time.sleep(SUSPECT_SECONDS + ECHO_SECONDS)
         try:
             first = self._messages.claim("first to fail", str(self._rank)) == str(self._rank)
-        except RuntimeError:  # the store's host went first; the talker is about to say so
+        except RuntimeError:  # the store's host went first; the talker is about to print so
             time.sleep(LINGER_SECONDS)
             first = True
         if not first:
@@ -167,7 +166,7 @@ class Watch:
     def _judge_talker(self) -> None:
         while not self._stop.wait(self._poll):
             self._looks_without_answer += 1
-            # One more than the talker's own limit, which can say more.
+            # One more than the talker's own limit, whose message has more facts.
             if self._looks_without_answer > self._stale_looks + 2:
                 self._leave(0, f"its store at {self._address} does not answer", FAILED_EXIT, store_lost=True)
 
@@ -197,7 +196,7 @@ class Watch:
         if not self._leaving.acquire(blocking=False):
             threading.Event().wait()  # the other thread is ending this process
         reason = f"rank {rank} (of {self._world}) failed: {text}"
-        # Every rank says why it ends: which of a host's ranks are left to say it, nobody knows.
+        # Every rank prints why it ends, as nobody knows which of a host's ranks are left to print it.
         print(f"rank {self._rank}: ending, because {reason}", file=sys.stderr, flush=True)
         for callback in self.before_exit:
             helper = Thread(target=callback, args=(reason,), daemon=True)
@@ -222,7 +221,7 @@ def _is_newer(beat: str, last: str) -> bool:
 
 
 def _readable(failed: str) -> dict[str, Any]:
-    """What the key `failed` says, as arguments of Watch._leave. Its text comes from another host, and goes to a terminal."""
+    """The value of the key `failed`, as arguments of Watch._leave. Its text comes from another host, and goes to a terminal."""
     facts = json.loads(failed)
     code = USER_EXIT if facts["code"] == USER_EXIT else FAILED_EXIT
     return {"rank": int(facts["rank"]), "text": one_line(facts["text"].partition("\n")[0]), "code": code}

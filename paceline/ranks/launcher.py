@@ -1,11 +1,11 @@
-"""Which rank am I: read one launcher's environment variables, all of them, into a Launch.
+"""Which rank is this process: a Place; and one launcher's environment variables, all of them, read into a Launch.
 
 Launchers nest: torchrun inside srun, mpirun inside a Slurm allocation. The innermost one that started this process is
-read, and none but it; variables of two launchers are never mixed, and a contradiction between them is an error.
+read, and no other; variables of two launchers are never mixed, and a contradiction between them is an error.
 Pure: nothing here imports torch, opens a socket or reads the machine.
 
 Sources: torch.distributed.run (environment variables), srun(1) (output environment variables), Open MPI's mpirun(1)
-and PRRTE's prterun(1), MPICH's Hydra and Cray PALS (PMI).
+and PRRTE's prterun(1), MPICH's Hydra and Cray PALS (PMI); scontrol(1) for Slurm's lists of hosts.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from paceline.config.errors import UserError
-from paceline.ranks.slurm_text import first_host, tasks_per_host
 
 # Rank 0 listens in this range when the launcher names no port: below Linux's ephemeral ports (32768 and up).
 FIRST_DERIVED_PORT, NUM_DERIVED_PORTS = 20_000, 10_000
@@ -26,12 +25,27 @@ THIS_HOST = "127.0.0.1"
 
 
 @dataclass(frozen=True)
-class Launch:
-    """One process's place in a job.
+class Place:
+    """Which of how many ranks a process is: `rank`, 0 to world-1.
+
+    A Launch and an InputRank are Places; a World has one, which `World.part` counts anew among the ranks of the part.
+    """
+
+    rank: int
+    world: int
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is rank 0: the one that writes files and prints."""
+        return self.rank == 0
+
+
+@dataclass(frozen=True)
+class Launch(Place):
+    """One process's place among all ranks of a job, and how it was started.
 
     kind                     the launcher's name in LAUNCHERS, or "single"
-    rank, world              0..world-1 over all hosts
-    local_rank, local_world  the same among the processes of this host
+    local_rank, local_world  rank and world among the processes of this host
     node, nodes              number of this host, and how many there are
     address, port            where rank 0 is found
     job                      a name that all ranks of this job share and no other job has
@@ -39,8 +53,6 @@ class Launch:
     """
 
     kind: str
-    rank: int
-    world: int
     local_rank: int
     local_world: int
     node: int
@@ -51,7 +63,7 @@ class Launch:
     agent_store: bool = False
 
 
-SINGLE = Launch("single", 0, 1, 0, 1, 0, 1, THIS_HOST, 0, "single")
+SINGLE = Launch(0, 1, "single", 0, 1, 0, 1, THIS_HOST, 0, "single")
 
 
 def read_launch(environ: Mapping[str, str]) -> Launch:
@@ -75,7 +87,7 @@ def read_launch(environ: Mapping[str, str]) -> Launch:
 
 
 def _head(environ: Mapping[str, str], kind: str, names: tuple[str, str]) -> tuple[int, int] | None:
-    """(rank, world) as one launcher tells them; None where it did not start this process."""
+    """(rank, world) as one launcher gives them; None where it did not start this process."""
     if kind == "slurm":
         # sbatch's script has SLURM_PROCID too; only srun also numbers a step.
         step = environ.get("SLURM_STEP_ID", "")
@@ -90,11 +102,11 @@ def _head(environ: Mapping[str, str], kind: str, names: tuple[str, str]) -> tupl
 
 
 def _innermost(environ: Mapping[str, str], found: Mapping[str, tuple[int, int]]) -> str:
-    """The launcher to believe, or UserError where two of them cannot both be right."""
+    """The launcher to read. Raises UserError where two of them cannot both be right."""
     kinds = [kind for kind in LAUNCHERS if kind in found]
     by_hand = "torchrun" in found and not environ.get("TORCHELASTIC_RUN_ID")
     if by_hand:
-        # A wrapper script's `export RANK=$SLURM_PROCID`: fine where it says the same as the launcher, which knows more.
+        # A wrapper script's `export RANK=$SLURM_PROCID`: fine where it agrees with the launcher, which knows more.
         for other in kinds[1:]:
             if found[other] == found["torchrun"]:
                 kinds.remove("torchrun")
@@ -116,11 +128,11 @@ def _innermost(environ: Mapping[str, str], found: Mapping[str, tuple[int, int]])
 
 
 def _contradiction(found: Mapping[str, tuple[int, int]], inner: str, outer: str) -> str:
-    said = [
+    both = [
         f"{' and '.join(LAUNCHERS[kind].names)} say rank {found[kind][0]} of {found[kind][1]} ({kind})"
         for kind in (inner, outer)
     ]
-    return f"two launchers contradict each other: {said[0]}, {said[1]}."
+    return f"two launchers contradict each other: {both[0]}, {both[1]}."
 
 
 def _torchrun(environ: Mapping[str, str]) -> Launch:
@@ -136,7 +148,7 @@ def _torchrun(environ: Mapping[str, str]) -> Launch:
     # After a restart the agent's store still holds the failed attempt's keys.
     job = f"{job}.{environ.get('TORCHELASTIC_RESTART_COUNT') or 0}"
     agent = environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    return Launch("torchrun", rank, world, local_rank, local_world, node, nodes, address, port, job, agent)
+    return Launch(rank, world, "torchrun", local_rank, local_world, node, nodes, address, port, job, agent)
 
 
 def _slurm(environ: Mapping[str, str]) -> Launch:
@@ -156,8 +168,8 @@ def _slurm(environ: Mapping[str, str]) -> Launch:
     job = f"{environ['SLURM_JOB_ID']}.{environ['SLURM_STEP_ID']}"
     found = THIS_HOST if len(tasks) == 1 else first_host(environ[hosts_name])
     rank, local_rank = _integer(environ, "SLURM_PROCID"), _integer(environ, "SLURM_LOCALID")
-    address, port = _address(environ, found), _port(environ, job)
-    return Launch("slurm", rank, world, local_rank, tasks[node], node, len(tasks), address, port, job)
+    address, port = environ.get("MASTER_ADDR") or found, _port(environ, job)
+    return Launch(rank, world, "slurm", local_rank, tasks[node], node, len(tasks), address, port, job)
 
 
 def _openmpi(environ: Mapping[str, str]) -> Launch:
@@ -168,7 +180,7 @@ def _openmpi(environ: Mapping[str, str]) -> Launch:
     job_name = _first(environ, "openmpi", "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "MASTER_PORT")
     job = f"openmpi-{environ[job_name]}"
     found = THIS_HOST if local_world == world else _mpirun_host(environ)
-    address = _address(environ, found)
+    address = environ.get("MASTER_ADDR") or found
     if not address:
         raise UserError(
             "mpirun started ranks on several hosts, and its variables do not say where rank 0 is.\n"
@@ -197,7 +209,7 @@ def _pmi(environ: Mapping[str, str]) -> Launch:
     job_name = next((name for name in names if environ.get(name)), None)
     if job_name is None:
         raise UserError("mpiexec (PMI) names no job and no port. Give one:  mpiexec -genv MASTER_PORT 29511 ...")
-    address = _address(environ, THIS_HOST if local_world == world else "")
+    address = environ.get("MASTER_ADDR") or (THIS_HOST if local_world == world else "")
     if not address:
         raise UserError("PMI does not say where rank 0 is. Say it:  mpiexec -genv MASTER_ADDR <host of rank 0> ...")
     job = f"pmi-{environ[job_name]}"
@@ -208,9 +220,9 @@ def _by_blocks(
     environ: Mapping[str, str], kind: str, ranks: tuple[int, int, int, int], address: str, job: str
 ) -> Launch:
     """A Launch of a launcher that does not number its hosts: they are taken to be filled one after the other."""
-    rank, world, _, local_world = ranks
+    rank, world, local_rank, local_world = ranks
     node, nodes = rank // max(1, local_world), _count_hosts(world, local_world)
-    return Launch(kind, *ranks, node, nodes, address, _port(environ, job), job)
+    return Launch(rank, world, kind, local_rank, local_world, node, nodes, address, _port(environ, job), job)
 
 
 def _check(launch: Launch) -> None:
@@ -251,10 +263,6 @@ def _integer(environ: Mapping[str, str], name: str) -> int:
         raise UserError(f"{name}={environ[name]!r} is not a whole number.") from None
 
 
-def _address(environ: Mapping[str, str], found: str) -> str:
-    return environ.get("MASTER_ADDR") or found
-
-
 def _port(environ: Mapping[str, str], job: str) -> int:
     return _integer(environ, "MASTER_PORT") if environ.get("MASTER_PORT") else derived_port(job)
 
@@ -264,13 +272,32 @@ def derived_port(job: str) -> int:
     return FIRST_DERIVED_PORT + zlib.crc32(job.encode()) % NUM_DERIVED_PORTS
 
 
+def tasks_per_host(name: str, text: str) -> list[int]:
+    """Slurm's '2(x3),1' -> [2, 2, 2, 1]. `name` is the variable, for the error's text."""
+    counts: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part.strip())
+        if match is None or int(match[1]) < 1:
+            raise UserError(f"{name}={text!r} cannot be read; expected something like 8(x2),4.")
+        counts += [int(match[1])] * int(match[2] or 1)
+    return counts
+
+
+def first_host(nodelist: str) -> str:
+    """Slurm's 'rack[2-3]n[01-16,20],login' -> 'rack2n01'."""
+    head = re.match(r"(?:[^,\[]|\[[^\]]*\])+", nodelist)
+    if head is None:
+        raise UserError(f"SLURM_STEP_NODELIST={nodelist!r} names no host.")
+    return re.sub(r"\[([^\],-]+)[^\]]*\]", r"\1", head[0])
+
+
 def _count_hosts(world: int, local_world: int) -> int:
     return -(-world // max(1, local_world))
 
 
 @dataclass(frozen=True)
 class Launcher:
-    """How one launcher tells a process its place."""
+    """How one launcher gives a process its place."""
 
     names: tuple[str, str]  # variables that hold (rank, world); one of them set means that it started this process
     read: Callable[[Mapping[str, str]], Launch]  # all its variables; raises UserError where they are incomplete

@@ -2,7 +2,7 @@
 
 Each message is stored as "MAC TEXT": MAC is HMAC-SHA256 (RFC 2104) over the key's name and the text, in hexadecimal, with
 a key that only this start of this job knows (paceline/ranks/secret.py). So a message is of no use under another name, in
-another job or in a later start. What does not bear our signature counts as not there, and that is said once.
+another job or in a later start. What does not bear our signature counts as not there, which is printed once.
 
 Counters are not used: nobody can sign one, and torch ends the connection of whoever adds to what is no number.
 """
@@ -21,7 +21,7 @@ import torch.distributed as dist
 MAC_LENGTH = 64  # hexadecimal digits
 # compare_set with this as both values reads without ever waiting: what is not there comes back as this, and stays away.
 NOTHING = "-"
-SAID = "said"
+SAID = "said"  # prefix of keys: a warning that was printed
 # Between two looks of `wait`: short at first, and no storm of requests from thousands of ranks when it takes long.
 FIRST_POLL, LONGEST_POLL = 0.01, 0.2
 
@@ -31,18 +31,18 @@ class Messages:
 
     store    the connection, under the job's own prefix
     key      the key of this start of this job
-    rank     who speaks here
+    rank     of this process
     """
 
     def __init__(self, store: dist.Store, key: bytes, rank: int) -> None:
         self.store = store
         self._key, self._rank = key, rank
-        self._said: set[str] = set()
+        self._warned: set[str] = set()
 
     def over(self, store: dist.Store) -> Messages:
-        """The same messages over another connection; what was said once is not said again."""
+        """The same messages over another connection; a warning that was printed is not printed again."""
         other = Messages(store, self._key, self._rank)
-        other._said = self._said
+        other._warned = self._warned
         return other
 
     def set(self, name: str, text: str) -> None:
@@ -92,18 +92,18 @@ class Messages:
         return f"{_mac(self._key, name, text.encode())} {text}"
 
     def verified(self, name: str, raw: bytes) -> str | None:
-        """The text in what is stored under `name`; None, and said once, where we did not sign it."""
+        """The text in what is stored under `name`; None, with one warning, where we did not sign it."""
         text = unsealed(self._key, name, raw)
         if text is None:
             self._ignore(name)
         return text
 
     def _ignore(self, name: str) -> None:
-        """Say that what lies under `name` counts for nothing: once a job, by the rank that noticed it first."""
-        kind = name.partition("/")[0]  # beat/0, beat/1, ... are one kind: a flood is said once too
-        if kind in self._said or kind == SAID:
+        """Warn that what lies under `name` counts for nothing: once a job, by the rank that noticed it first."""
+        kind = name.partition("/")[0]  # beat/0, beat/1, ... are one kind: one warning for a flood
+        if kind in self._warned or kind == SAID:
             return
-        self._said.add(kind)
+        self._warned.add(kind)
         if self.claim(f"{SAID}/{kind}", str(self._rank)) == str(self._rank):
             print(
                 f"rank {self._rank}: ignored a message in the store that this run did not sign (key {name!r}; who left it "

@@ -9,11 +9,14 @@ the agent already serves the store; every rank is its client.
 # pyright: reportPrivateImportUsage=false
 from __future__ import annotations
 
+import json
 import os
 import resource
+import secrets
 import socket
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -25,8 +28,16 @@ from paceline.config.printable import one_line
 from paceline.ranks.interfaces import describe_interfaces, is_address_of_this_host
 from paceline.ranks.launcher import THIS_HOST, Launch
 from paceline.ranks.messages import NOTHING, Messages
-from paceline.ranks.roll_call import answer_the_roll, call_the_roll
-from paceline.ranks.secret import GREETING, HOW_TO_SET, NotOurs, OtherSecret, offered, own_secret, verified_greeting
+from paceline.ranks.secret import (
+    GREETING,
+    HOW_TO_SET,
+    Greeting,
+    NotOurs,
+    OtherSecret,
+    offered,
+    own_secret,
+    verified_greeting,
+)
 
 POLL_SECONDS = 0.1
 # How long a store may take to show its job's greeting before it is taken for a stranger's.
@@ -38,6 +49,8 @@ LOOKS_AT_ANOTHER_SECRET = 2
 CONNECTIONS_PER_RANK = 8
 # One request to the store; longer silence means that its host is gone.
 REQUEST_SECONDS = 300
+# How long rank 0 lingers for the others to read which ranks are missing: the store ends with it.
+READ_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -57,9 +70,7 @@ class Meeting:
 
     def second_connection(self, job: str) -> Messages:
         """The same messages over another connection, so that a thread's requests never wait behind the main thread's."""
-        timeout = timedelta(seconds=REQUEST_SECONDS)
-        client = dist.TCPStore(self.host, self.port, is_master=False, timeout=timeout, wait_for_workers=False)
-        return self.messages.over(dist.PrefixStore(_prefix(job), client))
+        return self.messages.over(dist.PrefixStore(_prefix(job), _client(self.host, self.port)))
 
 
 def meet(launch: Launch, *, timeout_seconds: float, secret_folder: Path | None = None) -> Meeting:
@@ -76,17 +87,22 @@ def meet(launch: Launch, *, timeout_seconds: float, secret_folder: Path | None =
             store = dist.PrefixStore(_prefix(launch.job), client)
             with offered(launch, secret_folder, os.environ) as (secret, greeting):
                 messages = Messages(store, greeting.key(secret), launch.rank)
-                hosts = call_the_roll(messages, launch, (secret, greeting), timeout_seconds, deadline)
+                hosts = _call_the_roll(messages, launch, (secret, greeting), timeout_seconds, deadline)
         else:
             messages = _connect(launch, timeout_seconds)
             hosts = ()
-            answer_the_roll(messages, launch, deadline + timeout_seconds)
+            _answer_the_roll(messages, launch, deadline + timeout_seconds)
     except (OSError, dist.DistError) as problem:
         raise RankError(
             f"rank {launch.rank} (of {launch.world}) on {socket.gethostname()}: the store at {launch.address}:{launch.port} "
             f"broke off before all ranks had met ({_first_line(problem)})."
         ) from None
     return Meeting(messages, f"{launch.address}:{launch.port}", launch.port, _host_of_store(launch), hosts)
+
+
+def _client(host: str, port: int) -> dist.TCPStore:
+    timeout = timedelta(seconds=REQUEST_SECONDS)
+    return dist.TCPStore(host, port, is_master=False, timeout=timeout, wait_for_workers=False)
 
 
 def _prefix(job: str) -> str:
@@ -108,7 +124,7 @@ def _first_line(problem: BaseException) -> str:
 
 def _serve(launch: Launch) -> dist.TCPStore:
     """Rank 0 opens the store."""
-    # mpirun tells its own host, which need not be rank 0's; the others would wait there in vain.
+    # mpirun names its own host, which need not be rank 0's; the others would wait there in vain.
     if launch.kind == "openmpi" and launch.nodes > 1 and not is_address_of_this_host(launch.address):
         raise RankError(
             f"rank 0 runs on {socket.gethostname()}, but the others would look for it at {launch.address}.\n"
@@ -152,7 +168,7 @@ def _connect(launch: Launch, timeout_seconds: float) -> Messages:
                 f"rank {launch.rank} (of {launch.world}) on {socket.gethostname()} reached rank 0 at "
                 f"{launch.address}:{launch.port}, but {found}.\n{HOW_TO_SET}."
             )
-        # That somebody else's store is there tells more than that rank 0 has given up meanwhile.
+        # That another job's store is there explains more than that rank 0 has given up meanwhile.
         why = why if isinstance(why, NotOurs) and not isinstance(found, NotOurs) else found
         time.sleep(POLL_SECONDS)
     raise RankError(
@@ -185,17 +201,12 @@ def _greeted(launch: Launch, deadline: float) -> Messages | NotOurs | str:
 
 
 def _client_within(seconds: float, launch: Launch) -> dist.TCPStore:
-    """A TCPStore client, or TimeoutError: torch waits for ever on a listener that accepts and says nothing."""
+    """A TCPStore client, or TimeoutError: torch waits for ever on a listener that accepts and never answers."""
     made: list[dist.TCPStore | Exception] = []
 
     def connect() -> None:
         try:
-            timeout = timedelta(seconds=REQUEST_SECONDS)
-            made.append(
-                dist.TCPStore(
-                    _host_of_store(launch), launch.port, is_master=False, timeout=timeout, wait_for_workers=False
-                )
-            )
+            made.append(_client(_host_of_store(launch), launch.port))
         except Exception as error:  # handed to the caller below
             made.append(error)
 
@@ -207,3 +218,92 @@ def _client_within(seconds: float, launch: Launch) -> dist.TCPStore:
     if isinstance(made[0], Exception):
         raise made[0]
     return made[0]
+
+
+def _sign_in(messages: Messages, launch: Launch) -> None:
+    """Leave in the store that this rank is here, and on which host."""
+    messages.set(f"beat/{launch.rank}", "0")  # what paceline.ranks.failure then counts up
+    mine = json.dumps([socket.gethostname(), secrets.token_hex(8)])
+    if messages.claim(f"here/{launch.rank}", mine) != mine:
+        raise RankError(
+            f"another process already is rank {launch.rank} of job {launch.job} at {launch.address}:{launch.port}.\n"
+            "Two jobs share a port, or one was started twice: set MASTER_PORT to another free port for this one."
+        )
+
+
+def _call_the_roll(
+    messages: Messages, launch: Launch, offer: tuple[bytes, Greeting], timeout_seconds: float, deadline: float
+) -> tuple[str, ...]:
+    """Rank 0's part: greet, wait for all, leave for all whether a rank is missing. -> host names by rank.
+
+    offer     the secret, and the greeting that names where the others find it
+    deadline  time.monotonic() at which whoever has not come is missing
+    raise RankError   naming the ranks that are missing
+    """
+    secret, greeting = offer
+    opened = Messages(messages.store, secret, launch.rank)
+    opened.set(GREETING, greeting.text())
+    _sign_in(messages, launch)
+    names = [f"here/{rank}" for rank in range(launch.world)]
+    while True:
+        opened.set(GREETING, greeting.text())  # again, should a stranger have written over it
+        # All at once, and one by one only when it is too late: there may be thousands.
+        late = time.monotonic() > deadline
+        signed = messages.get_all(names) if late or messages.are_there(names) else [None]
+        hosts = [json.loads(text)[0] for text in signed if text is not None]
+        if len(hosts) == launch.world:
+            messages.set("roll call", "all")
+            return tuple(hosts)
+        if late:
+            break
+        time.sleep(POLL_SECONDS)
+    text = _missing(signed, launch, timeout_seconds)
+    messages.set("roll call", text)
+    readers = [f"read/{rank}" for rank, found in enumerate(signed) if found is not None and rank > 0]
+    give_up = time.monotonic() + READ_SECONDS
+    while readers and not messages.are_there(readers) and time.monotonic() < give_up:
+        time.sleep(POLL_SECONDS)
+    raise RankError(text)
+
+
+def _answer_the_roll(messages: Messages, launch: Launch, deadline: float) -> None:
+    """Every other rank's part.
+
+    deadline  time.monotonic() at which rank 0 has kept silent for too long
+    raise RankError   a rank is missing; rank 0 never closed it; another process has this rank
+    """
+    _sign_in(messages, launch)
+    try:
+        # Rank 0 may have begun its own waiting later than this rank did.
+        verdict = messages.wait("roll call", until=deadline, poll_seconds=POLL_SECONDS)
+    except TimeoutError:
+        raise RankError(
+            f"rank {launch.rank} met rank 0 at {launch.address}:{launch.port}, which never closed the roll call."
+        ) from None
+    if verdict != "all":
+        messages.set(f"read/{launch.rank}", "1")
+        raise RankError(f"rank {launch.rank} was there, but {verdict}")
+
+
+def _missing(signed: Sequence[str | None], launch: Launch, timeout_seconds: float) -> str:
+    missing = [rank for rank, text in enumerate(signed) if text is None]
+    present = [rank for rank, text in enumerate(signed) if text is not None]
+    hosts = sorted({one_line(json.loads(text)[0]) for text in signed if text is not None})
+    return (
+        f"{name_ranks(missing)} (of {launch.world}) never arrived within {timeout_seconds:g} s; "
+        f"address {launch.address}:{launch.port}; here: {name_ranks(present)} on {', '.join(hosts)}.\n"
+        f"Interfaces of rank 0's host {socket.gethostname()}: {describe_interfaces()}. "
+        "Were as many started as the launcher says, and do they reach this address (firewall, interface)?"
+    )
+
+
+def name_ranks(ranks: list[int]) -> str:
+    """[1, 3, 4, 5] -> 'ranks 1, 3-5'; [2] -> 'rank 2'."""
+    runs: list[list[int]] = []
+    for rank in ranks:
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    text = ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
+    return f"rank{'s' if len(ranks) != 1 else ''} {text or 'none'}"

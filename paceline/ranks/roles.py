@@ -1,9 +1,10 @@
-"""Who trains and who only evaluates, and what the two say to each other.
+"""Which ranks train and which only evaluate, and what the two exchange.
 
 Of all ranks the last few may only evaluate. The others train as if they were alone: their numbers, sums and votes are among
 themselves. Rank 0 leaves orders in the store, one after another, where an evaluation rank waits in no collective, however
-long that takes; the weights that it is to evaluate follow the order at once, in one broadcast. What it found comes back
-through the store.
+long that takes; the weights that it is to evaluate follow the order at once, in one broadcast. Scores come back through
+the store.
+Each of the Worlds here has its own Place: `everyone.place` counts all ranks, `peers.place` those of the same role.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ LOOK_SECONDS = 0.1
 
 @dataclass
 class Roles:
-    """What this rank and the others are there for.
+    """The role of this rank, and of the others.
 
     everyone    all ranks
     peers       those that do what this one does: that train, or that only evaluate
@@ -59,7 +60,7 @@ class Roles:
         return self.everyone.rank >= self.trainers
 
     def order(self, **what: Any) -> None:
-        """Tell the evaluation ranks what to do next; rank 0 does, the others only count along."""
+        """Give the evaluation ranks their next order; rank 0 does, the others only count along."""
         if self.evaluators and self.everyone.is_main:
             self.everyone.post(f"order/{self.orders}", json.dumps(what))
         self.orders += 1
@@ -75,13 +76,13 @@ class Roles:
         if self.handover is not None:
             self.handover.broadcast_(tensors)
 
-    def answer(self, step: int, found: dict[str, Any] | None) -> None:
-        """Tell everybody what the evaluation of `step` found, None where it was broken off; the first evaluation rank does."""
+    def answer(self, step: int, scores: dict[str, Any] | None) -> None:
+        """Post the scores of `step`'s evaluation, None where it was broken off; the first evaluation rank does."""
         if self.peers.is_main:
-            self.everyone.post(f"scored/{step}", json.dumps(found))
+            self.everyone.post(f"scored/{step}", json.dumps(scores))
 
     def answer_of(self, step: int, meanwhile: Callable[[], object]) -> dict[str, Any] | None:
-        """What the evaluation of `step` found, as `answer` told it; `meanwhile` is called again and again until it is told."""
+        """The scores that `answer` posts for `step`; `meanwhile` is called again and again until they are there."""
         return json.loads(self._wait(f"scored/{step}", meanwhile))
 
     def _wait(self, key: str, meanwhile: Callable[[], object]) -> str:

@@ -40,7 +40,7 @@ GREETING = "greeting"
 
 @dataclass(frozen=True)
 class Greeting:
-    """What rank 0 says first. Its text is public.
+    """Rank 0's first message. Its text is public.
 
     job     the job's name
     number  drawn anew at each start
@@ -61,7 +61,7 @@ class Greeting:
 
 
 class NotOurs(Exception):
-    """A greeting that this rank cannot believe, and why, for the text of an error."""
+    """A greeting that this rank must not trust, and why, for the text of an error."""
 
 
 class OtherSecret(NotOurs):

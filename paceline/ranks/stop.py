@@ -32,7 +32,7 @@ STORE_KEY = "stop"
 
 
 class StopRequest:
-    """What this process alone knows: has it been asked to stop, and why."""
+    """What this process alone knows: whether it has been asked to stop, and why."""
 
     def __init__(self, stop_file: Path | None = None):
         self._reason: Reason = ""
@@ -46,7 +46,7 @@ class StopRequest:
 
     @property
     def asked(self) -> bool:
-        """Whether this process has been asked, as far as it knows; looks at nothing."""
+        """Whether this process has been asked already; does not look for the STOP file."""
         return bool(self._reason)
 
     def reason(self) -> Reason:
@@ -96,28 +96,28 @@ class StopVote:
     """Turns any rank's request into one decision of all ranks."""
 
     def __init__(self, world: World, request: StopRequest, *, outside: bool = False):
-        """outside: ranks that are no part of `world` (paceline/ranks/roles.py) may ask too, and are told: through the store."""
+        """outside: ranks that are no part of `world` (paceline/ranks/roles.py) ask, and learn the answer, through the store."""
         self._world, self._request, self._outside = world, request, outside
         self._asked: tuple[torch.Tensor, dist.Work] | None = None
-        self._heard: Reason = ""
+        self._seen: Reason = ""
         self._looked = -STORE_SECONDS
         self.reason: Reason = ""
-        """Why all stop, once vote() or agree() has said True; the same on every rank."""
+        """Why all stop, once vote() or agree() has returned True; the same on every rank."""
 
     def vote(self) -> bool:
         """Call once a step on every rank: whether all stop now. The same answer everywhere at the same step.
 
-        The answer is to the question asked one step before; the first call always says False unless there is one rank.
+        The answer is to the question asked one step before; the first call always returns False unless there is one rank.
         """
         if self._outside and self._world.is_main:
-            self._hear()
+            self._look_in_store()
         if self._world.control is None:
             self.reason = self._mine()
             answered = bool(self.reason)
         else:
             answered = self._ask()
         if answered and self._outside and self._world.is_main and self.reason != "time budget":
-            self._tell(self.reason)
+            self._post(self.reason)
         return answered
 
     def _ask(self) -> bool:
@@ -130,7 +130,7 @@ class StopVote:
         return answered
 
     def stopping_here(self) -> bool:
-        """Whether somebody asked to stop, as far as this rank knows: for loops of different lengths. No collective.
+        """Whether any rank asked to stop, as far as this one knows: for loops of different lengths. No collective.
 
         A used-up time budget does not count here: what it ends is training, and an evaluation is part of a good end.
         Afterwards the ranks may differ in how far they came: agree() settles it.
@@ -138,23 +138,23 @@ class StopVote:
         reason = self._mine()
         reason = "" if reason == "time budget" else reason
         if not reason and (self._world.control is not None or self._outside):
-            self._hear()
-            reason = self._heard
+            self._look_in_store()
+            reason = self._seen
         if reason:
-            self._tell(reason)
+            self._post(reason)
         return bool(reason)
 
-    def _hear(self) -> None:
-        """Look in the store, now and then, whether somebody asked."""
-        if not self._heard and time.monotonic() - self._looked >= STORE_SECONDS:
+    def _look_in_store(self) -> None:
+        """Look in the store, now and then, whether any rank asked."""
+        if not self._seen and time.monotonic() - self._looked >= STORE_SECONDS:
             self._looked = time.monotonic()
-            if (heard := self._world.messages.get(STORE_KEY)) is not None:
-                self._heard = REASONS[int(heard)]
+            if (posted := self._world.messages.get(STORE_KEY)) is not None:
+                self._seen = REASONS[int(posted)]
 
-    def _tell(self, reason: Reason) -> None:
-        """Leave in the store that somebody asked."""
-        if not self._heard:
-            self._heard = reason
+    def _post(self, reason: Reason) -> None:
+        """Leave in the store that a rank asked."""
+        if not self._seen:
+            self._seen = reason
             self._world.messages.set(STORE_KEY, str(REASONS.index(reason)))
 
     def agree(self, stopped: bool) -> bool:
@@ -177,7 +177,7 @@ class StopVote:
 
     def _mine(self) -> Reason:
         mine = self._request.reason()
-        return mine if REASONS.index(mine) >= REASONS.index(self._heard) else self._heard
+        return mine if REASONS.index(mine) >= REASONS.index(self._seen) else self._seen
 
     def _finish(self) -> bool:
         """The answer to the question under way, if there is one."""

@@ -1,4 +1,4 @@
-"""The ranks of one run, and everything they say to each other.
+"""The ranks of one run, and everything that they exchange.
 
 A World of one rank has the same interface and does nothing, so no caller asks how many there are.
 Gradients and sums travel over gloo on CPU, NCCL on CUDA, and what paceline/accelerators.py names elsewhere; control messages
@@ -25,24 +25,21 @@ from paceline.accelerators import BACKENDS, NAMES, register, use
 from paceline.config.errors import AlikeError, RecipeError
 from paceline.ranks.agreement import Facts, agree
 from paceline.ranks.failure import CLEAN_EXITS, Watch
-from paceline.ranks.gloo_lines import without_gloo_lines
-from paceline.ranks.interfaces import interface_towards
-from paceline.ranks.launcher import Launch
+from paceline.ranks.gloo import choose_gloo_interface, reaching_each_other, without_gloo_lines
+from paceline.ranks.launcher import Launch, Place
 from paceline.ranks.messages import Messages
-from paceline.ranks.reach import reaching_each_other
 from paceline.ranks.rendezvous import Meeting, meet
 
 # Above this, gloo connects two ranks when they first talk; all pairs at the start would be millions of connections.
 MOST_RANKS_FULLY_CONNECTED = 64
-# An address reserved for documentation (RFC 5737): asking for the route there sends nothing, and finds the default one.
-ANYWHERE = "198.51.100.1"
 
 
 @dataclass
 class World:
     """This process among the others.
 
-    rank, world, local_rank, local_world  as in Launch
+    place     which of these ranks this process is
+    local_rank, local_world  as in Launch
     device    where this rank computes
     messages  signed messages in a store shared by all ranks (in-process for one rank)
     control   gloo group of all ranks for small CPU messages; None for one rank
@@ -54,8 +51,7 @@ class World:
     timeout   of one collective; None: torch's own
     """
 
-    rank: int
-    world: int
+    place: Place
     local_rank: int
     local_world: int
     device: torch.device
@@ -70,9 +66,19 @@ class World:
     _groups: dict[int, dist.ProcessGroup] = field(default_factory=dict)
 
     @property
+    def rank(self) -> int:
+        """This process's number among these ranks."""
+        return self.place.rank
+
+    @property
+    def world(self) -> int:
+        """How many these ranks are."""
+        return self.place.world
+
+    @property
     def is_main(self) -> bool:
-        """Whether this is rank 0: the one that writes files and speaks."""
-        return self.rank == 0
+        """Whether this is rank 0: the one that writes files and prints."""
+        return self.place.is_main
 
     def barrier(self) -> None:
         """Wait until every rank is here."""
@@ -149,7 +155,7 @@ class World:
         key  names this comparison; never used twice in one run
         raise AlikeError   on every rank alike: the first field that differs, with both values and their ranks
         """
-        agree(self.messages, self.rank, self.world, facts, key)
+        agree(self.messages, self.place, facts, key)
 
     def new_groups(self, size: int, *, uneven: bool = False) -> dist.ProcessGroup | None:
         """The group of `size` consecutive ranks that holds this one (for group BN); None for size 1.
@@ -191,8 +197,7 @@ class World:
         assert not isinstance(group, int) and not isinstance(control, int)  # torch's sign for a rank that is no member
         return replace(
             self,
-            rank=ranks.index(self.rank),
-            world=len(ranks),
+            place=Place(ranks.index(self.rank), len(ranks)),
             control=control,
             hosts=tuple(self.hosts[rank] for rank in ranks) if self.hosts else (),
             group=group,
@@ -234,7 +239,7 @@ def open_world(
     collective_seconds  for one collective, after which a rank that is alive but stuck ends the run
     stale_seconds       silence after which a rank counts as lost
 
-    With several ranks an exception that leaves the block is told to all, printed here (a UserError without traceback)
+    With several ranks an exception that leaves the block ends all of them: printed here (a UserError without traceback)
     and becomes SystemExit(3), or SystemExit(2) for a UserError; the other ranks end within seconds. With one rank it
     passes through unchanged.
     An AlikeError is raised by all ranks, which leave in good order: it passes through unchanged too.
@@ -244,7 +249,7 @@ def open_world(
     """
     use(device)  # before anything else creates a context on device 0
     if launch.world == 1:
-        yield World(0, 1, 0, 1, device, Messages(dist.HashStore(), os.urandom(32), 0))
+        yield World(Place(0, 1), 0, 1, device, Messages(dist.HashStore(), os.urandom(32), 0))
         return
     if not BACKENDS[device.type]:
         raise RecipeError(
@@ -254,8 +259,7 @@ def open_world(
     meeting = meet(launch, timeout_seconds=timeout_seconds, secret_folder=secret_folder)
     watch = Watch(
         meeting.second_connection(launch.job),
-        rank=launch.rank,
-        world=launch.world,
+        launch,
         serves=launch.rank == 0 and not launch.agent_store,
         address=meeting.address,
         stale_seconds=stale_seconds,
@@ -263,7 +267,7 @@ def open_world(
     watch.start()
     try:
         try:
-            agree(meeting.messages, launch.rank, launch.world, {"world": launch.world, **(facts or {})}, "start")
+            agree(meeting.messages, launch, {"world": launch.world, **(facts or {})}, "start")
         except AlikeError:
             watch.finish()
             raise
@@ -288,7 +292,7 @@ def _connect_groups(
     launch: Launch, meeting: Meeting, device: torch.device, watch: Watch, collective_seconds: float
 ) -> World:
     """The process groups over the store that the roll call was held in."""
-    _choose_gloo_interface(launch)
+    choose_gloo_interface(launch)
     if launch.world > MOST_RANKS_FULLY_CONNECTED:
         os.environ.setdefault("TORCH_GLOO_LAZY_INIT", "1")
     timeout = timedelta(seconds=collective_seconds)
@@ -306,29 +310,5 @@ def _connect_groups(
     with without_gloo_lines("gloo"):
         control = dist.new_group(backend="gloo", timeout=timeout, group_desc="control")
     assert isinstance(control, dist.ProcessGroup)
-    return World(
-        launch.rank,
-        launch.world,
-        launch.local_rank,
-        launch.local_world,
-        device,
-        meeting.messages,
-        control,
-        meeting.hosts,
-        watch,
-        timeout=timeout,
-    )
-
-
-def _choose_gloo_interface(launch: Launch) -> None:
-    """Across hosts, gloo must use the interface that leads to rank 0.
-
-    Left alone it takes the one that this host's name resolves to, which is the loopback on many a Debian machine.
-    """
-    if launch.nodes == 1 or os.environ.get("GLOO_SOCKET_IFNAME"):
-        return
-    name = interface_towards(launch.address)
-    if name is None or name.startswith("lo"):
-        name = interface_towards(ANYWHERE)
-    if name is not None:
-        os.environ["GLOO_SOCKET_IFNAME"] = name
+    place, local = Place(launch.rank, launch.world), (launch.local_rank, launch.local_world)
+    return World(place, *local, device, meeting.messages, control, meeting.hosts, watch, timeout=timeout)

@@ -31,6 +31,7 @@ from paceline.input.loader import Loader
 from paceline.input.repeated import Repeated
 from paceline.input.ring import Forward
 from paceline.input.stream import batch_indices, shard
+from paceline.ranks.launcher import Place
 from paceline.store.header import Header, read_header
 from paceline.store.index import Index
 from paceline.store.manifest import Manifest
@@ -49,11 +50,9 @@ BUCKET_THREADS = 2
 
 
 @dataclass(frozen=True)
-class InputRank:
-    """Where one rank stands, as far as input needs to know."""
+class InputRank(Place):
+    """A rank's place among those that share the samples, and what its loaders need beside."""
 
-    rank: int
-    world: int
     device: torch.device
     threads: int  # loader threads
 

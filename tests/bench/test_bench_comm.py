@@ -15,7 +15,7 @@ from paceline.bench.comm import _is_right, bus_share, fit
 from paceline.bench.comm_sizes import MIB, Message, buckets, gradient_sizes, messages
 from paceline.config.system import System
 from paceline.launch.comm_verb import Flags, _measure
-from paceline.ranks.launcher import SINGLE
+from paceline.ranks.launcher import SINGLE, Place
 from paceline.ranks.messages import Messages
 from paceline.ranks.world import World
 
@@ -100,7 +100,7 @@ def test_a_sum_that_lacks_a_rank_or_does_nothing_is_wrong(ranks, size):
     others = [torch.arange(size) + rank for rank in range(ranks)]
 
     def right(adds: Iterable[int], rank: int = 1) -> bool:
-        world = World(rank, ranks, rank, ranks, torch.device("cpu"), Messages(dist.HashStore(), b"", rank))
+        world = World(Place(rank, ranks), rank, ranks, torch.device("cpu"), Messages(dist.HashStore(), b"", rank))
         return _is_right(world, message, [part], lambda: part.copy_(sum(others[other] % 3 for other in adds)))
 
     assert right(range(ranks)) and right(range(ranks), rank=0)

@@ -19,13 +19,13 @@ from paceline.machine.detect import allowed_cpus
 from paceline.machine.machine import set_threads
 from paceline.machine.placing import bind_threads, bound, choose_adapter, deal, node_name
 from paceline.machine.topology import described, spelled
-from paceline.ranks.launcher import SINGLE
+from paceline.ranks.launcher import SINGLE, Place
 from paceline.ranks.messages import Messages
 from paceline.ranks.world import World
 
 EXCLUSIVE = System(bind="exclusive")
 MACHINE = described(2, 4, 2)  # hardware threads 0 to 7, and 8 to 15 beside them
-ALONE = World(0, 1, 0, 1, torch.device("cpu"), Messages(torch.distributed.HashStore(), b"key", 0))
+ALONE = World(Place(0, 1), 0, 1, torch.device("cpu"), Messages(torch.distributed.HashStore(), b"key", 0))
 
 
 def dealt(masks, system=EXCLUSIVE, near=()) -> list[tuple[str, int]]:

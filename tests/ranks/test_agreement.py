@@ -18,6 +18,7 @@ from paceline.config.python_file import from_file
 from paceline.config.run import Controls
 from paceline.machine.machines import SYSTEMS
 from paceline.ranks.agreement import agree
+from paceline.ranks.launcher import Place
 from paceline.ranks.messages import Messages
 from paceline.recipes import RECIPES
 from paceline.training.alike import request_facts, source_digests
@@ -31,7 +32,7 @@ def said_by(all_facts: list[dict[str, Any]]) -> list[str]:
 
     def one(rank: int) -> None:
         try:
-            agree(Messages(store, key, rank), rank, len(all_facts), all_facts[rank], "test")
+            agree(Messages(store, key, rank), Place(rank, len(all_facts)), all_facts[rank], "test")
             said[rank] = ""
         except AlikeError as error:
             said[rank] = str(error)

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from paceline.ranks.gloo_lines import without_gloo_lines
+from paceline.ranks.gloo import without_gloo_lines
 
 
 def write(text: str) -> None:

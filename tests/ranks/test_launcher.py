@@ -8,8 +8,7 @@ import sys
 import pytest
 
 from paceline.config.errors import UserError
-from paceline.ranks.launcher import SINGLE, Launch, derived_port, read_launch
-from paceline.ranks.slurm_text import first_host, tasks_per_host
+from paceline.ranks.launcher import SINGLE, Launch, derived_port, first_host, read_launch, tasks_per_host
 
 
 def torchrun(rank=3, world=16, local_rank=3, local_world=8, **more) -> dict[str, str]:
@@ -82,9 +81,9 @@ BATCH_SCRIPT = {  # what sbatch's own script sees: a rank, but no step
 }
 SLURM_PORT = derived_port("4242.0")
 OMPI_PORT = derived_port("openmpi-1281163265")
-SLURM = Launch("slurm", 9, 16, 1, 8, 1, 2, "gpu07", SLURM_PORT, "4242.0")
-OMPI = Launch("openmpi", 9, 16, 1, 8, 1, 2, "10.1.2.3", OMPI_PORT, "openmpi-1281163265")
-TORCH = Launch("torchrun", 3, 16, 3, 8, 0, 2, "node-a", 29500, "run7.0", True)
+SLURM = Launch(9, 16, "slurm", 1, 8, 1, 2, "gpu07", SLURM_PORT, "4242.0")
+OMPI = Launch(9, 16, "openmpi", 1, 8, 1, 2, "10.1.2.3", OMPI_PORT, "openmpi-1281163265")
+TORCH = Launch(3, 16, "torchrun", 3, 8, 0, 2, "node-a", 29500, "run7.0", True)
 
 LEGAL = {
     "nothing": ({}, SINGLE),
@@ -92,28 +91,28 @@ LEGAL = {
     "torchrun": (torchrun(), TORCH),
     "torchrun, restarted": (
         torchrun(TORCHELASTIC_RESTART_COUNT="2"),
-        Launch("torchrun", 3, 16, 3, 8, 0, 2, "node-a", 29500, "run7.2", True),
+        Launch(3, 16, "torchrun", 3, 8, 0, 2, "node-a", 29500, "run7.2", True),
     ),
     "torchrun's variables set by hand": (
         {k: v for k, v in torchrun().items() if not k.startswith(("TORCHELASTIC", "GROUP"))},
-        Launch("torchrun", 3, 16, 3, 8, 0, 2, "node-a", 29500, "node-a:29500.0"),
+        Launch(3, 16, "torchrun", 3, 8, 0, 2, "node-a", 29500, "node-a:29500.0"),
     ),
     "srun": (srun(), SLURM),
     "srun, uneven hosts": (
         srun(rank=4, world=5, local_rank=0, node=2, tasks="2(x2),1", hosts="a,b[1-2]"),
-        Launch("slurm", 4, 5, 0, 1, 2, 3, "a", SLURM_PORT, "4242.0"),
+        Launch(4, 5, "slurm", 0, 1, 2, 3, "a", SLURM_PORT, "4242.0"),
     ),
     "srun on one host": (
         srun(rank=1, world=2, local_rank=1, node=0, tasks="2", hosts="gpu07"),
-        Launch("slurm", 1, 2, 1, 2, 0, 1, "127.0.0.1", SLURM_PORT, "4242.0"),
+        Launch(1, 2, "slurm", 1, 2, 0, 1, "127.0.0.1", SLURM_PORT, "4242.0"),
     ),
     "srun, address and port given": (
         srun(MASTER_ADDR="10.0.0.9", MASTER_PORT="12345"),
-        Launch("slurm", 9, 16, 1, 8, 1, 2, "10.0.0.9", 12345, "4242.0"),
+        Launch(9, 16, "slurm", 1, 8, 1, 2, "10.0.0.9", 12345, "4242.0"),
     ),
     "srun takes part of the job": (
         srun(rank=1, world=2, local_rank=0, node=1, tasks="1(x2)", SLURM_NTASKS="16", SLURM_TASKS_PER_NODE="8(x2)"),
-        Launch("slurm", 1, 2, 0, 1, 1, 2, "gpu07", SLURM_PORT, "4242.0"),
+        Launch(1, 2, "slurm", 0, 1, 1, 2, "gpu07", SLURM_PORT, "4242.0"),
     ),
     "srun without the step's task list": (
         {k: v for k, v in srun(SLURM_NTASKS_PER_NODE="8").items() if k != "SLURM_STEP_TASKS_PER_NODE"},
@@ -124,7 +123,7 @@ LEGAL = {
     "mpirun": (mpirun(), OMPI),
     "mpirun on one host": (
         mpirun(rank=1, world=2, local_rank=1, local_world=2),
-        Launch("openmpi", 1, 2, 1, 2, 0, 1, "127.0.0.1", OMPI_PORT, "openmpi-1281163265"),
+        Launch(1, 2, "openmpi", 1, 2, 0, 1, "127.0.0.1", OMPI_PORT, "openmpi-1281163265"),
     ),
     "mpirun, port given: it names no job, as another may have it too": (
         {
@@ -132,15 +131,15 @@ LEGAL = {
             for name, value in mpirun(MASTER_PORT="29511", OMPI_MCA_ess_base_jobid="1281163265").items()
             if name != "PMIX_NAMESPACE"  # which newer ones have in its place
         },
-        Launch("openmpi", 9, 16, 1, 8, 1, 2, "10.1.2.3", 29511, "openmpi-1281163265"),
+        Launch(9, 16, "openmpi", 1, 8, 1, 2, "10.1.2.3", 29511, "openmpi-1281163265"),
     ),
     "mpirun, address given": (
         mpirun(MASTER_ADDR="ib-3"),
-        Launch("openmpi", 9, 16, 1, 8, 1, 2, "ib-3", OMPI_PORT, "openmpi-1281163265"),
+        Launch(9, 16, "openmpi", 1, 8, 1, 2, "ib-3", OMPI_PORT, "openmpi-1281163265"),
     ),
     "Open MPI 5 names mpirun's host in its namespace": (
         {k: v for k, v in mpirun(PMIX_NAMESPACE="prterun-my-node-3-811@1").items() if "hnp" not in k},
-        Launch("openmpi", 9, 16, 1, 8, 1, 2, "my-node-3", derived_port(j := "openmpi-prterun-my-node-3-811@1"), j),
+        Launch(9, 16, "openmpi", 1, 8, 1, 2, "my-node-3", derived_port(j := "openmpi-prterun-my-node-3-811@1"), j),
     ),
     "mpirun in sbatch's script": (BATCH_SCRIPT | mpirun(), OMPI),
     "mpirun starts its daemons through srun": (srun(rank=0, world=2, local_rank=0, tasks="1(x2)") | mpirun(), OMPI),
@@ -157,12 +156,12 @@ LEGAL = {
     "ranks by hand inside an srun of one task": (
         srun(rank=0, world=1, node=0, local_rank=0, tasks="1", hosts="gpu07")
         | {k: v for k, v in torchrun().items() if not k.startswith("TORCHELASTIC")},
-        Launch("torchrun", 3, 16, 3, 8, 0, 2, "node-a", 29500, "node-a:29500.0"),
+        Launch(3, 16, "torchrun", 3, 8, 0, 2, "node-a", 29500, "node-a:29500.0"),
     ),
     "srun --mpi=pmi2": (srun(PMI_RANK="9", PMI_SIZE="16", PMI_FD="11", PMI_JOBID="4242.0"), SLURM),
     "mpiexec of MPICH": (
         hydra(MASTER_PORT="29511"),
-        Launch("pmi", 1, 2, 1, 2, 0, 1, "127.0.0.1", 29511, "pmi-29511"),
+        Launch(1, 2, "pmi", 1, 2, 0, 1, "127.0.0.1", 29511, "pmi-29511"),
     ),
     "mpiexec of Cray on two hosts": (
         {
@@ -173,7 +172,7 @@ LEGAL = {
             "PALS_APID": "ab-cd",
             "MASTER_ADDR": "x1",
         },
-        Launch("pmi", 5, 8, 1, 4, 1, 2, "x1", derived_port("pmi-ab-cd"), "pmi-ab-cd"),
+        Launch(5, 8, "pmi", 1, 4, 1, 2, "x1", derived_port("pmi-ab-cd"), "pmi-ab-cd"),
     ),
 }
 

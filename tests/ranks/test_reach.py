@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from paceline.config.errors import RankError
+from paceline.ranks.gloo import reaching_each_other
 from paceline.ranks.launcher import SINGLE
-from paceline.ranks.reach import reaching_each_other
 
 TWO_HOSTS = replace(SINGLE, kind="torchrun", rank=1, world=2, node=1, nodes=2, address="node1", port=29500)
 # As gloo writes it (torch 2.11 to 2.15).

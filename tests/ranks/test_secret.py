@@ -18,8 +18,8 @@ from paceline.ranks.launcher import Launch
 from paceline.ranks.messages import Messages
 from paceline.ranks.secret import GREETING, VARIABLE, Greeting, NotOurs, offered, own_secret, verified_greeting
 
-ONE_HOST = Launch("torchrun", 0, 2, 0, 2, 0, 1, "127.0.0.1", 29500, "job")
-TWO_HOSTS = Launch("torchrun", 0, 2, 0, 1, 0, 2, "node-a", 29500, "job")
+ONE_HOST = Launch(0, 2, "torchrun", 0, 2, 0, 1, "127.0.0.1", 29500, "job")
+TWO_HOSTS = Launch(0, 2, "torchrun", 0, 1, 0, 2, "node-a", 29500, "job")
 SECRET = "correct horse battery staple"
 
 

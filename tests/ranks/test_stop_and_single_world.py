@@ -14,7 +14,7 @@ from paceline.ranks import stop as stop_module
 from paceline.ranks.failure import is_echo
 from paceline.ranks.interfaces import describe_interfaces, interface_towards, interfaces, is_address_of_this_host
 from paceline.ranks.launcher import SINGLE
-from paceline.ranks.roll_call import name_ranks
+from paceline.ranks.rendezvous import name_ranks
 from paceline.ranks.stop import StopRequest, StopVote, catch_stop
 from paceline.ranks.world import open_world
 
