@@ -27,10 +27,9 @@ from rich.table import Table
 
 import paceline
 from benchmarks.peer_installs import python_of
-from paceline.bench.harness import all_rounds, machine_facts
+from paceline.bench.harness import all_rounds, format_ratio, machine_facts, ratio
 from paceline.bench.input import facts_of, installed_decoders, photos_in, rates_of, require_linux
 from paceline.bench.input_contenders import BATCH
-from paceline.bench.ratio import ratio, told
 from paceline.config.errors import DataError
 from paceline.input.decode import Decoder
 from paceline.machine.detect import cpu_cores
@@ -245,6 +244,6 @@ def _table(report: dict[str, Any]) -> Table:
             name,
             f"{statistics.median(rates[name]):.0f}",
             f"{statistics.median(cpu[name]):.0f}",
-            *(told(report["ratio_of_images_per_cpu_second"][mine].get(name)) for mine in ours),
+            *(format_ratio(report["ratio_of_images_per_cpu_second"][mine].get(name)) for mine in ours),
         )
     return shown

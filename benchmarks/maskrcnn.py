@@ -22,8 +22,7 @@ from benchmarks.maskrcnn_operations import compressed, operations
 from benchmarks.plain_loop import plain_loop
 from paceline.bench.harness import OURS, Contender, Made, Menu, Operation, Step
 from paceline.bench.profile import Part, part
-from paceline.bench.step_maskrcnn import MaskRCNNBench, scale_logits, scale_residuals
-from paceline.bench.step_maskrcnn_scene import Scene
+from paceline.bench.step_maskrcnn import MaskRCNNBench, Scene, scale_logits, scale_residuals
 from paceline.config.errors import UserError
 from paceline.config.instances import MaskRCNNModel
 from paceline.config.system import Precision
@@ -151,7 +150,7 @@ def torchvision_step(model: nn.Module, scene: Scene, bench: MaskRCNNBench, preci
 
     heads.select_training_samples = selected
 
-    def told() -> dict[str, float]:
+    def extra_facts() -> dict[str, float]:
         return {"positives_an_image": float(sum((labels > 0).sum() for labels in positives)) / len(targets)}
 
     def losses() -> Any:
@@ -174,7 +173,7 @@ def torchvision_step(model: nn.Module, scene: Scene, bench: MaskRCNNBench, preci
         *part("mask head", heads.mask_head, heads.mask_predictor),
         *part("mask targets", functions.project_masks_on_boxes, called_in=functions),
     )
-    return Made(loop(model, losses, bench, precision), parts, told)
+    return Made(loop(model, losses, bench, precision), parts, extra_facts)
 
 
 def detectron2_model(settings: MaskRCNNModel, classes: int) -> nn.Module:
@@ -261,7 +260,7 @@ def detectron2_step(model: nn.Module, scene: Scene, bench: MaskRCNNBench, precis
 
     heads.label_and_sample_proposals = selected
 
-    def told() -> dict[str, float]:
+    def extra_facts() -> dict[str, float]:
         classes = torch.cat([instances.gt_classes for instances in positives])
         return {"positives_an_image": float(((classes >= 0) & (classes < heads.num_classes)).sum()) / len(inputs)}
 
@@ -269,4 +268,4 @@ def detectron2_step(model: nn.Module, scene: Scene, bench: MaskRCNNBench, precis
         with storage(0):
             return model(inputs)
 
-    return Made(loop(model, losses, bench, precision), (), told)
+    return Made(loop(model, losses, bench, precision), (), extra_facts)

@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from paceline.bench.harness import OURS, Operation
-from paceline.bench.step_maskrcnn import MaskRCNNBench
-from paceline.bench.step_maskrcnn_scene import Scene
+from paceline.bench.step_maskrcnn import MaskRCNNBench, Scene
 from paceline.boxes.anchors import pyramid_anchors
 from paceline.boxes.geometry import BoxCoder
 from paceline.boxes.matching import match_anchors

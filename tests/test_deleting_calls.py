@@ -32,7 +32,6 @@ CHANGES = set(
 
 # file: (calls, why they touch nothing of anybody else's)
 REASONS = {
-    "bench/startup.py": (1, "folders inside of a temporary one that was made for it"),
     "training/checkpoint/background.py": (3, "links and parts in RUN/checkpoints, by names with a token"),
     "training/checkpoint/layout.py": (4, "a probe of a random name, made exclusively; and a killed one's link, which leads nowhere"),
     "training/checkpoint/write.py": (7, "step-N of this run's checkpoints, its parts and trash, by exact name; links lose themselves"),

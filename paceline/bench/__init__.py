@@ -1,6 +1,5 @@
 """Measurements: a step, the input path, scoring, start-up, communication; ours, and beside peers in a checkout.
 
-Here: one harness (harness.py, ratio.py, ceiling.py, timing.py) and a short file a workload that says what its contenders are.
-Not here: other libraries (benchmarks/, beside the package, found by peers.py), tables and flags (cli/bench*.py). Nothing of a
-training run imports from here.
+Here: one harness (harness.py, ceiling.py, timing.py), a file a workload that says what its contenders are, and the verbs (*_verb.py).
+Not here: other libraries, and measurements for developers (benchmarks/, found by peers.py). No training run imports from here.
 """

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from paceline.command.flags import parse
-from paceline.command.printing import answer
+from paceline.command.printing import write_answer
 from paceline.config.errors import UserError
 from paceline.config.own_file import check_output
 
@@ -43,5 +43,5 @@ def run_eval(arguments: Sequence[str]) -> int:
         f"{flags.images:,} images x {flags.detections} detections, {flags.classes} classes, {found['device']}"
     )
     print_operations([found], console)
-    answer(found, out=flags.out, printed=False)
+    write_answer(found, out=flags.out, printed=False)
     return 0

@@ -2,6 +2,7 @@
 
 A round times every contender once, each round beginning with another one, so that a drifting clock speed or a busy neighbour hits
 all alike. The first contender is ours: it must run wherever the command does; another that cannot is absent, with the reason.
+Both times of a ratio come from one round; each ratio has the interval in which its median lies.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
+from math import comb
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -22,7 +24,6 @@ from torch import Tensor
 from paceline.accelerators import device_name
 from paceline.bench.ceiling import Ceiling, Work, above
 from paceline.bench.profile import Part, where_time_goes
-from paceline.bench.ratio import ratio
 from paceline.bench.timing import STEPS, Seconds, first_wait, seconds_of
 from paceline.config.errors import UserError
 from paceline.config.system import Precision
@@ -41,12 +42,12 @@ class Made(NamedTuple):
     """A contender that is ready.
 
     parts  of its network, for a profile
-    told   what is to be said of it once it has taken a step: a fact's name -> its value
+    extra_facts   what is to be said of it once it has taken a step: a fact's name -> its value
     """
 
     step: Step
     parts: Sequence[Part] = ()
-    told: Callable[[], Mapping[str, float]] = dict
+    extra_facts: Callable[[], Mapping[str, float]] = dict
 
 
 class Contender(NamedTuple):
@@ -234,7 +235,7 @@ def run_steps(
         made[name] = ready
         if work is not None:
             works[name], facts["gflop"][name] = work, work.gflop
-        for fact, value in ready.told().items():
+        for fact, value in ready.extra_facts().items():
             facts.setdefault(fact, {})[name] = value
         if device.type == "cuda":
             for _ in range(WARM_UP_STEPS - 1):
@@ -262,3 +263,34 @@ def run_steps(
         name: where_time_goes(ready.step, device, ready.parts) for name, ready in made.items() if menu[name].profiled
     }
     yield facts
+
+
+CONFIDENCE = 0.95
+
+
+def ratio(theirs: Sequence[float], ours: Sequence[float]) -> dict[str, float]:
+    """theirs / ours of each round: -> their "median", and "low", "high" and "coverage" of its interval."""
+    each = [other / max(own, 1e-9) for other, own in zip(theirs, ours)]
+    low, high, coverage = interval(each)
+    return {"median": statistics.median(each), "low": low, "high": high, "coverage": coverage}
+
+
+def interval(values: Sequence[float]) -> tuple[float, float, float]:
+    """-> two of the values between which the median of what they are drawn from lies, and the probability that it does.
+
+    The innermost pair of order statistics x[k], x[n-1-k] that reaches CONFIDENCE, else the least and the largest (of five
+    rounds: 0.94; of one: 0). No distribution is assumed: each side is wrong where at most k of n fair coins fall on it, so
+    coverage is 1 - 2 P(Binomial(n, 1/2) <= k). Source: Conover, Practical Nonparametric Statistics, 3.2.
+    """
+    ordered, count = sorted(values), len(values)
+    outside = [sum(comb(count, i) for i in range(k + 1)) / 2**count for k in range((count + 1) // 2)]
+    place = max((k for k, share in enumerate(outside) if 1 - 2 * share >= CONFIDENCE), default=0)
+    return ordered[place], ordered[-1 - place], max(0.0, 1 - 2 * outside[place])
+
+
+def format_ratio(found: Mapping[str, float] | None) -> str:
+    """A ratio in a table: "1.25 x (1.21 to 1.30)", of one round "1.25 x (one round)", "" where there is none."""
+    if not found:
+        return ""
+    spread = f"{found['low']:.2f} to {found['high']:.2f}" if found["coverage"] else "one round"
+    return f"{found['median']:.2f} x ({spread})"

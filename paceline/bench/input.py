@@ -26,10 +26,9 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Column, Table
 
-from paceline.bench.harness import all_rounds, machine_facts
+from paceline.bench.harness import all_rounds, format_ratio, machine_facts, ratio
 from paceline.bench.input_contenders import bare_decode, make_sample, of_task, ours, records_of
 from paceline.bench.peers import WHERE, peers
-from paceline.bench.ratio import ratio, told
 from paceline.config.classification import Decoder, PhotoInput
 from paceline.config.errors import DataError, RecipeError, UserError
 from paceline.config.recipe import Quality, Recipe
@@ -300,6 +299,6 @@ def _table(report: Mapping[str, Any], title: str) -> Table:
             name + (" (best peer)" if name == report["best_peer"] else ""),
             f"{statistics.median(report['images_per_second'][name]):.0f}",
             f"{statistics.median(rounds):.0f}",
-            *(told(ratios[name][what]) if name in ratios else "" for what in against),
+            *(format_ratio(ratios[name][what]) if name in ratios else "" for what in against),
         )
     return table

@@ -1,14 +1,24 @@
-"""What `paceline bench input RECIPE` prints: the stages as a table, the bare limits, and one line of advice."""
+"""What `paceline bench input RECIPE` prints: the stages as a table, the bare limits, and one line of advice.
+
+RATES is how many training images a second published runs reached on one accelerator: what an input has to deliver.
+Source: MLPerf Training's result logs, computed from `tracked_stats` (training alone) where a log has it, else over the whole run,
+evaluations included, which is a few percent less: closed division, eight accelerators unless noted.
+    classification  H100 and H200 v4.0 (NVIDIA MXNet), A100 v2.0, L40S v4.0, A30 v2.0 (2), Gaudi2 v3.1 (whole run);
+                    V100: NVIDIA's DeepLearningExamples, PyTorch, 16 GB, one of one
+    maskrcnn        H100 v3.0, A100 v2.1; V100: detectron2's own page, 62 images/s on eight
+    ssd             A100 v1.1 (MXNet); nobody has published one on newer hardware
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.table import Table
 
 from paceline.config.commands import to_install
+from paceline.config.errors import RecipeError
 
 # Below this share of computing cores, threads wait for something; above this utilisation an accelerator
 # counts as fed (MLPerf Storage asks for it).
@@ -145,3 +155,41 @@ def advice(report: Report) -> str:
     if most == "read":
         return "copying photos out of the page cache is the limit: more cores, or smaller photos"
     return f"{STAGES[most]} is the limit, which no flag changes: more cores"
+
+
+# workload -> accelerator -> images a second of one.
+RATES: dict[str, dict[str, float]] = {
+    "classification": {
+        "h100": 7165, "h200": 7950, "a100": 3397, "l40s": 1854, "a30": 1596, "gaudi2": 5875, "v100": 1200,
+    },
+    "maskrcnn": {"h100": 180, "a100": 86.4, "v100": 7.75},
+    "ssd": {"a100": 1529},
+}  # fmt: skip
+MOST_ACCELERATORS, MOST_RATE = 1024, 1e7
+
+
+class Demand(NamedTuple):
+    """What accelerators ask of their input."""
+
+    name: str  # in words
+    rate: float  # images a second, of all together
+
+
+def demand(text: str, task: str) -> Demand:
+    """What `--emulate` means: "h200", "h200:8" or images a second such as "2500".
+
+    Raises RecipeError for anything else, naming the accelerators whose rate in this workload is known.
+    """
+    name, colon, count = text.strip().lower().partition(":")
+    known = RATES.get(task, {})
+    try:
+        if name in known:
+            number = int(count) if colon else 1
+            if 1 <= number <= MOST_ACCELERATORS:
+                return Demand(f"{number} x {name}", known[name] * number)
+        elif not colon and 0 < float(name) <= MOST_RATE:
+            return Demand(f"{float(name):g} images/s", float(name))
+    except ValueError:  # it is neither
+        pass
+    names = f"NAME or NAME:COUNT with one of {', '.join(known)}, or " if known else ""
+    raise RecipeError(f"--emulate {text!r}: write {names}images a second, e.g. --emulate 2500.")

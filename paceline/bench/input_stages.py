@@ -26,7 +26,7 @@ import torch
 
 from paceline.accelerators import streams_of, synchronise
 from paceline.batch import Batch
-from paceline.bench.accelerators import Demand
+from paceline.bench.input_advice import Demand
 from paceline.bench.input_contenders import task_loader
 from paceline.config.recipe import Quality, Recipe
 from paceline.config.system import System

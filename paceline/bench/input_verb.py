@@ -1,23 +1,28 @@
 """`paceline bench input --data DIR`: photos to training batches beside torchvision in a DataLoader; loader simulations.
 
-With a recipe's name first it is bench/stages_verb.py.
+With a recipe's name first: each stage of that recipe's input (--emulate: whether it keeps an accelerator busy).
 With `--task ssd` the photos' boxes go along, with `--task maskrcnn` their boxes and masks.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from paceline.bench.peers import needed_peers
 from paceline.bench.step_verb import benched
-from paceline.command.flags import parse
-from paceline.command.printing import answer, say
+from paceline.command.flags import parse, parse_recipe
+from paceline.command.printing import say, write_answer
 from paceline.config.classification import Decoder
 from paceline.config.errors import RecipeError, UserError
 from paceline.config.own_file import check_output
+from paceline.config.reporting import Lines
+from paceline.config.run import Controls
+from paceline.training.opening import check_request, open_task
 
 
 @dataclass(frozen=True)
@@ -45,19 +50,17 @@ def run_input(arguments: Sequence[str]) -> int:
     Raises RecipeError when there is nothing to measure.
     """
     if arguments and not arguments[0].startswith("-"):
-        from paceline.bench.stages_verb import run_stages
-
         return run_stages(arguments)
     flags = parse(arguments, Flags(), prog="bench input", description="Input path beside its peers, interleaved.")
     check_output(flags.out or "")
     if flags.simulate > 0 or flags.memory:
-        from paceline.bench.input_simulation import boundary, memory, simulate
+        simulation = needed_peers("input_simulation", "--simulate" if flags.simulate > 0 else "--memory")
 
         if flags.simulate > 0:
-            simulate(flags.simulate)
+            simulation.simulate(flags.simulate)
         if flags.memory:
-            memory()
-            boundary()
+            simulation.memory()
+            simulation.boundary()
         return 0
     if flags.seconds <= 0 or flags.rounds < 1:
         raise RecipeError("--seconds must be above 0, --rounds 1 or more.")
@@ -75,9 +78,7 @@ def run_input(arguments: Sequence[str]) -> int:
             raise RecipeError(
                 "--latency: measures classification's input with its default decoder. Leave --task and --decoders away."
             )
-        from paceline.bench.input_fetch import run_fetch_bench
-
-        run: Callable[..., dict[str, Any]] = run_fetch_bench
+        run: Callable[..., dict[str, Any]] = needed_peers("input_fetch", "--latency").run_fetch_bench
         further: dict[str, Any] = {"milliseconds": flags.latency, "size": flags.size or 224}
     else:
         from paceline.bench.input import CONTESTS, run_input_bench
@@ -85,13 +86,12 @@ def run_input(arguments: Sequence[str]) -> int:
         run = partial(run_input_bench, benched(flags.task, "input", CONTESTS))
         further = {"size": flags.size, "decoders": list(flags.decoders) or None}
     report = run(data, seconds=flags.seconds, rounds=flags.rounds, **further)
-    answer(report, out=str(flags.out or ""), printed=False)
+    write_answer(report, out=str(flags.out or ""), printed=False)
     return 0
 
 
 def _peers(flags: Flags) -> int:
     """Other libraries beside ours."""
-    from paceline.bench.peers import needed_peers
     from paceline.config.cache import cache_folder
 
     installs = needed_peers("peer_installs", "--peers")
@@ -118,5 +118,72 @@ def _peers(flags: Flags) -> int:
         size=flags.size or 224,
         decoders=list(flags.decoders) or None,
     )
-    answer(report, out=str(flags.out or ""), printed=False)
+    write_answer(report, out=str(flags.out or ""), printed=False)
+    return 0
+
+
+# Columns of a table that nobody's terminal limits.
+PIPED = 160
+
+
+@dataclass(frozen=True)
+class StageFlags:
+    """What to measure."""
+
+    data: str = ""  # data set, as for train; empty = the built-in shapes
+    emulate: str = ""  # feed a sleeping accelerator: a100:8 (of any recipe), h100 (a classifier's), ..., or images a second, as 2500
+    seconds: float = 2.0  # of each measurement
+    json: Path | None = None  # also write what was found here
+
+
+def run_stages(arguments: Sequence[str]) -> int:
+    """Measure, print a table and a line of advice."""
+    asked = parse_recipe(
+        arguments,
+        StageFlags(),
+        verb="bench input",
+        description="What each stage of this recipe's input costs, alone and together, its bare limits, and what to change.",
+    )
+    flags = asked.controls
+    check_output(flags.json or "", "--json")
+    if not 0 < flags.seconds <= 600:
+        raise RecipeError(f"--seconds {flags.seconds:g}: must be above 0, and 600 at most.")
+    from paceline.bench.input_advice import demand
+
+    wanted = demand(flags.emulate, asked.recipe.task) if flags.emulate else None
+    check_request(asked.recipe, flags.data)
+
+    from rich.console import Console
+
+    from paceline.bench.harness import machine_facts
+    from paceline.bench.input_advice import advice, emulated, gap, table
+    from paceline.bench.input_stages import bench_task_recipe, measure_stages
+    from paceline.machine.machine import choose_device, set_threads
+    from paceline.ranks.launcher import read_launch
+    from paceline.ranks.world import open_world
+    from paceline.training.local_copies import photos_in_memory
+
+    recipe, device = bench_task_recipe(asked.recipe), choose_device(asked.system, 0)
+    with open_world(read_launch({}), device=device) as world:
+        task = open_task(recipe, Controls(data=flags.data), world, Lines(say))
+        threads = set_threads(asked.system, world, say)["loader"]
+        say(
+            f"{task.train_images:,} photos, {recipe.input.decoder}, {threads} loader threads, {flags.seconds:g} s a measurement"
+        )
+        bare = task.train_index.records
+        with photos_in_memory(task, asked.system, world, Lines(say)):
+            found = measure_stages(
+                task, asked.system, bare=bare, threads=threads, device=device, seconds=flags.seconds, wanted=wanted
+            )
+    report = {
+        "recipe": asked.name,
+        **found,
+        "advice": advice(found),
+        "machine": machine_facts(device),
+    }
+    write_answer(report, out=str(flags.json or ""), printed=False, flag="--json")
+    # What is piped has no width; a table that is cut there is of no use.
+    Console(width=None if sys.stdout.isatty() else PIPED).print(table(report))
+    for line in filter(None, (gap(report), emulated(report), report["advice"])):
+        say(line)
     return 0

@@ -1,4 +1,4 @@
-"""What paceline is measured against lies in benchmarks/ of a checkout, beside the package; an installed wheel has no peers."""
+"""Peers, and measurements for developers alone, are in benchmarks/ of a checkout; an installed wheel has none."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from typing import Any
 from paceline.config.errors import UserError
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-WHERE = "peers are in benchmarks/ of paceline's checkout, and this paceline is installed without one"
+WHERE = (
+    "peers and some measurements are in benchmarks/ of paceline's checkout, and this paceline is installed without one"
+)
 
 
 def peers(name: str) -> Any:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from paceline.bench.peers import needed_peers
 from paceline.command.flags import parse
-from paceline.command.printing import answer
+from paceline.command.printing import write_answer
 from paceline.config.errors import UserError
 from paceline.config.own_file import check_output
 from paceline.tasks.workloads import WORKLOADS, workload_of
@@ -36,11 +37,11 @@ def run_startup(arguments: Sequence[str]) -> int:
         raise UserError(f"--rounds is {flags.rounds}; it must be at least 1.")
     for name in flags.workloads:
         workload_of(name)
-    from paceline.bench.startup import measure
+    measure = needed_peers("startup", "bench startup").measure
 
     with tempfile.TemporaryDirectory(prefix="paceline-startup-") as folder:
         facts = measure(flags.workloads, flags.rounds, Path(folder), say=(lambda _: None) if flags.json else print)
-    answer(facts, out=flags.out, printed=flags.json)
+    write_answer(facts, out=flags.out, printed=flags.json)
     if not flags.json:
         _print(facts)
     return 0
@@ -50,7 +51,7 @@ def _print(facts: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from paceline.bench.ratio import told
+    from paceline.bench.harness import format_ratio
 
     console, machine = Console(), facts["machine"]
     times = Table("command", "s (median)", "x torch", "s beyond it", "CPU-s", "x torch")
@@ -59,10 +60,10 @@ def _print(facts: dict[str, Any]) -> None:
         times.add_row(
             name,
             f"{found['median_seconds']:.2f}",
-            told(found["times_import_torch"]),
+            format_ratio(found["times_import_torch"]),
             f"{found['beyond_import_torch']:+.2f}",
             f"{found['median_cpu_seconds']:.2f}",
-            told(found["times_import_torch_cpu"]),
+            format_ratio(found["times_import_torch_cpu"]),
         )
         heavy = "  ".join(f"{module} {seconds:.2f}" for module, seconds in found["imports"]["heaviest"])
         imports.add_row(name, f"{found['imports']['modules']:,}", heavy)

@@ -72,7 +72,7 @@ class StepBench(ABC):
         """Our model in training on a scene."""
         return self.model(device).train()
 
-    def told(self, model: Any, batch: Any) -> dict[str, float]:
+    def extra_facts(self, model: Any, batch: Any) -> dict[str, float]:
         """Further facts of our step on a batch, of the model as it is: a fact's name -> its value."""
         return {}
 
@@ -166,7 +166,9 @@ def our_step(
     scaler = LossScaler("dynamic", 65536.0, device=device) if precision == "fp16" else None
     step = TrainStep(State(model, optimiser, None, scaler, Meters(device)), plan, system, device)
     batch, lr = laid_out(scene.batch, system), recipe.optim.lr
-    return Made(lambda: step([batch], Rates(lr, lr))["loss"], bench.parts(model), partial(bench.told, model, batch))
+    return Made(
+        lambda: step([batch], Rates(lr, lr))["loss"], bench.parts(model), partial(bench.extra_facts, model, batch)
+    )
 
 
 def laid_out(batch: Any, system: System) -> Any:

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from paceline.bench.peers import needed_peers
 from paceline.command.choose import choose_system
 from paceline.command.flags import parse
-from paceline.command.printing import answer
+from paceline.command.printing import write_answer
 from paceline.config.errors import RecipeError, UserError
 from paceline.config.own_file import check_output
 from paceline.tasks.workloads import WORKLOADS
@@ -186,13 +187,14 @@ def _shapes(flags: Flags) -> int:
     """Count the shapes of an epoch, and what of them is empty. Raises RecipeError without a data set."""
     from rich.console import Console
 
-    from paceline.bench.shapes_maskrcnn import count_shapes
     from paceline.config.instances import InstanceInput
 
     if flags.data is None:
         raise RecipeError("name a data set with masks: paceline bench step --task maskrcnn --part shapes --data DIR")
     batch = flags.batch or 2
-    facts = count_shapes(flags.data, InstanceInput(), batch=batch, each=batch, positives=flags.positives, epochs=1)
+    facts = needed_peers("shapes_maskrcnn", "--part shapes").count_shapes(
+        flags.data, InstanceInput(), batch=batch, each=batch, positives=flags.positives, epochs=1
+    )
     _write(flags, facts)
     console = Console()
     console.print(
@@ -209,4 +211,4 @@ def _shapes(flags: Flags) -> int:
 
 
 def _write(flags: Flags, facts: Mapping[str, Any]) -> None:
-    answer(dict(facts), out=flags.out, printed=False)
+    write_answer(dict(facts), out=flags.out, printed=False)

@@ -9,7 +9,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Column, Table
 
-from paceline.bench.ratio import told
+from paceline.bench.harness import format_ratio
 
 
 def print_operations(rows: Sequence[Mapping[str, Any]], console: Console) -> None:
@@ -22,8 +22,8 @@ def print_operations(rows: Sequence[Mapping[str, Any]], console: Console) -> Non
                 row["operation"],
                 name,
                 f"{1000 * seconds:,.2f}",
-                told(row["times_faster"].get(name)),
-                told(row["times_faster_cpu"].get(name)),
+                format_ratio(row["times_faster"].get(name)),
+                format_ratio(row["times_faster_cpu"].get(name)),
                 "" if same is None else "yes" if same else f"NO: {row['difference'][name]:.1e}",
             )
     console.print(table)
@@ -51,8 +51,8 @@ def print_step(words: str, step: Mapping[str, Any], console: Console) -> None:
             name,
             f"{rate:,.2f}",
             f"{step['median_cpu_seconds'][name]:.3f}",
-            told(step["times_faster"].get(name)),
-            told(step["times_faster_cpu"].get(name)),
+            format_ratio(step["times_faster"].get(name)),
+            format_ratio(step["times_faster_cpu"].get(name)),
             f"{step['gflop'][name]:,.1f}" if name in step["gflop"] else "",
             f"{step['share_of_ceiling'][name]:.1%}",
             *(f"{step[fact][name]:.0f}" if name in step[fact] else "" for fact in further),
@@ -78,7 +78,7 @@ def _name(header: str) -> Column:
 def print_prediction(precision: str, row: Mapping[str, Any], batch: int, console: Console) -> None:
     """From pixels to what is found."""
     for name, seconds in row["median_seconds"].items():
-        faster, cpu = (told(row[key].get(name)) for key in ("times_faster", "times_faster_cpu"))
+        faster, cpu = (format_ratio(row[key].get(name)) for key in ("times_faster", "times_faster_cpu"))
         beside = f"; ours is faster by {faster}, in CPU time by {cpu}" if faster else ""
         apart = f"; it finds {row['difference'][name]:.1%} otherwise" if not row["agrees"].get(name, True) else ""
         console.print(f"predict, {precision}, {name}: {batch / seconds:,.2f} images/s{beside}{apart}", markup=False)

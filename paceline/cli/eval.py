@@ -18,7 +18,7 @@ import tyro
 from paceline.cli.eval_table import per_class, table
 from paceline.command.choose import choose_system
 from paceline.command.flags import parse
-from paceline.command.printing import complain, say
+from paceline.command.printing import print_error, say
 from paceline.config.commands import command
 from paceline.config.errors import DataError, RecipeError, UserError
 from paceline.config.own_file import KEY, check_output, write_output
@@ -128,7 +128,7 @@ def run(arguments: Sequence[str]) -> int:
     with environment(system, launch, named=False) as notes, ExitStack() as to_the_end:
         choose_adapter(system, launch, os.environ)
         world = to_the_end.enter_context(open_world(launch, device=device, facts=alike, secret_folder=flags.run))
-        tell = _silent if not world.is_main else complain if flags.json else say  # stdout is for objects alone
+        tell = _silent if not world.is_main else print_error if flags.json else say  # stdout is for objects alone
         for note in notes:
             tell(note)
         placed = to_the_end.enter_context(bound(system, world, tell))

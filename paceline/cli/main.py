@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Sequence
 from types import FrameType, ModuleType
 
-from paceline.command.printing import complain
+from paceline.command.printing import print_error
 from paceline.config.errors import UserError
 from paceline.config.printable import printable
 from paceline.log.output import guard_exit, lasting_output
@@ -120,10 +120,10 @@ def _outcome(words: Sequence[str]) -> int:
     try:
         return _carry_out(words)
     except UserError as problem:
-        complain(f"paceline: {problem}", problem)
+        print_error(f"paceline: {problem}", problem)
         return USER_ERROR
     except KeyboardInterrupt:
-        complain("paceline: interrupted")
+        print_error("paceline: interrupted")
         return INTERRUPTED
     except SystemExit as ending:  # the flag parser has already printed its message
         return ending.code if isinstance(ending.code, int) else USER_ERROR
@@ -131,7 +131,7 @@ def _outcome(words: Sequence[str]) -> int:
         from paceline.machine.shortage import shortage
 
         if (short := shortage(error)) is not None:
-            complain(f"paceline: {short}", short)
+            print_error(f"paceline: {short}", short)
         else:
             print(printable(traceback.format_exc()), end="", file=sys.stderr)
         return FAILED

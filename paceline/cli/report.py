@@ -10,7 +10,7 @@ from typing import Annotated
 import tyro
 
 from paceline.command.flags import parse
-from paceline.command.printing import complain, say
+from paceline.command.printing import print_error, say
 from paceline.config.errors import UserError
 from paceline.config.python_file import is_in_file
 from paceline.config.run import read_run
@@ -32,7 +32,7 @@ def run(arguments: Sequence[str]) -> int:
     if flags.workload and not is_in_file(flags.workload):
         raise UserError(f"--workload {flags.workload}: name the file and the workload in it: ./file.py:name")
     # What is wrong is named before anything is written.
-    own = [is_in_file(str(read_run(folder, changed=complain)["recipe"].get("task"))) for folder in flags.runs]
+    own = [is_in_file(str(read_run(folder, changed=print_error)["recipe"].get("task"))) for folder in flags.runs]
     from paceline.pages.page import write_report
     from paceline.tasks.workloads import workload_of
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import tyro
 
 from paceline.command.flags import parse
-from paceline.command.printing import complain, say
+from paceline.command.printing import print_error, say
 from paceline.config.errors import UserError
 from paceline.config.reporting import Lines
 from paceline.config.run import read_run
@@ -58,7 +58,7 @@ def run(arguments: Sequence[str]) -> int:
     elif not damaged:
         say(f"no runs in {flags.folder}")
     for problem in damaged:
-        complain(f"damaged: {problem}")
+        print_error(f"damaged: {problem}")
     return 0
 
 

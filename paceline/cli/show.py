@@ -8,11 +8,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from paceline.command.choose import MARK, is_folder
+from paceline.command.choose import MARK, is_folder, published_there, ranks_of
 from paceline.command.estimate import check_rates, estimate_of, not_known, speed_for, speed_of_run
 from paceline.command.flags import Asked, explain, parse_recipe
-from paceline.command.nodes import published_there, ranks_of
-from paceline.command.printing import complain, say
+from paceline.command.printing import print_error, say
 from paceline.config.errors import RecipeError
 from paceline.config.plan import make_plan, training_ranks
 from paceline.config.recipe import DATA_IMAGES, Recipe
@@ -78,10 +77,10 @@ def run(arguments: Sequence[str]) -> int:
     check_rates(flags.rate, flags.link_gbit)
     check_request(recipe, flags.data)
     for line in about_row:
-        (complain if flags.json else say)(line)
+        (print_error if flags.json else say)(line)
     system = asked.system
     if not (flags.world or base) and (note := published_there(asked)):
-        (complain if flags.json else say)(note)
+        (print_error if flags.json else say)(note)
     from paceline.tasks.memory import images_that_fit, memory_of
 
     if flags.data:

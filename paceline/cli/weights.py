@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
@@ -13,6 +14,12 @@ from paceline.command.flags import parse
 from paceline.command.printing import say
 from paceline.config.commands import command
 from paceline.config.errors import UserError
+from paceline.config.own_file import check_output
+from paceline.config.plain_file import read_plain_text
+
+if TYPE_CHECKING:
+    from paceline.weights.weight_file import WeightFile
+
 
 KINDS = """usage: paceline weights KIND ...
 
@@ -46,15 +53,13 @@ def run(arguments: Sequence[str]) -> int:
 
         return run_check(rest)
     if kind == "convert":
-        from paceline.cli.weights_convert import run_convert
-
         return run_convert(rest)
     raise UserError(f"weights {kind!r}: there is no such thing. Known: get, check, convert.")
 
 
 def _get(arguments: Sequence[str]) -> int:
     flags = parse(arguments, GetFlags(), prog="weights get", description="Bring published weights.")
-    from paceline.command.progress import live_progress
+    from paceline.command.printing import live_progress
     from paceline.weights.forms.bring import bring
     from paceline.weights.forms.published import PUBLISHED
 
@@ -79,3 +84,103 @@ def _get(arguments: Sequence[str]) -> int:
         kept = kept.with_suffix(".safetensors")
     say(f"or:    {command('train', *published.train.split(), '--data', 'DIR', '--weights', kept)}")
     return 0
+
+
+# A list of class names is a few kilobytes.
+MOST_NAMES_BYTES = 2**24
+# BatchNorm's epsilon where nobody chose another one.
+USUAL_EPS = 1e-5
+
+
+@dataclass(frozen=True)
+class Flags:
+    """What to convert."""
+
+    file: Annotated[str, tyro.conf.Positional] = ""  # weight file, or a checkpoint's folder
+    to: str = ""  # form of the new file; empty = list them
+    out: str = ""  # file to write; its ending says of which kind: .safetensors, .pth, .pkl
+    colours: Literal["", "rgb", "bgr"] = ""  # order of its pixels' colours, where a detectron2 file does not say it
+    classes: str = ""  # names of the class rows, in lines or a JSON list; kept by --to ours in .safetensors
+
+
+def run_convert(arguments: Sequence[str]) -> int:
+    """Write the converted file and say what is in it."""
+    flags = parse(arguments, Flags(), prog="weights convert", description="Convert weights into another form.")
+    if not flags.file and flags.to:
+        raise UserError("name a weight file: paceline weights convert FILE --to ours --out FILE.safetensors")
+    from paceline.weights.forms.write import writable, write_form
+
+    forms = {form.name: form for form in writable()}
+    if not flags.to:
+        for form in forms.values():
+            say(f"--to {form.name:<12} {form.about} ({', '.join(form.suffixes)})")
+        return 2 if flags.file else 0
+    if flags.to not in forms:
+        raise UserError(f"--to {flags.to}: there is no such form to write. Known: {', '.join(forms)}.")
+    form = forms[flags.to]
+    if not flags.out:
+        raise UserError(f"name the file to write: --out FILE{form.suffixes[0]}")
+    out = Path(flags.out)
+    if out.suffix not in form.suffixes:
+        raise UserError(f"--out {flags.out}: must end in {' or '.join(form.suffixes)} for --to {form.name}.")
+    from paceline.training.building import weights_file
+    from paceline.weights.weight_file import broken, open_weights
+
+    path = weights_file(flags.file, pickles=True)
+    if out.exists() and path.exists() and out.samefile(path):
+        raise UserError(f"--out {flags.out}: this is the file that is converted. Name another one.")
+    check_output(out)
+    file = open_weights(path, pickles=True, colours=flags.colours)
+    if form.name == "ours" and out.suffix != ".safetensors" and file.ours.needs:
+        needed = " ".join(f"--model.{field.replace('_', '-')} {value}" for field, value in file.ours.needs.items())
+        raise UserError(
+            f"--out {flags.out}: a {out.suffix} cannot keep that these weights need {needed}; name a .safetensors."
+        )
+    if file.form.name == form.name == "reference":
+        raise UserError(f"{flags.file}: is in this form already (--to {form.name}).")
+    ours = replace(file.ours, classes=tuple(names[0] for names in file.classes), certain=file.certain)
+    if flags.classes:
+        if form.name != "ours" or out.suffix != ".safetensors":
+            raise UserError("--classes: names are kept in our own .safetensors alone: --to ours --out FILE.safetensors")
+        ours = replace(ours, classes=_names(flags.classes, file), certain=True)
+    tensors, notes = write_form(file, ours, form, out)
+    for name in file.ours.left_out[:3]:
+        say(f"left out: {name}")
+    if len(file.ours.left_out) > 3:
+        say(f"left out: {len(file.ours.left_out) - 3:,} more that are no weights")
+    for note in (*file.ours.notes, *notes):
+        say(f"note: {note}")
+    for field, value in ours.needs.items():
+        say(f"note: these weights are for a network with --model.{field.replace('_', '-')} {value}")
+    if file.eps is not None and file.eps != USUAL_EPS:
+        say(
+            f"note: these weights were trained with --model.bn-eps {file.eps:g}; others' networks have {USUAL_EPS:g}: set it there"
+        )
+    if wild := broken(ours.tensors):
+        say(
+            f"note: {wild[0]} {f'and {len(wild) - 1:,} more hold' if wild[1:] else 'holds'} values that are no finite numbers"
+        )
+    say(f"{len(tensors)} tensors, {sum(tensor.numel() for tensor in tensors.values()):,} numbers: {flags.out}")
+    return 0
+
+
+def _names(place: str, file: WeightFile) -> tuple[str, ...]:
+    """The names in a file of lines or of JSON (a list, or a run.json). Raises UserError where they are none, or too few."""
+    try:
+        text = read_plain_text(place, MOST_NAMES_BYTES)
+        found = (
+            json.loads(text)
+            if text.lstrip()[:1] in ("[", "{")
+            else [line for line in text.splitlines() if line.strip()]
+        )
+        found = found.get("classes", []) if isinstance(found, dict) else found
+        names = tuple(name.strip() for name in found)
+    except (OSError, ValueError, AttributeError, TypeError, RecursionError) as problem:
+        reason = getattr(problem, "strerror", None) or "it is neither lines nor a JSON list of names"
+        raise UserError(f"--classes {place}: cannot be read ({reason}).") from None
+    from paceline.weights.class_rows import row_count
+
+    rows = row_count(file.ours.tensors)
+    if len(names) != rows:
+        raise UserError(f"--classes {place}: {len(names):,} names for the {rows:,} class rows of {file.path}.")
+    return names

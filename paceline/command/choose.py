@@ -1,17 +1,23 @@
-"""Names on the command line: a recipe or a system from the menu, or from a Python file of one's own."""
+"""Recipe, system and number of nodes that a command line names; recipes and systems may be in a Python file of the user's."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from paceline.config.errors import RecipeError, UserError
 from paceline.config.printable import did_you_mean
 from paceline.config.python_file import from_file, functions_in, is_in_file
 from paceline.config.recipe import Recipe
 from paceline.config.system import System
+from paceline.machine.published import check_nodes
 from paceline.tasks.workload import Workload
+
+if TYPE_CHECKING:
+    from paceline.command.flags import Asked
+
 
 # What stands in the name of a published row, and in no recipe's: workload@submitter-machine-batch.
 MARK = "@"
@@ -92,3 +98,39 @@ def _choose(name: str, menu: Mapping[str, Callable[[], Any]], kinds: tuple[type,
     if not isinstance(thing, kinds):
         raise RecipeError(f"{name}: returned {type(thing).__name__}, not a {kinds[0].__name__}.")
     return thing
+
+
+# Flags after which a batch is cut in another way than it was published.
+CUTTING = {"global_batch", "bn_span", "system.per_node"}
+
+
+def published_there(asked: Asked) -> str:
+    """What to say of the nodes that --nodes names; "" where nothing, or where flags cut the batch in another way.
+
+    Raises RecipeError where the recipe cannot be cut over them, naming what was published.
+    """
+    if asked.controls.eval_ranks or asked.given & CUTTING:
+        return ""
+    return check_nodes(asked.name, asked.system_name, asked.controls.nodes)
+
+
+def ranks_of(flags: Any, given: Collection[str], per_node: int) -> int:
+    """All ranks of a plan: --world, or --nodes times a node's; a run's own number gives way to a --nodes that was given.
+
+    given  names of the flags that were set by hand
+    Raises RecipeError where both were given and disagree.
+    """
+    world, of_nodes = getattr(flags, "world", 0), flags.nodes * per_node
+    if "nodes" not in given:
+        return world or of_nodes
+    if "world" in given and world not in (0, of_nodes):
+        raise RecipeError(
+            f"--nodes {flags.nodes} and --world {world} disagree: {flags.nodes} x {per_node} ranks a node are {of_nodes}. Leave one "
+            "away, or name --system.per-node."
+        )
+    return of_nodes
+
+
+def nodes_of(flags: Any, given: Collection[str], per_node: int) -> int:
+    """The machines that so many ranks take; 0 for the flags of a verb that learns them from its launcher."""
+    return math.ceil(ranks_of(flags, given, per_node) / per_node) if hasattr(flags, "nodes") else 0

@@ -1,4 +1,4 @@
-"""Flags are the fields of dataclasses. The recipe is picked first; then exactly its flags are offered, its values as defaults."""
+"""Flags are the fields of dataclasses. The recipe is chosen first; its fields are then the flags, its values their defaults."""
 
 from __future__ import annotations
 
@@ -7,23 +7,27 @@ import dataclasses
 import difflib
 import inspect
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property, partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
-from paceline.command.choose import choose_recipe, choose_system
-from paceline.command.nodes import nodes_of
-from paceline.command.printing import speaks
-from paceline.command.shared_flags import check_shared
+import tyro
+
+from paceline.command.choose import choose_recipe, choose_system, nodes_of
+from paceline.command.printing import is_first_on_node
 from paceline.config.bounds import bounds_in_words
 from paceline.config.errors import RecipeError, UserError
 from paceline.config.habits import elsewhere
-from paceline.config.recipe import NO_FLAG, Recipe, check_batch_and_lr, check_recipe, settle_length
+from paceline.config.recipe import NO_FLAG, InputT, ModelT, Recipe, check_batch_and_lr, check_recipe, settle_length
 from paceline.config.run import Controls
 from paceline.config.system import System, check_system, merged_env
 from paceline.machine.published import published_for, system_for
+from paceline.store.stores import scheme_of
 
 if TYPE_CHECKING:
     from tyro.constructors import ConstructorRegistry, StructConstructorSpec, StructTypeInfo
+
 
 Fields = TypeVar("Fields")
 
@@ -96,8 +100,6 @@ def parse_recipe(
     """
     import tyro
 
-    from paceline.command.offered import OfferedRecipe
-
     words = _gathered(arguments, "--sink")
     if base is None:
         name = _first_word(words, verb)
@@ -164,7 +166,7 @@ def _parse(kind: Any, default: Any, words: Sequence[str], known: Sequence[str], 
         args=list(words),
         prog=f"paceline {prog}",
         description=description or None,
-        console_outputs=speaks(),
+        console_outputs=is_first_on_node(),
         registry=_with_bounds(),
     )
 
@@ -303,3 +305,24 @@ def _first_paragraph(name: str, recipe: Recipe) -> str:
         f"{about}\n\n--system NAME picks where it runs: {', '.join(SYSTEMS)}, or one of your own: ./file.py:function. "
         f"Its defaults below are a small CPU's unless it is named: auto asks the machine (`paceline show {name}` tells)."
     )
+
+
+@dataclass(frozen=True)
+class OfferedRecipe(Recipe[ModelT, InputT]):
+    """A Recipe whose flags are parsed."""
+
+    pretrained: tyro.conf.Suppress[str] = ""  # no flag; its text stands at Recipe's field
+
+
+def check_shared(flags: Any) -> None:
+    """Raises UserError for a number of threads that is none; `flags` may have no such flag."""
+    workers = getattr(flags, "workers", 0)
+    if workers < 0:
+        raise UserError(f"--workers {workers}: a number of threads, 0 or more (0: one a core).")
+
+
+def out_folder(out: str) -> Path | None:
+    """The folder that --out names, None for "". Raises UserError for an address: what is written has to be renamed in place."""
+    if scheme_of(out):
+        raise UserError(f"--out {out}: packs and indexes are written to folders; copy them there.")
+    return Path(out).expanduser() if out else None

@@ -1,6 +1,6 @@
-"""How the command line speaks: what it says passes here or through the log's console, where names are made harmless.
+"""What a command prints: lines, errors, progress and JSON.
 
-Of the processes that a launcher starts on one node the first complains, so that no message comes eight times.
+Names from files and other people pass through config/printable.py here, so that a terminal obeys none of them.
 """
 
 from __future__ import annotations
@@ -8,15 +8,23 @@ from __future__ import annotations
 import json
 import os
 import sys
-from typing import Any
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 from paceline.config.errors import RankError, UserError
 from paceline.config.own_file import KEY, write_output
 from paceline.config.printable import one_line, printable
 
+if TYPE_CHECKING:
+    from paceline.store.download.data_sets import Progress
 
-def speaks() -> bool:
-    """Whether this process is the first on its node; where the launcher's variables contradict each other, it is."""
+LINE_EVERY = 30.0  # seconds between two lines of progress where there is no terminal
+
+
+def is_first_on_node() -> bool:
+    """Whether this process is its node's first rank; True where the launcher's variables contradict each other."""
     from paceline.ranks.launcher import read_launch
 
     try:
@@ -26,25 +34,22 @@ def speaks() -> bool:
 
 
 def say(text: object) -> None:
-    """One line on stdout. Names in it are other people's: none is obeyed by the terminal or makes a second line."""
+    """Print one line on stdout."""
     print(one_line(str(text)))
 
 
-def complain(text: str, problem: BaseException | None = None) -> None:
-    """One error message a node: ranks that fail alike for the same reason would repeat it. A RankError is always said."""
-    if isinstance(problem, RankError) or speaks():
+def print_error(text: str, problem: BaseException | None = None) -> None:
+    """Print an error on stderr, once a node: ranks fail alike for the same reason. Every rank prints its RankError."""
+    if isinstance(problem, RankError) or is_first_on_node():
         print(printable(text), file=sys.stderr)
 
 
-# A verb's facts as JSON: on stdout, into a file, or both.
+def write_answer(facts: dict[str, Any], *, out: str, printed: bool, flag: str = "--out") -> None:
+    """Write a verb's facts as JSON.
 
-
-def answer(facts: dict[str, Any], *, out: str, printed: bool, flag: str = "--out") -> None:
-    """Write `facts` where they are asked for.
-
-    out      file for them, whose folder is made; empty = none
+    out      file for them, whose folder is made; "" = none
     printed  on stdout too
-    flag     the one that named `out`
+    flag     the flag that named `out`
     Raises UserError where the file is not ours to replace, or cannot be written.
     """
     text = json.dumps({KEY: "answer", **facts}, indent=1)
@@ -52,3 +57,40 @@ def answer(facts: dict[str, Any], *, out: str, printed: bool, flag: str = "--out
         write_output(out, text + "\n", flag)
     if printed:
         print(text)
+
+
+@contextmanager
+def live_progress() -> Iterator[Progress]:
+    """A bar with speed and time left for the present download on a terminal; elsewhere a line now and then."""
+    if not sys.stdout.isatty():
+        yield _lines()
+        return
+    from rich.progress import BarColumn, DownloadColumn, TaskID, TimeRemainingColumn, TransferSpeedColumn
+    from rich.progress import Progress as Bar
+
+    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with Bar("{task.description}", *columns, transient=True) as bar:
+        jobs: dict[str, TaskID] = {}
+
+        def progress(what: str, done: int, total: int) -> None:
+            if what not in jobs:
+                for job in jobs.values():
+                    bar.update(job, visible=False)
+                jobs[what] = bar.add_task(what, total=total or None)
+            bar.update(jobs[what], completed=done)
+
+        yield progress
+
+
+def _lines() -> Progress:
+    from paceline.store.transfer import in_words
+
+    printed_at = time.monotonic()
+
+    def progress(what: str, done: int, total: int) -> None:
+        nonlocal printed_at
+        if time.monotonic() - printed_at > LINE_EVERY:
+            printed_at = time.monotonic()
+            say(f"{what}: {in_words(done)}{f' of {in_words(total)}' if total else ''}")
+
+    return progress

@@ -12,8 +12,7 @@ from typing import Annotated
 import tyro
 
 from paceline.command.flags import parse
-from paceline.command.printing import say
-from paceline.command.progress import live_progress
+from paceline.command.printing import live_progress, say
 from paceline.config.errors import DataError, UserError
 from paceline.datasets import prepare_verb
 from paceline.store.download.data_sets import DATA_SETS, DataSet, Progress, download, mismatch_of, missing_text

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from paceline.command.choose import published_there
 from paceline.command.estimate import speed_for, speed_of_run
 from paceline.command.flags import Asked
-from paceline.command.nodes import published_there
 from paceline.command.printing import say
 from paceline.config.errors import RecipeError, UserError
 from paceline.config.plan import Plan, make_plan, shorten, training_ranks

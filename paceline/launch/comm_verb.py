@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.command.choose import choose_system
 from paceline.command.flags import parse
-from paceline.command.printing import answer
+from paceline.command.printing import write_answer
 from paceline.config.errors import UserError
 from paceline.config.own_file import check_output
 from paceline.launch.on_nodes import Elsewhere, is_launched, launch_verb
@@ -86,8 +86,7 @@ def _words(flags: Flags) -> tuple[str, ...]:
 def _measure(flags: Flags, system: System, launch: Launch) -> int:
     import torch
 
-    from paceline.bench.comm import measure
-    from paceline.bench.comm_sizes import MIB, messages
+    from paceline.bench.comm import MIB, measure, messages
     from paceline.machine.machine import choose_device
     from paceline.ranks.environment import environment
     from paceline.ranks.world import open_world
@@ -121,7 +120,7 @@ def _machine() -> dict[str, Any]:
 
 
 def _tell(flags: Flags, facts: dict[str, Any]) -> None:
-    answer(facts, out=flags.out, printed=flags.json)
+    write_answer(facts, out=flags.out, printed=flags.json)
     if not flags.json:
         _print(facts)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from paceline.command.choose import choose_system
 from paceline.command.flags import parse
-from paceline.command.printing import answer
+from paceline.command.printing import write_answer
 from paceline.config.errors import UserError
 from paceline.config.own_file import check_output
 from paceline.config.printable import one_line
@@ -67,15 +67,13 @@ def run(arguments: Sequence[str]) -> int:
             writes=(folder,),
         )
     if launch.world > 1:
-        from paceline.launch.doctor_verb import run_nodes
-
         return run_nodes(flags, launch)
     from paceline.machine.doctor.compare import problems
     from paceline.machine.doctor.here import examine
 
     findings = examine(Path(flags.folder))
     told = {"findings": [asdict(finding) for finding in findings], "problems": problems(findings)}
-    answer(told, out=flags.out, printed=flags.json)
+    write_answer(told, out=flags.out, printed=flags.json)
     if not flags.json:
         tell(findings)
         print(in_number(findings) or "ready: paceline train ssd-tiny")
@@ -126,7 +124,7 @@ def run_nodes(flags: Flags, launch: Launch) -> int:
         "findings": [{**finding._asdict(), "nodes": [called[place] for place in finding.nodes]} for finding in found],
         "problems": problems(findings),
     }
-    answer(told, out=flags.out, printed=flags.json)
+    write_answer(told, out=flags.out, printed=flags.json)
     if not flags.json:
         lines = [Finding(worst(found, place), called[place], line(node)) for place, node in enumerate(nodes)]
         tell([*lines, *findings], max(map(len, called)))

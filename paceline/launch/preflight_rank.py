@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.command.choose import choose_system
-from paceline.command.printing import complain
+from paceline.command.printing import print_error
 from paceline.config.errors import UserError
 from paceline.config.plain_file import read_entry
 from paceline.config.whole import write_whole
@@ -32,8 +32,7 @@ def run(folder: Path, system_name: str, number: str) -> int:
     """Examine, then time messages; 0. What fails ends the process as it ends a training's rank."""
     import torch
 
-    from paceline.bench.comm import measure
-    from paceline.bench.comm_sizes import MIB, messages
+    from paceline.bench.comm import MIB, measure, messages
     from paceline.machine.doctor.together import examine_together
     from paceline.machine.machine import choose_device
     from paceline.ranks.environment import environment
@@ -61,7 +60,7 @@ if __name__ == "__main__":
     try:
         sys.exit(run(Path(sys.argv[1]), sys.argv[2], sys.argv[3]))
     except UserError as problem:
-        complain(f"paceline: {problem}", problem)
+        print_error(f"paceline: {problem}", problem)
         sys.exit(USER_ERROR)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from paceline.command.choose import choose_recipe
 from paceline.command.flags import parse_recipe
-from paceline.command.printing import complain
+from paceline.command.printing import print_error
 from paceline.config.commands import command
 from paceline.config.errors import RecipeError
 from paceline.config.recipe import Recipe
@@ -36,7 +36,7 @@ def saved_request(
     Raises RecipeError for a workload of one's own that --workload does not name, UserError when `path` is no run.
     """
     named, rest = _take(words, "--workload")
-    facts = read_run(path, changed=complain)
+    facts = read_run(path, changed=print_error)
     recipe = saved_recipe(facts, path, named=named, again=naming(verb, path))
     # How a run was followed is no part of it; and a sink may be a Python file, which only a command line may name.
     anew = {"out": "", "mirror": "", "quiet": False, "json": False, "sink": ()}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from paceline.command.choose import is_folder
 from paceline.command.flags import Asked, parse_recipe
-from paceline.command.printing import speaks
+from paceline.command.printing import is_first_on_node
 from paceline.config.commands import command
 from paceline.config.errors import RecipeError
 from paceline.config.first_weights import check_first_weights
@@ -48,7 +48,7 @@ def run(arguments: Sequence[str]) -> int:
         base, controls, _, words = saved_request(Path(arguments[0]), arguments[1:], "train")
         asked = parse_recipe(words, controls, verb="train", base=base, description=f"Repeat {arguments[0]}")
         for name in ("data", "weights"):
-            if (path := getattr(asked.controls, name)) and name not in asked.given and speaks():
+            if (path := getattr(asked.controls, name)) and name not in asked.given and is_first_on_node():
                 notes.append(one_line(f"--{name} {path!r}: as {arguments[0]} names it"))
     else:
         if is_folder(arguments[0]):

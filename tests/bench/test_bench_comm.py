@@ -11,8 +11,7 @@ import torchvision
 from tiny_runs import command, refused
 from torch.nn.parallel import DistributedDataParallel
 
-from paceline.bench.comm import _is_right, bus_share, fit
-from paceline.bench.comm_sizes import MIB, Message, buckets, gradient_sizes, messages
+from paceline.bench.comm import MIB, Message, _is_right, buckets, bus_share, fit, gradient_sizes, messages
 from paceline.config.system import System
 from paceline.launch.comm_verb import Flags, _measure
 from paceline.ranks.launcher import SINGLE, Place

@@ -14,14 +14,14 @@ from instance_sets import CATEGORY_IDS, make_instances
 from PIL import Image
 
 import paceline.store.records
+from benchmarks.input_fetch import FETCH_THREADS, KEPT, run_fetch_bench
+from benchmarks.input_simulation import boundary, memory, simulate
 from benchmarks.input_torchvision import coco_detection, loader_of
 from benchmarks.peers.peer_protocol import tree_cpu_seconds
 from paceline.bench import input as bench
 from paceline.bench import peers
 from paceline.bench.input import classification, maskrcnn, run_input_bench, ssd
 from paceline.bench.input_contenders import BATCH, bare_decode, ours, records_of
-from paceline.bench.input_fetch import FETCH_THREADS, KEPT, run_fetch_bench
-from paceline.bench.input_simulation import boundary, memory, simulate
 from paceline.cli.bench import run as command
 from paceline.config.errors import DataError, UserError
 from paceline.input import stream as bench_stream
@@ -148,7 +148,7 @@ def test_without_a_checkout_ours_is_measured_alone_and_peers_are_refused(photos,
     report = run_input_bench(classification, photos, seconds=0.02, size=32, decoders=["simplejpeg"], rounds=1)
     assert [name.split()[0] for name in report["images_per_second"]] == ["paceline", "unchecked", "bare"]
     assert "ours is measured alone" in " ".join(capsys.readouterr().out.split())
-    with pytest.raises(UserError, match="--peers: peers are in benchmarks/"):
+    with pytest.raises(UserError, match="--peers: peers and some measurements are in benchmarks/"):
         command(["input", "--peers", "all"])
 
 
@@ -180,14 +180,14 @@ def test_the_bench_of_fetch_threads_names_all_contenders_and_its_command(photos,
 
 
 def test_the_memory_walk_reports_first_last_and_growth(monkeypatch):
-    monkeypatch.setattr("paceline.bench.input_simulation.RECORDS", 2000)
+    monkeypatch.setattr("benchmarks.input_simulation.RECORDS", 2000)
     report = memory(epochs=2.5, batch=64)
     assert report["steps"] == 78
     assert report["growth"] == pytest.approx(report["last_mib"] / report["first_mib"] - 1)
 
 
 def test_the_wait_at_the_end_of_an_epoch_is_that_of_the_steps_that_the_epoch_changes_in(monkeypatch):
-    monkeypatch.setattr("paceline.bench.input_simulation.RECORDS", 4000)
+    monkeypatch.setattr("benchmarks.input_simulation.RECORDS", 4000)
     sort = bench_stream.permutation
 
     def slow(n, *, seed, epoch):
@@ -204,6 +204,6 @@ def test_the_wait_at_the_end_of_an_epoch_is_that_of_the_steps_that_the_epoch_cha
 
 @pytest.mark.nightly("two epochs of an index of ImageNet's size")
 def test_memory_does_not_grow_over_two_epochs_of_an_index_as_large_as_imagenets():
-    program = "from paceline.bench.input_simulation import memory; import sys; sys.exit(memory()['growth'] >= 0.02)"
+    program = "from benchmarks.input_simulation import memory; import sys; sys.exit(memory()['growth'] >= 0.02)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -8,8 +8,8 @@ import sys
 import pytest
 from tiny_runs import command, refused
 
-from paceline.bench import startup
-from paceline.bench.startup import ALONE, Command, heaviest, measure
+from benchmarks import startup
+from benchmarks.startup import ALONE, Command, heaviest, measure
 
 LINES = """\
 import time: self [us] | cumulative | imported package

@@ -9,11 +9,10 @@ import pytest
 import torch
 
 from benchmarks.maskrcnn import detectron2_model
+from benchmarks.shapes_maskrcnn import count_shapes
 from paceline.bench import step
-from paceline.bench.shapes_maskrcnn import count_shapes
 from paceline.bench.step import our_step, run_step_bench
-from paceline.bench.step_maskrcnn import MaskRCNNBench
-from paceline.bench.step_maskrcnn_scene import synthetic_scene
+from paceline.bench.step_maskrcnn import MaskRCNNBench, synthetic_scene
 from paceline.boxes.geometry import pairwise_iou
 from paceline.boxes.roi_pooling import mask_targets
 from paceline.cli.bench import run as bench

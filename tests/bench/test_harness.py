@@ -11,10 +11,21 @@ import torch
 
 from paceline.bench import ceiling, peers
 from paceline.bench.ceiling import Ceiling, Work, above, kernels
-from paceline.bench.harness import Contender, Made, Operation, compared, in_turn, possible, run_steps, variants
+from paceline.bench.harness import (
+    Contender,
+    Made,
+    Operation,
+    compared,
+    format_ratio,
+    in_turn,
+    interval,
+    possible,
+    ratio,
+    run_steps,
+    variants,
+)
 from paceline.bench.peers import needed_peers
 from paceline.bench.profile import part, replaced
-from paceline.bench.ratio import interval, ratio, told
 from paceline.bench.timing import Seconds, first_wait, seconds_of
 from paceline.config.errors import UserError
 
@@ -56,8 +67,8 @@ def test_an_interval_holds_the_median_as_often_as_it_says(rounds):
 def test_a_ratio_is_of_times_of_one_round():
     found = ratio([2.0, 40.0, 6.0], [1.0, 10.0, 2.0])
     assert found == {"median": 3.0, "low": 2.0, "high": 4.0, "coverage": 0.75}
-    assert told(found) == "3.00 x (2.00 to 4.00)" and told(None) == ""
-    assert told(ratio([3.0], [2.0])) == "1.50 x (one round)"
+    assert format_ratio(found) == "3.00 x (2.00 to 4.00)" and format_ratio(None) == ""
+    assert format_ratio(ratio([3.0], [2.0])) == "1.50 x (one round)"
 
 
 def test_a_peer_with_another_result_is_called_different():
@@ -100,7 +111,7 @@ def test_a_contender_that_fails_is_absent_with_its_reason_and_ours_is_not_excuse
 
 
 def test_what_is_known_is_told_after_each_contender_and_each_round():
-    told_so_far = steps(paceline=lambda: Made(product), theirs=lambda: Made(product, told=lambda: {"size": 3}))
+    told_so_far = steps(paceline=lambda: Made(product), theirs=lambda: Made(product, extra_facts=lambda: {"size": 3}))
     assert [len(facts.get("seconds", {}).get("paceline", [])) for facts in told_so_far][:2] == [0, 0]
     assert len(told_so_far) == 2 + 2 + 1 and told_so_far[-1]["size"] == {"theirs": 3}
     assert set(told_so_far[-1]["times_faster"]) == {"theirs"} and told_so_far[-1]["waits_for_the_device"] is None
@@ -187,5 +198,5 @@ def test_without_a_checkout_there_are_no_peers(monkeypatch, tmp_path):
     assert peers.peers("ssd").contenders and peers.peers("nobody") is None
     monkeypatch.setattr(peers, "CHECKOUT", tmp_path)
     assert peers.peers("ssd") is None
-    with pytest.raises(UserError, match=r"--part ops: peers are in benchmarks/"):
+    with pytest.raises(UserError, match=r"--part ops: peers and some measurements are in benchmarks/"):
         needed_peers("ssd", "--part ops")

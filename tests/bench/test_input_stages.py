@@ -10,8 +10,7 @@ import pytest
 from tiny_runs import NET, command, refused
 
 from paceline.bench import input_stages
-from paceline.bench.accelerators import RATES, demand
-from paceline.bench.input_advice import advice, emulated, gap
+from paceline.bench.input_advice import RATES, advice, demand, emulated, gap
 from paceline.bench.input_stages import bench_task_recipe, run_loader
 from paceline.config.errors import RecipeError
 from paceline.config.plan import make_plan

@@ -16,7 +16,7 @@ from weight_bytes import params, tf_checkpoint
 
 from paceline.boxes.anchors import boxes_a_cell
 from paceline.cli.main import main
-from paceline.command import progress
+from paceline.command import printing as progress
 from paceline.config.detection import SSDModel, grids
 from paceline.config.instances import MaskHead, MaskRCNNModel, RoI
 from paceline.models.make_trunk import make_trunk

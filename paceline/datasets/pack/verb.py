@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from paceline.command.flags import parse
+from paceline.command.flags import out_folder, parse
 from paceline.command.printing import say
-from paceline.command.shared_flags import out_folder
 from paceline.config.errors import UserError
 from paceline.config.printable import counted
 from paceline.datasets.pack.plan import PackRequest, check_request, parse_bytes

@@ -17,10 +17,9 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from paceline.bench.harness import all_rounds, machine_facts
+from paceline.bench.harness import all_rounds, format_ratio, machine_facts, ratio
 from paceline.bench.input import photos_in, rates, rates_of, require_linux
 from paceline.bench.input_contenders import ours, records_of
-from paceline.bench.ratio import ratio, told
 from paceline.machine.detect import cpu_cores
 from paceline.store.byte_cache import CachedRecords, Shelf
 from paceline.store.records import Records
@@ -80,5 +79,5 @@ def run_fetch_bench(data: Path, *, milliseconds: float, seconds: float, size: in
         "machine": machine_facts(torch.device("cpu")),
     }
     for name, times in report["times_without_fetch_threads"].items():
-        console.print(f"{name}: {statistics.median(wall[name]):.0f} images/s, {told(times)}", markup=False)
+        console.print(f"{name}: {statistics.median(wall[name]):.0f} images/s, {format_ratio(times)}", markup=False)
     return report

@@ -34,7 +34,7 @@ from paceline.store.records import Records
 # About what a full-size photo takes on a slow core, read and resize included.
 SLEEP_SECONDS = 0.004
 RECORDS = 1_300_000
-# An H100's share of a step, and how long it computes on it (bench/accelerators.py).
+# An H100's share of a step, and how long it computes on it (bench/input_advice.py).
 SHARE, STEP_SECONDS = 400, 400 / 7165
 BOUNDARY_STEPS = 60  # watched before a boundary, and after it
 

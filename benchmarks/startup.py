@@ -23,8 +23,7 @@ from typing import Any
 
 import torch
 
-from paceline.bench.harness import all_rounds, machine_facts
-from paceline.bench.ratio import ratio
+from paceline.bench.harness import all_rounds, machine_facts, ratio
 from paceline.tasks.workloads import workload_of
 from paceline.threads import Thread
 
@@ -139,7 +138,7 @@ def _timed(command: Command) -> tuple[float, float]:
 def _start(command: Command, *options: str) -> subprocess.Popen[str]:
     # Beside the package's own folder: installed packages have their bytecode, so this one may write its own.
     surroundings = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    paths = [str(Path(__file__).parents[2]), surroundings.get("PYTHONPATH", "")]
+    paths = [str(Path(__file__).parents[1]), surroundings.get("PYTHONPATH", "")]
     surroundings["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     for folder in (command.run, command.cache):
         if folder is not None:
