@@ -27,7 +27,7 @@ from paceline.boxes.geometry import SSD_CODER, to_cxcywh, to_ltrb
 from paceline.boxes.matching import Positive, match
 from paceline.boxes.ssd_detections import ssd_detections
 from paceline.config.detection import SSDModel
-from paceline.models.ssd_loss import per_image, ssd_loss
+from paceline.models.detector import per_image, ssd_loss
 
 OPS_IMAGES = 8  # of the batch, at most: the reference's suppression takes seconds an image
 RULES = SSDModel()

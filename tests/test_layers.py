@@ -74,7 +74,7 @@ def test_imports_in_functions_and_names_of_modules_in_text_count(tmp_path: Path)
 def open():
     from paceline.bench.input import run
     import paceline.cli.main
-    importlib.import_module("paceline.tasks.ssd:build")
+    importlib.import_module("paceline.tasks.objects:build")
     importlib.import_module(f"paceline.launch.{verb}")
     logging.getLogger("paceline.a_logger")
 """

@@ -22,7 +22,7 @@ from paceline.config.errors import RecipeError, UserError
 from paceline.config.recipe import override
 from paceline.models.trunk import Trunk
 from paceline.recipes import RECIPES
-from paceline.tasks.classification import ClassificationScore
+from paceline.tasks.metrics.top_k import TopKScore
 from paceline.training.evaluate import inference
 from paceline.training.standing import Ending
 from paceline.training.trained import open_trained
@@ -251,7 +251,7 @@ def test_limits_take_images_of_every_class(photos, tmp_path, capsys):
 
 
 def test_a_score_of_more_classes_than_five_keeps_five():
-    score = ClassificationScore()
+    score = TopKScore()
     from paceline.batch import Batch
 
     numbers = torch.arange(4)

@@ -22,9 +22,8 @@ from paceline.boxes.anchors import default_boxes
 from paceline.config.detection import grids
 from paceline.config.system import Precision
 from paceline.models import detector
-from paceline.models.detector import Detector
+from paceline.models.detector import Detector, per_image, ssd_loss
 from paceline.models.ssd import initialise_ssd
-from paceline.models.ssd_loss import per_image, ssd_loss
 from paceline.recipes.ssd import MLPERF_IMAGES, MLPERF_LR, SSDRecipe, mlperf
 from paceline.tasks.workloads.ssd import SSD
 

@@ -1,21 +1,167 @@
-"""The module that training wraps for SSD: pixels and objects in, losses out; pixels in, detections out.
+"""The module that training wraps for SSD: pixels and objects in, losses out; pixels in, detections out; and SSD's loss.
 
-Letters: B images   A default boxes   K classes   G object slots
+Letters: B images   A default boxes   G object slots   K classes (0 is background)   P positives of an image
+The loss is cross-entropy on positives and hard negatives, smooth L1 on positives. Only 4 P of the A default boxes have a gradient: mining
+runs without a graph, and backward keeps no (B, A, K + 1) tensor besides the logits.
+Source: Liu et al. 2016, section 2.2; MLPerf reference SSD, base_model.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from paceline.batch import DIVIDE_BY, Batch, DetectionBatch
+from paceline.boxes.forms import fixed_shapes
+from paceline.boxes.geometry import SSD_CODER, to_cxcywh, to_ltrb
+from paceline.boxes.matching import Positive, Tie, match
 from paceline.boxes.ssd_detections import ssd_detections
 from paceline.config.detection import SSDModel
 from paceline.models.layers import Normalise
 from paceline.models.ssd import SSD
-from paceline.models.ssd_loss import per_image, ssd_loss
+
+
+@dataclass(frozen=True)
+class SSDLosses:
+    """Sums over one image's default boxes, not divided by its positives."""
+
+    classification: Tensor  # (B,) float32
+    localisation: Tensor  # (B,) float32
+    positives: Tensor  # (B,) int64, P
+
+
+def per_image(losses: SSDLosses) -> tuple[Tensor, Tensor]:
+    """Classification and localisation (B,) divided by each image's positives; 0 where an image has none.
+
+    Their sum's mean over images is the reference's loss.
+    """
+    count = losses.positives.clamp(min=1)
+    return losses.classification / count, losses.localisation / count
+
+
+def ssd_loss(
+    logits: Tensor,
+    deltas: Tensor,
+    boxes: Tensor,
+    labels: Tensor,
+    anchors: Tensor,
+    *,
+    iou: float,
+    positive: Positive,
+    tie: Tie,
+    corners: Tensor | None = None,
+    order: Tensor | None = None,
+    equal: Tie = "first",
+    negatives: float = 3.0,
+) -> SSDLosses:
+    """Both losses of each image, in float32 whatever comes in.
+
+    logits     (B, A, K + 1); deltas (B, A, 4) as boxes/geometry.py codes them
+    boxes      (B, G, 4) ltrb fractions, labels (B, G) int64 1..K, 0 in empty slots; G may be 0
+    anchors    (A, 4) cxcywh fractions
+    corners    (A, 4) ltrb of the default boxes, for matching; None: of `anchors`
+    iou, positive, tie, order, equal  as boxes/matching.py
+    negatives  negatives taken for each positive (rounded down), the hardest of each image first
+    """
+    corners = to_ltrb(anchors.float()) if corners is None else corners
+    slots, positives = match(boxes, labels, corners, iou=iou, positive=positive, tie=tie, order=order, equal=equal)
+    count = positives.sum(dim=1)
+    if labels.shape[1] == 0:  # gather needs a slot to index
+        boxes, labels = boxes.new_zeros(len(boxes), 1, 4), labels.new_zeros(len(labels), 1)
+    targets = labels.gather(1, slots).masked_fill_(~positives, 0)
+    background = background_loss(logits.detach())
+    chosen = positives | hardest(background, ~positives, (count * negatives).to(torch.int64))
+    logsumexp = background + logits[..., 0].detach()
+    classification = ChosenCrossEntropy.apply(logits, logsumexp, targets, chosen)
+    return SSDLosses(classification, box_loss(deltas.float(), boxes, slots, positives, anchors), count)
+
+
+def background_loss(logits: Tensor) -> Tensor:
+    """Cross-entropy of each default box if it were background: (B, A, K + 1) -> (B, A) float32, without a graph."""
+    if fixed_shapes(logits):
+        return -logits.log_softmax(dim=2, dtype=torch.float32)[..., 0]
+    # One image's probabilities fit into the cache.
+    losses = logits.new_empty(logits.shape[:2], dtype=torch.float32)
+    for image, rows in enumerate(logits):
+        losses[image] = -rows.log_softmax(dim=1, dtype=torch.float32)[:, 0]
+    return losses
+
+
+def hardest(losses: Tensor, candidates: Tensor, wanted: Tensor) -> Tensor:
+    """(B, A) bool: the `wanted` (B,) candidates of highest loss, or all where there are fewer. Of equals the first are taken.
+
+    losses      (B, A) float32, 0 or more; candidates (B, A) bool
+    """
+    if losses.shape[1] == 0:
+        return candidates
+    losses = losses.masked_fill(~candidates, -1.0)
+    wanted = wanted.minimum(candidates.sum(dim=1)).unsqueeze(1)
+    if fixed_shapes(losses):
+        ranked = losses.sort(dim=1, descending=True).values
+    else:
+        ranked = losses.topk(max(1, int(wanted.max())) if len(wanted) else 1, dim=1).values
+    bar = ranked.gather(1, (wanted - 1).clamp_(min=0))
+    above = losses > bar
+    level = losses == bar
+    room = wanted - above.sum(dim=1, keepdim=True)
+    return above | (level & (level.cumsum(dim=1) <= room))
+
+
+def box_loss(deltas: Tensor, boxes: Tensor, slots: Tensor, positives: Tensor, anchors: Tensor) -> Tensor:
+    """Smooth L1 between predicted and true deltas, summed over each image's positives: (B,).
+
+    deltas  (B, A, 4) float32, boxes (B, G, 4) ltrb, slots and positives (B, A) from `match`, anchors (A, 4) cxcywh
+    """
+    form = box_loss_fixed if fixed_shapes(deltas) else box_loss_cpu
+    return form(deltas, boxes, slots, positives, anchors)
+
+
+def box_loss_cpu(deltas: Tensor, boxes: Tensor, slots: Tensor, positives: Tensor, anchors: Tensor) -> Tensor:
+    image, anchor = positives.nonzero(as_tuple=True)
+    true = SSD_CODER.encode(to_cxcywh(boxes[image, slots[image, anchor]]), anchors[anchor])
+    wrong = F.smooth_l1_loss(deltas[image, anchor], true, reduction="none").sum(dim=1)
+    return deltas.new_zeros(len(deltas)).index_add(0, image, wrong)
+
+
+def box_loss_fixed(deltas: Tensor, boxes: Tensor, slots: Tensor, positives: Tensor, anchors: Tensor) -> Tensor:
+    """`box_loss` with shapes that do not depend on the number of positives."""
+    true = SSD_CODER.encode(to_cxcywh(boxes.gather(1, slots.unsqueeze(2).expand(-1, -1, 4))), anchors)
+    wrong = F.smooth_l1_loss(deltas, true, reduction="none").sum(dim=2)
+    return wrong.masked_fill(~positives, 0.0).sum(dim=1)
+
+
+class ChosenCrossEntropy(torch.autograd.Function):
+    """Sum of the chosen default boxes' cross-entropy, whose gradient is computed straight from the logits."""
+
+    @staticmethod
+    def forward(ctx, logits: Tensor, logsumexp: Tensor, targets: Tensor, chosen: Tensor) -> Tensor:
+        """(B, A, K + 1), (B, A) float32, (B, A) int64, (B, A) bool -> (B,) float32."""
+        ctx.save_for_backward(logits, logsumexp, targets, chosen)
+        picked = logits.gather(2, targets.unsqueeze(2)).squeeze(2).float()
+        return (logsumexp - picked).masked_fill_(~chosen, 0.0).sum(dim=1)
+
+    @staticmethod
+    def backward(ctx, *grads: Tensor) -> tuple[Tensor, None, None, None]:
+        logits, logsumexp, targets, chosen = ctx.saved_tensors
+        weight = grads[0].unsqueeze(1) * chosen
+        if fixed_shapes(logits):
+            return softmax_minus_one_hot(logits, logsumexp, targets, weight), None, None, None
+        rows = chosen.nonzero(as_tuple=True)
+        grad = torch.zeros_like(logits)
+        grad[rows] = softmax_minus_one_hot(logits[rows], logsumexp[rows], targets[rows], weight[rows])
+        return grad, None, None, None
+
+
+def softmax_minus_one_hot(logits: Tensor, logsumexp: Tensor, targets: Tensor, weight: Tensor) -> Tensor:
+    """Cross-entropy's gradient times a weight: (..., K + 1), then three (...) -> (..., K + 1) in the logits' type."""
+    weight, index = weight.unsqueeze(-1), targets.unsqueeze(-1)
+    grad = (logits - logsumexp.unsqueeze(-1)).exp_().mul_(weight)
+    return grad.scatter_(-1, index, grad.gather(-1, index) - weight).to(logits.dtype)
 
 
 class Detector(nn.Module):

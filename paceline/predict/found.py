@@ -19,8 +19,8 @@ from paceline.boxes.paste import paste_to_rle
 from paceline.predict.photos import Photo, name_of, whole_photo
 from paceline.predict.results import Answer, Found, Result
 from paceline.store.header import Header
-from paceline.tasks.box_predictions import to_detections
 from paceline.tasks.metrics.top_k import best_classes
+from paceline.tasks.predictions import to_detections
 from paceline.training.trained import Trained
 
 

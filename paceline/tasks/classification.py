@@ -8,9 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from torch import Tensor
 
-from paceline.batch import Batch
 from paceline.config.classification import PhotoRecipe
 from paceline.input.draw import Draw, draw_training_photo
 from paceline.input.randomness import SampleRandom
@@ -21,21 +19,6 @@ from paceline.tasks.metrics.top_k import TopKScore, check_every_image_once, unpa
 from paceline.tasks.shapes import Fit, OneShape
 from paceline.tasks.task import Evaluation, Task
 from paceline.tasks.workload import Workload
-
-
-class ClassificationScore:
-    """One rank's share of an evaluation."""
-
-    def __init__(self) -> None:
-        self._score = TopKScore()
-
-    def add(self, batch: Batch, outputs: Tensor) -> None:
-        """outputs: (B, K) logits."""
-        self._score.add(batch.indices, batch.labels, outputs)
-
-    def pack(self) -> bytes:
-        """For rank 0."""
-        return self._score.pack()
 
 
 class Classification(Task):
@@ -62,12 +45,12 @@ class Classification(Task):
         return draw_training_photo(header, name, int(self.train_index.labels[index]), random, self.recipe.input)
 
     def draw_val(self, fit: Fit, _: int, index: int, header: Header, name: str) -> Draw:
-        """As all tasks, with its class."""
+        """As `Task.draw_val`, with its class."""
         return super().draw_val(fit, 0, index, header, name)._replace(label=int(self.val_index.labels[index]))
 
-    def new_score(self) -> ClassificationScore:
+    def new_score(self) -> TopKScore:
         """An empty score."""
-        return ClassificationScore()
+        return TopKScore()
 
     def summarise(self, packed: Sequence[bytes]) -> Evaluation:
         """top1 and top5 over all ranks' photos, and each photo's best five classes."""

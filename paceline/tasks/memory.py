@@ -1,12 +1,14 @@
-"""Memory of a training step, estimated without an accelerator: how many images fit in one forward.
+"""Memory and arithmetic of a training step, estimated without an accelerator: how many images fit in one forward.
 
-The model runs once on torch's meta device, which computes shapes only; what autograd would keep for the backward is counted
-through its saved-tensor hooks, each storage once, and multiplications along the way (tasks/memory.py). For an accelerator the
-largest tensor is looked for as well: kernels there count a tensor's elements in 32 bits, so a forward is kept small enough that
-none has 2^31 of them.
+The model runs once on torch's meta device, which computes shapes only. Tensors that autograd would keep for the backward are counted
+through its saved-tensor hooks, each storage once. For an accelerator the largest tensor is recorded as well: kernels there count a
+tensor's elements in 32 bits, so a forward must be small enough that none has 2^31 of them. The meta device takes two seconds to start
+(its shapes come from Python code that imports torch.compile), so counts of the built-in networks are cached.
 
-The meta device takes two seconds to begin (its shapes come from Python code that imports torch.compile), so counts of the built-in
-networks are remembered in the cache.
+Multiplications and additions are counted in the forward alone. A product of two operands that both get a gradient is computed three
+times: once forward, and once for each of them backward. Which of them gets one is known in the forward, so no backward has to run, and
+no network needs one on torch's meta device. The formulas are torch.utils.flop_counter's own (two for each multiplication with its
+addition): matrix products, convolutions, attention. Elementwise work, normalisation, pooling and the update are not counted.
 """
 
 from __future__ import annotations
@@ -37,13 +39,13 @@ if TYPE_CHECKING:
 GIB = 2**30
 # Object slots of an image: more than 99 in 100 images of COCO need.
 TYPICAL_SLOTS = 64
-# What the count does not see: convolution workspaces, the gradients of activations in flight, the allocator's holes.
+# What the count misses: convolution workspaces, the gradients of activations in flight, the allocator's fragmentation.
 WORKING_SHARE = 0.35
-# Images that no forward needs more of: larger ones were not faster on any machine measured here or published.
+# Most images of a forward: larger ones were not faster on any machine measured here or published.
 MOST_IMAGES = 512
 # A smaller input's sides are multiples of the pyramid's coarsest stride, so that every map shrinks alike.
 SMALL_SIDE = 64
-# What an accelerator's kernels can count: the elements of one tensor are fewer.
+# A tensor of an accelerator must have fewer elements: its kernels count in 32 bits.
 COUNTABLE = 2**31
 
 
@@ -54,9 +56,9 @@ class MemoryEstimate:
     fixed: int  # weights, gradients, optimiser state, weight average
     per_image: int  # kept activations and working space of one image
     parameters: int  # trainable numbers
-    largest: int = 0  # elements of one image's largest tensor, in training or prediction; 0 = not looked for, on a CPU
+    largest: int = 0  # elements of one image's largest tensor, in training or prediction; 0 = not counted, on a CPU
     flop: int = 0  # of a training step, an image of the largest shape: multiplications and additions
-    flop_pixel: float = 0.0  # of these, what each pixel of the input brings; 0 where all inputs have one shape
+    flop_pixel: float = 0.0  # of these, for each pixel of the input; 0 where all inputs have one shape
     pixels: int = 0  # of the largest shape
     batch_norms: int = 0  # layers that normalise by a batch's statistics in training
 
@@ -72,14 +74,14 @@ class MemoryEstimate:
 def memory_of(
     workload: Workload, recipe: Recipe, system: System, classes: int = 0, shape: tuple[int, int] | None = None
 ) -> MemoryEstimate:
-    """What a training step of this recipe needs on one rank.
+    """The need of a training step of this recipe on one rank.
 
     classes  0 = those of the data set that the recipe was written for
-    shape    H, W of the largest input, where shapes vary; None: as the recipe alone tells
+    shape    H, W of the largest input, where shapes vary; None: from the recipe alone
     """
     classes = classes or DATA_CLASSES.get(recipe.target_data, workload.classes)
     height, width = shape or workload.largest(recipe)
-    small = (_smaller(height), _smaller(width))
+    small = tuple(max(SMALL_SIDE, side // 2 // SMALL_SIDE * SMALL_SIDE) for side in (height, width))
     foreign = isinstance(recipe.model, TrunkModel) and recipe.model.trunk != RESNET
     return estimate(
         lambda: workload.build(recipe, classes),
@@ -95,10 +97,6 @@ def memory_of(
     )
 
 
-def _smaller(side: int) -> int:
-    return max(SMALL_SIDE, side // 2 // SMALL_SIDE * SMALL_SIDE)
-
-
 def estimate(
     build: Callable[[], nn.Module],
     make_batch: Callable[[], Batch],
@@ -108,14 +106,13 @@ def estimate(
     pixels: int = 0,
     smaller: tuple[int, Callable[[], Batch]] | None = None,
 ) -> MemoryEstimate:
-    """What one rank needs.
+    """The need of one rank.
 
     build       makes the model on the current default device
     make_batch  makes a batch of two images there
-    remember    what these follow from beside the recipe; with it the counts are kept in the cache. "": they are not, for a
-                network of one's own may change between two runs
+    remember    what these follow from beside the recipe: the key of the cached counts; "": not cached
     pixels      of each of these images
-    smaller     pixels of another shape, and what makes such a batch: the work that follows the pixels is told from the rest
+    smaller     pixels of another shape, and what makes such a batch: separates the work that follows the pixels from the rest
     """
     counted = system.accelerator != "cpu"
     if remember:
@@ -152,7 +149,7 @@ def _count(
     counted: bool,
     smaller: tuple[int, Callable[[], Batch]] | None = None,
 ) -> dict[str, int]:
-    """Of two images: bytes of kept activations in float32, the largest tensor's elements where they are counted, and FLOP."""
+    """Of two images: bytes of kept activations in float32, the largest tensor's elements if `counted`, and FLOP."""
     with torch.device("meta"):
         model = build().to("meta")
         batch = make_batch()
@@ -163,7 +160,7 @@ def _count(
         storage = tensor.untyped_storage()
         if storage._cdata not in weights:
             kept[storage._cdata] = storage.nbytes()
-            alive.append(storage)  # a freed storage's address could be handed out again
+            alive.append(storage)  # a freed storage's address could be reused
         return tensor
 
     alive: list[object] = []
@@ -174,7 +171,7 @@ def _count(
         work,
     ):
         found = model(batch)
-    del found  # held until here, so that its graph was
+    del found  # kept until here for its graph
     if smaller is not None:
         with torch.device("meta"):
             batch_of_less = smaller[1]()
@@ -190,7 +187,7 @@ def _count(
 
 
 class _Largest(TorchDispatchMode):
-    """Inside, `elements` grows to those of the largest tensor that an operation gives."""
+    """Inside, `elements` is the size of the largest result of an operation."""
 
     elements = 0
 
@@ -204,7 +201,7 @@ class _Largest(TorchDispatchMode):
 def images_that_fit(memory: MemoryEstimate, system: System) -> int:
     """Most images of one forward: --system.images-per-forward where given, else what the memory estimate allows.
 
-    Raises RecipeError when not even one image fits, or when more are asked for than an accelerator can count.
+    Raises RecipeError when not even one image fits, or when more are requested than an accelerator can count.
     """
     countable = (COUNTABLE - 1) // memory.largest if memory.largest else MOST_IMAGES
     if system.images_per_forward:
@@ -223,20 +220,12 @@ def images_that_fit(memory: MemoryEstimate, system: System) -> int:
     return min(most, MOST_IMAGES, max(1, countable))
 
 
-# The multiplications and additions of a training step, counted in its forward alone.
-#
-# A product of two operands that both get a gradient is made three times: once forward, and once for each of them backward. Which of
-# them gets one is known when the forward makes it, so no backward has to run, and no network has to have one on torch's meta device.
-# What is counted, and how (two for each multiplication with its addition), are torch.utils.flop_counter's own formulas: matrix
-# products, convolutions, attention. Elementwise work, normalisation, pooling and the update are not.
-
-
 class StepFlop(TorchDispatchMode):
-    """Inside, `flop` grows by what the forward does, and by what its backward will do."""
+    """Inside, `flop` grows by the forward's work and that of its backward."""
 
     def __init__(self) -> None:
         super().__init__()
-        from torch.utils.flop_counter import flop_registry  # half a second: for those alone who count
+        from torch.utils.flop_counter import flop_registry  # takes half a second: only when counting
 
         self.flop, self._formulas = 0, flop_registry
 
@@ -244,7 +233,7 @@ class StepFlop(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         formula = self._formulas.get(func._overloadpacket)
         if formula is not None:
-            # A bias is added, not multiplied with: products of matrices have it first, convolutions third.
+            # A bias is added, not multiplied: matrix products have it as first argument, convolutions as third.
             first = 1 if func._overloadpacket in (torch.ops.aten.addmm, torch.ops.aten.baddbmm) else 0
             operands = [operand for operand in args[first : first + 2] if isinstance(operand, Tensor)]
             backward = sum(operand.requires_grad for operand in operands) if torch.is_grad_enabled() else 0

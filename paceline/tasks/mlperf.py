@@ -1,6 +1,6 @@
-"""A run under MLPerf's keys, in the order that the compliance checker and published logs have; and SSD's names of tensors.
+"""A run under MLPerf's keys, in the order of the compliance checker and published logs; and SSD's names of tensors.
 
-What a workload's rules want beyond this is in its methods: `Workload.log_facts`, `log_accuracy`, `log_tensors`.
+What a workload's rules require beyond this is in its methods: `Workload.log_facts`, `log_accuracy`, `log_tensors`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from paceline.config.run import Run
 
 
 def base_facts(run: Run) -> dict[str, Any]:
-    """What every benchmark's rules want: seed and batch."""
+    """Keys that every benchmark's rules require: seed and batch."""
     return {
         "seed": run.recipe.seed,
         "global_batch_size": run.plan.global_batch,
@@ -23,7 +23,7 @@ def base_facts(run: Run) -> dict[str, Any]:
 
 
 def mllog_facts(run: Run) -> dict[str, Any]:
-    """Everything between init_start and init_stop, as ResNet's rules name it: batch, seed, optimiser and schedule."""
+    """All keys between init_start and init_stop by ResNet's rules: batch, seed, optimiser and schedule."""
     recipe, plan = run.recipe, run.plan
     optim, schedule = recipe.optim, recipe.schedule
     return {
@@ -60,7 +60,7 @@ def optimiser_facts(
     """An optimiser and its schedule under MLPerf's keys.
 
     base_lr          peak, for the whole global batch
-    poly_power       None where the decay is no polynomial: no such line is written, and the closed rules want one
+    poly_power       None where the decay is no polynomial: then that line, which the closed rules require, is missing
     decay_epochs     length of the decay in epochs, under a key called decay_steps: what NVIDIA's v3.0 submissions log there
     lars_epsilon     only LARS has it
     boundary_epochs  where a step schedule drops
@@ -86,17 +86,17 @@ def optimiser_facts(
 
 
 def in_epochs(steps: float, run: Run) -> float:
-    """Steps in epochs: three decimals, and none where it is a whole number, as published logs have it."""
+    """Steps in epochs: three decimals, and none for a whole number, as in published logs."""
     return whole(steps / run.plan.steps_per_epoch)
 
 
 def whole(number: float) -> float:
-    """Three decimals, and an int where it is a whole number."""
+    """Three decimals, and an int for a whole number."""
     rounded = round(number, 3)
     return int(rounded) if rounded == int(rounded) else rounded
 
 
-# Of our parameters' names, which torchvision's are for the trunk.
+# Patterns of our parameters' names, which for the trunk are torchvision's.
 STEM = re.compile(r"(?:conv|bn)1")
 BLOCK = re.compile(r"layer(?P<stage>[1-3])\.(?P<unit>\d+)\.(?P<part>conv[12]|bn[12]|downsample\.[01])")
 EXTRA = re.compile(r"extras\.(?P<level>[0-4])\.(?P<part>reduce|conv)")
@@ -104,10 +104,10 @@ HEAD = re.compile(r"heads\.(?P<level>[0-5])\.(?:fused|conf|loc)")
 
 
 def ssd_tensor_names(parameters: Sequence[str]) -> list[str]:
-    """The names that SSD's rules ask for, those of the MXNet submission's graph; a parameter that it has not keeps its own.
+    """The names that SSD's rules require, those of the MXNet submission's graph; a parameter that it lacks keeps its own.
 
     Gluon counts the convolutions of a stage from 0, a first unit's shortcut after its own two. Class and box convolutions of a
-    level are one tensor there: both of ours stand for it, and it is named once.
+    level are one tensor there, which is named once for both of ours.
     """
     stages = {match["stage"] for name in parameters if (match := BLOCK.search(name)) and "downsample" in match["part"]}
     return list(dict.fromkeys(_theirs(name, stages) for name in parameters))

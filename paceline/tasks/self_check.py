@@ -1,8 +1,8 @@
-"""Before training: the annotations, handed back as perfect detections, must score an average precision of 1.
+"""Check before training that the annotations, scored as perfect detections, have an average precision of 1.
 
-It proves that images, classes, boxes, masks and the scorer agree on this very data set, and takes about a second. What can never be
-found is left out on both sides: crowd regions need not be, boxes without area and masks without pixels overlap with nothing, and of
-an image with more objects of one class than the benchmark looks at, some are always missed.
+This proves that images, classes, boxes, masks and the scorer agree on this data set, and takes about a second. Objects that can never
+be detected are left out on both sides: crowd regions, boxes without area and masks without pixels, which overlap with nothing, and
+images with more objects of one class than the benchmark counts, of which some are always missed.
 
 Letters: N images   M objects   K classes, 1..K
 """
@@ -15,9 +15,8 @@ import numpy as np
 
 from paceline.boxes.run_lengths import RunLengths, areas, rows_of
 from paceline.config.errors import DataError
-from paceline.tasks.instance_predictions import InstanceTruth
-from paceline.tasks.metrics.coco import BoxScores, Detections, GroundTruth, score_boxes, subset
-from paceline.tasks.metrics.coco_masks import score_masks
+from paceline.tasks.metrics.coco import BoxScores, Detections, GroundTruth, score_boxes, score_masks, subset
+from paceline.tasks.predictions import InstanceTruth
 
 # About half a second of scoring with COCO's 7 objects an image; a larger set is sampled evenly.
 MOST_IMAGES = 5_000
@@ -28,11 +27,11 @@ TOLERANCE = 1e-6
 
 
 def ground_truth_scores_one(truth: GroundTruth, names: Sequence[str] = ()) -> None:
-    """Score the objects of (at most MOST_IMAGES evenly chosen images of) `truth` as if a model had found them.
+    """Score the objects of (at most MOST_IMAGES evenly chosen images of) `truth` as if a model had detected them.
 
-    names  of the classes 1..K, for the message; () calls them by number
-    Raises DataError where its arrays contradict each other, or a class scores less than 1: with the class, its score and
-    the first image that is wrong. A split without objects passes.
+    names  of the classes 1..K, for the message; (): their numbers
+    Raises DataError where its arrays contradict each other, or a class scores less than 1: with the class, its score and the first
+    wrong image. A split without objects passes.
     """
     _check_arrays(truth)
     with np.errstate(invalid="ignore"):
@@ -41,11 +40,7 @@ def ground_truth_scores_one(truth: GroundTruth, names: Sequence[str] = ()) -> No
 
 
 def masks_score_one(truth: InstanceTruth, names: Sequence[str] = ()) -> int:
-    """The same for the objects' masks -> how many were left out because their mask covers no pixel: polygons thinner than one.
-
-    names  as above
-    Raises DataError as above.
-    """
+    """The same for the objects' masks -> the number of masks that cover no pixel (polygons thinner than one) and are left out."""
     _check_arrays(truth.boxes)
     solid = areas(truth.masks) > 0
     wanted = truth.known & (truth.boxes.crowd == 0)
@@ -54,7 +49,7 @@ def masks_score_one(truth: InstanceTruth, names: Sequence[str] = ()) -> int:
 
 
 def _refuse_less_than_one(truth: GroundTruth, keep: np.ndarray, masks: RunLengths | None, names: Sequence[str]) -> None:
-    """keep: (M,) bool, the objects that can be found; masks: theirs, or None to score boxes."""
+    """keep: (M,) bool, the objects that can be detected; masks: of the objects, or None to score boxes."""
     chosen, rows = _findable(truth, keep)
     if len(chosen.image_ids) > MOST_IMAGES:
         numbers = np.linspace(0, len(chosen.image_ids) - 1, MOST_IMAGES).astype(np.int64)
@@ -74,7 +69,7 @@ def _refuse_less_than_one(truth: GroundTruth, keep: np.ndarray, masks: RunLength
 
 
 def _check_arrays(truth: GroundTruth) -> None:
-    """What the scorer takes for granted: rows of images that tile the objects, and classes 1..K."""
+    """Check the scorer's assumptions: rows of images that tile the objects, and classes 1..K."""
     starts, objects = truth.starts, len(truth.classes)
     lengths = {len(truth.boxes), len(truth.crowd), len(truth.areas), objects}
     tiled = len(starts) == len(truth.image_ids) + 1 and starts[0] == 0 and starts[-1] == objects
@@ -97,9 +92,9 @@ def _check_arrays(truth: GroundTruth) -> None:
 
 
 def _findable(truth: GroundTruth, keep: np.ndarray) -> tuple[GroundTruth, np.ndarray]:
-    """The same images with only those objects that a perfect model finds, without images that have too many of a class.
+    """The same images with only the objects that a perfect model detects, without images that have too many of a class.
 
-    -> ground truth, and the rows of `truth` that its objects are
+    -> ground truth, and its objects' rows in `truth`
     """
     image_of = np.repeat(np.arange(len(truth.image_ids)), np.diff(truth.starts))
     # One number for each pair (image, class).
@@ -121,18 +116,10 @@ def _findable(truth: GroundTruth, keep: np.ndarray) -> tuple[GroundTruth, np.nda
     return subset(without, numbers), np.flatnonzero(keep)[rows_of(without.starts, numbers)]
 
 
-def _as_detections(truth: GroundTruth) -> Detections:
-    return Detections(
-        images=np.repeat(np.arange(len(truth.image_ids), dtype=np.int64), np.diff(truth.starts)),
-        boxes=truth.boxes,
-        classes=truth.classes,
-        scores=np.ones(len(truth.classes), np.float32),
-    )
-
-
 def _scored(truth: GroundTruth, masks: RunLengths | None) -> BoxScores:
-    """The objects as their own detections, scored by their boxes or, where these are given, by their masks."""
-    found = _as_detections(truth)
+    """The objects as their own detections, scored by their boxes or, if given, by their masks."""
+    images = np.repeat(np.arange(len(truth.image_ids), dtype=np.int64), np.diff(truth.starts))
+    found = Detections(images, truth.boxes, truth.classes, np.ones(len(truth.classes), np.float32))
     return score_boxes(truth, found) if masks is None else score_masks(truth, masks, found, masks)
 
 
@@ -144,7 +131,7 @@ def _wrong_classes(truth: GroundTruth, masks: RunLengths | None) -> list[int]:
 
 
 def _first_wrong_image(truth: GroundTruth, masks: RunLengths | None, k: int) -> int:
-    """Row of the first image whose objects of class k, scored alone, are not all found."""
+    """Row of the first image whose objects of class k, scored alone, are not all detected."""
     having = np.flatnonzero(np.add.reduceat(np.append(truth.classes == k, False), truth.starts[:-1]))
     having = having[np.diff(truth.starts)[having] > 0]
     for image in having:
@@ -156,7 +143,7 @@ def _first_wrong_image(truth: GroundTruth, masks: RunLengths | None, k: int) -> 
 
 
 def _worst_object(truth: GroundTruth, image: int, k: int) -> str:
-    """The object of class k that lies or reaches furthest, in words: such numbers are what goes wrong."""
+    """Describe the object of class k with the largest coordinate: large numbers are the usual mistake."""
     rows = np.arange(truth.starts[image], truth.starts[image + 1])
     rows = rows[truth.classes[rows] == k]
     row = rows[np.argmax(np.abs(truth.boxes[rows]).max(axis=1))]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,97 +17,62 @@ from paceline.config.recipe import Recipe
 from paceline.input.buckets import Shape, aspect_groups, padded_shape, resized_all, short_of_step
 from paceline.input.stream import batch_indices, group_batches, grouped_order, permutation, shapes_of_run
 
-# Of a run whose steps are looked at, for their shapes: most photos, and most epochs of a small set. A few seconds.
+# Limits of the steps whose shapes are computed exactly: photos, and epochs of a small set. A few seconds.
 MOST_PHOTOS, MOST_EPOCHS = 20_000_000, 1_000
-# Photos whose sizes are looked at in one go.
+# Photos whose sizes are compared at once.
 AT_ONCE = 2**20
 
 
 class Fit(NamedTuple):
-    """What photos of one step are made to fit."""
+    """The size of one step's photos and input."""
 
     side: int  # the photo's shorter side, pixels
-    shape: Shape  # H, W of the input, which holds it
-
-
-class Shapes(Protocol):
-    """What a task asks of its shapes. `numbers` are images' numbers in their index."""
-
-    vary: bool  # whether batches of a run differ in shape: a discarded step on the largest then comes first
-
-    def order(self, epoch: int) -> np.ndarray:
-        """(n,) int64: the order in which this epoch takes the training images."""
-        ...
-
-    def of_step(self, step: int, numbers: np.ndarray) -> Fit:
-        """Of every training photo of a step, on whatever rank and in whatever forward; numbers: all of them."""
-        ...
-
-    def of_run(self, plan: Plan) -> Sequence[Fit]:
-        """All that the steps of this run have, the largest first."""
-        ...
-
-    def largest_of_run(self, plan: Plan) -> Fit:
-        """One that holds every step of this run, found without ordering an epoch."""
-        ...
-
-    def widest(self) -> Shape:
-        """H, W of an input as large as any that these photos can need: of every step, however mixed, and of every evaluation."""
-        ...
-
-    def largest_of_data(self) -> Shape | None:
-        """H, W of the largest input that one of the training photos alone needs; None: the recipe tells."""
-        ...
-
-    def of_sample(self, number: int) -> Fit:
-        """Of one training photo alone."""
-        ...
-
-    def evaluation(self, numbers: np.ndarray, batch: int) -> tuple[Sequence[tuple[np.ndarray, Fit]], Shape]:
-        """Validation photos, each once, in forwards of at most `batch`; and the largest H, W of any rank's."""
-        ...
+    shape: Shape  # H, W of the input that holds it
 
 
 class OneShape:
-    """Squares of one side, of another in evaluation."""
+    """Squares of one side, of another in evaluation. Its methods define what a task needs of its shapes; `Buckets` has them too.
 
-    vary = False
+    `numbers` are images' numbers in their index.
+    """
+
+    vary = False  # whether batches of a run differ in shape: a discarded step on the largest then comes first
 
     def __init__(self, side: int, eval_side: int, *, images: int, seed: int) -> None:
-        """images: n, of training; the seed is the recipe's."""
+        """images: n, of training; seed: the recipe's."""
         self.fit, self.eval_fit = Fit(side, (side, side)), Fit(eval_side, (eval_side, eval_side))
         self.images, self.seed = images, seed
 
     def order(self, epoch: int) -> np.ndarray:
-        """The stream's own."""
+        """(n,) int64: the order in which this epoch takes the training images."""
         return permutation(self.images, seed=self.seed, epoch=epoch)
 
     def of_step(self, step: int, numbers: np.ndarray) -> Fit:
-        """The fixed shape."""
+        """Of every training photo of a step, on any rank and in any forward; numbers: all of them."""
         return self.fit
 
     def of_run(self, plan: Plan) -> Sequence[Fit]:
-        """The fixed shape."""
+        """All fits of this run's steps, the largest first."""
         return (self.fit,)
 
     def largest_of_run(self, plan: Plan) -> Fit:
-        """The fixed shape."""
+        """One that holds every step of this run, found without ordering an epoch."""
         return self.fit
 
     def widest(self) -> Shape:
-        """Of training or of evaluation."""
+        """H, W of an input as large as any that these photos can need: of every step, however mixed, and of every evaluation."""
         return max(self.fit.shape, self.eval_fit.shape, key=math.prod)
 
     def largest_of_data(self) -> Shape | None:
-        """The recipe tells."""
+        """H, W of the largest input that one of the training photos alone needs; None: the recipe determines it."""
         return None
 
     def of_sample(self, number: int) -> Fit:
-        """The fixed shape."""
+        """Of one training photo alone."""
         return self.fit
 
     def evaluation(self, numbers: np.ndarray, batch: int) -> tuple[Sequence[tuple[np.ndarray, Fit]], Shape]:
-        """In order."""
+        """Validation photos, each once, in forwards of at most `batch`; and the largest H, W of any rank's."""
         parts = (numbers[at : at + batch] for at in range(0, len(numbers), batch))
         return [(part, self.eval_fit) for part in parts], self.eval_fit.shape
 
@@ -125,7 +90,7 @@ class Sizes(NamedTuple):
 
 
 class Buckets:
-    """Photos keep their aspect and are padded to a shape of a ladder, likes together; see input/buckets.py and input/stream.py."""
+    """Photos keep their aspect ratio and are padded to a shape of a ladder, similar ones together (input/buckets.py, stream.py)."""
 
     vary = True
 
@@ -142,8 +107,8 @@ class Buckets:
     def of_step(self, step: int, numbers: np.ndarray) -> Fit:
         """Padded together, at this step's size.
 
-        Not by the forward: statistics of BatchNorm and what convolutions see at a photo's edge depend on the padding, so
-        a step would depend on how it is cut. Nearly every step has photos of one shape anyway.
+        Not by the forward: statistics of BatchNorm and convolutions at a photo's edge depend on the padding, so a step would depend
+        on how it is cut. Nearly every step has photos of one shape anyway.
         """
         return self._fit(self.train, numbers, short_of_step(self.seed, step, self.photo.short))
 
@@ -158,10 +123,9 @@ class Buckets:
         return resized_all(heights, widths, short, self.photo.long, self.photo.sides)
 
     def of_run(self, plan: Plan) -> Sequence[Fit]:
-        """Those of its steps, each looked at; past MOST_PHOTOS or MOST_EPOCHS those that follow from its groups alone.
+        """The exact fits of its steps; past MOST_PHOTOS or MOST_EPOCHS the fits that follow from its groups alone.
 
-        Nearly all of the latter are true ones; a rare step that mixes portraits with landscapes may have a smaller shape than is
-        listed for it.
+        The latter are nearly exact; a rare step that mixes portraits with landscapes may have a smaller shape than is listed for it.
         """
         sizes = {short: self._resized(*self.train.chosen(), short) for short in self.photo.short}
         batch, images = plan.global_batch, len(self.train.numbers)
@@ -185,7 +149,7 @@ class Buckets:
         return _largest_first(found)
 
     def largest_of_run(self, plan: Plan) -> Fit:
-        """It follows from how many photos each group has."""
+        """It follows from the number of photos in each group."""
         return _largest_first(self._by_groups(plan))[0]
 
     def _by_groups(self, plan: Plan) -> set[Fit]:
@@ -224,7 +188,7 @@ class Buckets:
         return self._fit(self.train, np.array([number]), self.photo.short[-1])
 
     def evaluation(self, numbers: np.ndarray, batch: int) -> tuple[Sequence[tuple[np.ndarray, Fit]], Shape]:
-        """Photos of one shape together: what one is padded to depends on the photo alone."""
+        """Photos of one shape together: a photo's padding depends on the photo alone."""
         short = self.photo.short[-1]
         shapes = np.zeros((len(self.val.heights), 2), np.int64)
         for number in self.val.numbers:

@@ -1,8 +1,8 @@
-"""`--synthetic`: batches made once and given again and again, so that a run shows what a step costs without any input.
+"""`--synthetic`: batches made once and repeated, so that a run measures a step without any input.
 
-Nothing is read, decoded or augmented, and no data set need be there. It works for every workload, one of your own too, because it
-asks of one only what made-up batches are (`Workload.made_up`). Photos are noise: a network's speed on some machines follows how
-many zeros it multiplies. Nothing is scored, so no quality target can be met: the headline metric is not a number.
+Nothing is read, decoded or augmented, and no data set is needed. It works for every workload, one of your own too, because it needs
+only `Workload.made_up`. Photos are noise: a network's speed on some machines depends on how many zeros it multiplies. Nothing is
+scored, so no quality target can be met: the headline metric is not a number.
 
 Letters: B images of a forward   H, W pixels of the network's input
 """
@@ -63,15 +63,15 @@ class SyntheticTask(Task):
         raise UserError("synthetic batches have no photos to look at.")
 
     def labels(self) -> Labels:
-        """None: made-up names are nobody's, so a weight file's rows are taken as they stand where they are as many."""
+        """None: the class names are made up, so a weight file's rows are taken in order where there are as many."""
         return Labels(())
 
     def new_score(self) -> _NoScore:
-        """Of nothing."""
+        """A score without images."""
         return _NoScore()
 
     def summarise(self, packed: Sequence[bytes]) -> Evaluation:
-        """No images, and a headline metric that is not a number: no target is met by it, and no checkpoint is the best."""
+        """No images, and a headline metric that is not a number: it meets no target, and no checkpoint is the best."""
         return Evaluation({self.workload.headline: math.nan}, 0, {})
 
     def train_loader(
@@ -95,7 +95,7 @@ class SyntheticTask(Task):
         return replace(made, images=pixels, labels=labels, indices=torch.arange(images)).to(device)
 
     def images_of_step(self, step: int) -> list[str]:
-        """One word for all."""
+        """One placeholder for all images."""
         return ["synthetic"] * self.recipe.global_batch
 
 

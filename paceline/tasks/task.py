@@ -1,7 +1,7 @@
 """A task: one workload bound to one recipe and one data set. The loop, evaluation and preview know tasks alone.
 
-What all workloads on photos share stands here: loaders over the sample stream, who is in a step, the network. A workload's own
-task says how a photo becomes a sample, and how an evaluation is scored.
+Here is what all workloads on photos share: loaders over the sample stream, the images of a step, the network. A workload's own task
+defines how a photo becomes a sample, and how an evaluation is scored.
 
 Letters: n images   H, W pixels of the network's input
 """
@@ -37,7 +37,7 @@ from paceline.store.index import Index
 from paceline.store.manifest import Manifest
 from paceline.store.records import Records
 from paceline.tasks.memory import MemoryEstimate, memory_of
-from paceline.tasks.shapes import Fit, Shapes
+from paceline.tasks.shapes import Buckets, Fit, OneShape
 
 if TYPE_CHECKING:
     from paceline.tasks.workload import Workload
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from paceline.weights.load import WeightReport
 
 
-# Each has as many requests under way as the store says (Store.at_once); while one waits for its last, the others go on.
+# Each has as many requests in flight as the store allows (Store.at_once); while one waits for its last, the others go on.
 BUCKET_THREADS = 2
 
 
@@ -59,18 +59,16 @@ class InputRank(Place):
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What one evaluation found."""
+    """The result of one evaluation."""
 
     metrics: Mapping[str, float]  # by the names that targets use; in [0, 1]
     images: int  # images scored, each exactly once
     predictions: Mapping[str, Any]  # JSON content of RUN/predictions/step-N.json
-    approximated: Mapping[str, int] = field(
-        default_factory=dict
-    )  # what an accelerator left open, by name; rank 0 knows
+    approximated: Mapping[str, int] = field(default_factory=dict)  # what an accelerator left open, by name; on rank 0
 
 
 class Model(Protocol):
-    """What `Workload.build` gives: an nn.Module whose forward is the training loss and whose `predict` is inference."""
+    """The result of `Workload.build`: an nn.Module whose forward is the training loss and whose `predict` is inference."""
 
     def __call__(self, batch: Batch) -> dict[str, Tensor]:
         """Training losses, in one of the forms of `paceline/batch.py`."""
@@ -82,10 +80,10 @@ class Model(Protocol):
 
 
 class Score(Protocol):
-    """Collects what this rank's share of an evaluation needs; compact, on the host."""
+    """This rank's share of an evaluation; compact, on the host."""
 
     def add(self, batch: Batch, outputs: Any) -> None:
-        """One forward. Its batch is the loader's memory, which the next one overwrites: copy what is kept."""
+        """Add one forward. Its batch is the loader's memory, which the next one overwrites: copy what is kept."""
         ...
 
     def pack(self) -> bytes: ...
@@ -101,16 +99,16 @@ class Task(ABC):
     val_index: Index
     train_numbers: np.ndarray  # of this run's training images in their index
     val_numbers: np.ndarray
-    shapes: Shapes  # of what the network is fed
+    shapes: OneShape | Buckets  # of the network's input
     most_objects = 0  # of one training image
 
     def __init__(self, workload: Workload, recipe: Recipe, manifest: Manifest) -> None:
         self.workload, self.recipe, self.manifest = workload, recipe, manifest
 
     def settle(self, usable: np.ndarray, limits: tuple[int, int], **more: Any) -> None:
-        """Choose this run's images, once both indexes are open, and write down the facts.
+        """Choose this run's images, once both indexes are open, and record the facts.
 
-        usable  numbers of the training images that can be learned from
+        usable  numbers of the training images that can be used
         limits  most images of training and of validation, evenly spread; 0 = all
         more    facts beside those that all tasks have
         """
@@ -138,14 +136,12 @@ class Task(ABC):
         """Validation images of this run."""
         return len(self.val_numbers)
 
-    # How a photo becomes a sample, and how an evaluation is scored
-
     @abstractmethod
     def draw_train(self, fit: Fit, epoch: int, index: int, header: Header, name: str) -> Draw:
-        """What becomes of training photo `index` in this epoch, decided from its header alone."""
+        """Decide the sample of training photo `index` in this epoch, from its header alone."""
 
     def draw_val(self, fit: Fit, _: int, index: int, header: Header, name: str) -> Draw:
-        """What becomes of validation photo `index`."""
+        """Decide the sample of validation photo `index`."""
         return self.workload.draw_eval(self.recipe, header, name, fit.shape)
 
     @abstractmethod
@@ -156,8 +152,6 @@ class Task(ABC):
     def summarise(self, packed: Sequence[bytes]) -> Evaluation:
         """Join the ranks' shares. Raises RuntimeError unless every validation image was scored exactly once."""
 
-    # The network
-
     def build(self, device: torch.device) -> nn.Module:
         """The initialised network with its loss, drawn on the CPU so that every machine gets the same weights."""
         model = self.workload.build(self.recipe, len(self.classes))
@@ -165,10 +159,7 @@ class Task(ABC):
         return model.to(device)
 
     def load_weights(self, model: nn.Module, path: Path) -> WeightReport:
-        """Start from somebody's weights: copy a file into the model, in place.
-
-        Raises CheckpointError where it does not fit; the model is then unchanged.
-        """
+        """Copy a weight file into the model, in place. Raises CheckpointError where it does not fit; the model is then unchanged."""
         return self.workload.load_weights(model, path, self.labels())
 
     def labels(self) -> Labels:
@@ -179,19 +170,14 @@ class Task(ABC):
         return Labels(tuple(self.classes), tuple(self.category_ids), tuple(folders))
 
     def memory(self, system: System) -> MemoryEstimate:
-        """What a training step needs on one rank.
-
-        Its largest tensor, which accelerators alone ask for, is that of the widest input there can be: kernels must count it.
-        """
+        """The need of a training step on one rank; its largest tensor, for accelerators, is that of the widest possible input."""
         found = memory_of(self.workload, self.recipe, system, len(self.classes), self.shapes.largest_of_data())
         wider = max(math.prod(self.shapes.widest()), found.pixels)
         return replace(found, largest=-(-found.largest * wider // found.pixels))
 
-    # Batches
-
     @contextmanager
     def reading(self, train: Records, val: Records) -> Iterator[None]:
-        """While this is open, photos are read from these records: of a copy near by, or of what memory holds."""
+        """Inside, photos are read from these records: of a local copy, or of a cache in memory."""
         before = self.train_index, self.val_index
         self.train_index, self.val_index = replace(before[0], records=train), replace(before[1], records=val)
         try:
@@ -203,17 +189,9 @@ class Task(ABC):
         self, step: int, *, rank: int = 0, world: int = 1, forwards: int = 1, join: int = 1
     ) -> tuple[np.ndarray, np.ndarray]:
         """-> epochs and places among the training images: a rank's share of a step, by forward; of one rank, the whole step."""
-        return batch_indices(
-            self.train_images,
-            seed=self.recipe.seed,
-            step=step,
-            rank=rank,
-            world=world,
-            global_batch=self.recipe.global_batch,
-            forwards=forwards,
-            join=join,
-            order=self.shapes.order,
-        )
+        seed, batch, order = self.recipe.seed, self.recipe.global_batch, self.shapes.order
+        share = {"rank": rank, "world": world, "forwards": forwards, "join": join}
+        return batch_indices(self.train_images, seed=seed, step=step, global_batch=batch, order=order, **share)
 
     def train_loader(
         self, plan: Plan, system: System, place: InputRank, *, first: int = 0, one_batch: bool = False
@@ -227,14 +205,10 @@ class Task(ABC):
             # Padding must cover the global batch, not only this rank's photos.
             whole = self.samples(step)[1] if self.shapes.vary else places
             fit = self.shapes.of_step(step, self.train_numbers[whole])
-            forwards = []
-            for when, numbers in zip(
-                *(np.split(these, plan.forwards) for these in (epochs, self.train_numbers[places]))
-            ):
-                forwards.append(Forward(when, numbers, fit.shape, partial(self.draw_train, fit)))
-            return forwards
+            split = (np.split(these, plan.forwards) for these in (epochs, self.train_numbers[places]))
+            return [Forward(*of_forward, fit.shape, partial(self.draw_train, fit)) for of_forward in zip(*split)]
 
-        # A new shape would be compiled, captured or searched for anew; elsewhere empty slots cost time.
+        # A new shape would be compiled, captured or autotuned again; elsewhere empty slots cost time.
         least = self.slots_to_try(place.device) if each_shape_counts(system, place.device) else 0
         largest = self.shapes.largest_of_run(plan)
         loader = Loader(
@@ -250,7 +224,7 @@ class Task(ABC):
             image_shape=(*largest.shape, 3),
             device=place.device,
             make_batch=partial(self.workload.batch, least=least),
-            # A CPU's batches differ in their slots, and lie where they are rendered.
+            # A CPU's batches differ in their slots, and stay where they are rendered.
             like=() if place.device.type == "cpu" else [self.warm_up_batch(plan, torch.device("meta"))] * plan.forwards,
         )
         return Repeated.first_of(loader, first_step=first, last_step=plan.stop_after) if one_batch else loader
@@ -280,25 +254,22 @@ class Task(ABC):
         )
 
     def input_shapes(self, plan: Plan) -> list[Shape]:
-        """H, W of every input that a step of this run has, the largest first. A batch's other shapes follow from `slots_to_try`."""
+        """H, W of every input of this run's steps, the largest first. A batch's other shapes follow from `slots_to_try`."""
         return list(dict.fromkeys(fit.shape for fit in self.shapes.of_run(plan)))
 
     def warm_up_batch(self, plan: Plan, device: torch.device, shape: Shape | None = None) -> Batch:
-        """A batch for a step whose result is thrown away: made up without reading an image.
-
-        shape  H, W of its input; None: as large as any of this run
-        """
+        """A made-up batch for a discarded step. shape: H, W of its input; None: as large as any of this run."""
         shape = shape or self.shapes.largest_of_run(plan).shape
         batch = self.workload.made_up(self.recipe, plan.images_per_forward, shape, self.slots_to_try(device))
         return batch.to(device)
 
     def warm_up_step(self, plan: Plan, device: torch.device, shape: Shape | None = None) -> list[Batch]:
-        """The batches of such a step: a whole loss group, and where gradients add up, a second forward beside those of the first."""
+        """The batches of such a step: a whole loss group, and where gradients accumulate, a second forward beside the first."""
         forwards = max(plan.loss_forwards, min(plan.forwards, 2))
         return [self.warm_up_batch(plan, device, shape)] * forwards
 
     def slots_to_try(self, device: torch.device) -> int:
-        """Objects of an image of the batch above: as many as every batch has room for where shapes must not change."""
+        """Objects of an image of a warm-up batch: as many as every batch has room for where shapes must not change."""
         return self.most_objects
 
     def images_of_step(self, step: int) -> list[str]:
@@ -306,18 +277,14 @@ class Task(ABC):
         return [self.train_index.name(int(number)) for number in self.train_numbers[self.samples(step)[1]]]
 
     def sample(self, epoch: int, number: int) -> tuple[np.ndarray, Any]:
-        """One training image exactly as the network sees it in this epoch, for preview.
-
-        number  0..train_images-1
-        -> (H, W, 3) uint8 pixels, and its label
-        """
+        """Training image `number` as the network gets it in this epoch, for preview: (H, W, 3) uint8 pixels, and its label."""
         index = int(self.train_numbers[number])
         fit = self.shapes.of_sample(index)
         pixels = np.empty((*fit.shape, 3), np.uint8)
         return pixels, self.render(self.train_index, partial(self.draw_train, fit), epoch, index, pixels).label
 
     def render(self, index: Index, draw: DrawSample, epoch: int, number: int, out: np.ndarray) -> Draw:
-        """Photo `number` of the index as a loader would render it into `out`, (H, W, 3) uint8; -> what was drawn."""
+        """Render photo `number` of the index as a loader would, into `out`, (H, W, 3) uint8; -> its Draw."""
         data, name = index.read(number), index.name(number)
         drawn = draw(epoch, number, read_header(data, name, self.recipe.input.exif), name)
         render(data, drawn, out)
@@ -330,30 +297,24 @@ def each_shape_counts(system: System, device: torch.device) -> bool:
 
 
 def records_for(index: Index, system: System) -> Records:
-    """A split's photos as the system has them read: through its cache of far stores, and their bytes compared or not."""
+    """A split's photos by the system's settings: through its cache of remote stores, and their bytes compared or not."""
     records = index.records.kept_on_disk(store_cache_bytes(system.store_cache))
     return records if system.check_photos else records.unchecked()
 
 
 def threads_that_fetch(records: Records, system: System) -> int:
-    """Those that were asked for; else enough for a store that answers several requests at once, and none for files."""
+    """The configured number; else enough for a store that serves several requests at once, and none for files."""
     return system.fetch_threads or (BUCKET_THREADS if records.at_once > 1 else 0)
 
 
 def spread(images: int, limit: int) -> np.ndarray:
-    """Numbers of `limit` of `images` images, evenly spread: the first N of a class-folder set would be a few classes only.
-
-    limit   0 = all
-    """
+    """Numbers of `limit` (0 = all) of `images` images, evenly spread: the first ones of a class-folder set would be a few classes."""
     kept = min(limit or images, images)
     return np.arange(kept) * images // max(1, kept)
 
 
 def is_target_data(recipe: Recipe, manifest: Manifest, images: tuple[int, int]) -> bool:
-    """Whether the recipe's quality target was set for this data.
-
-    images  of training and validation that this recipe would use of it
-    """
+    """Whether the recipe's quality target was set for this data; images: of training and validation that this recipe would use."""
     if images != DATA_IMAGES.get(recipe.target_data):
         return False
     return recipe.target_data in ("imagenet", "coco") or manifest.root_path.name.startswith(f"{recipe.target_data}-")

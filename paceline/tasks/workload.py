@@ -1,7 +1,7 @@
-"""A workload: a class with all that the package asks of what is learned. `paceline.tasks.workloads.WORKLOADS` is the menu of ours;
-one of your own is an instance of such a class in any Python file, named as `./file.py:name`.
+"""A workload: a class with everything the package needs to know about a kind of learning.
 
-Its methods import what they use, so a menu of workloads takes no torch.
+`paceline.tasks.workloads.WORKLOADS` is the menu of ours; one of your own is an instance of such a class in any Python file, named as
+`./file.py:name`. Its methods import what they use, so the menu needs no torch.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ REPORT = Path(__file__).parents[1] / "pages"  # where templates lie
 
 
 class Workload(ABC):
-    """What is learned, from the words of a recipe to the pictures of a report. Letters: n images   H, W pixels   K classes
+    """From a recipe's fields to a report's pictures. Letters: n images   H, W pixels   K classes
 
-    Methods get the recipe as it is trained, so what is built follows from it alone.
+    Methods get the recipe as it is trained, so their results follow from it alone.
     """
 
     # In menus and messages
@@ -65,7 +65,7 @@ class Workload(ABC):
     template: str  # of its part of a report: a jinja file, in paceline/pages/ or absolute
 
     def __init__(self) -> None:
-        """Raises RecipeError for a class that no run could use."""
+        """Raises RecipeError for an incomplete or inconsistent class."""
         if missing := [name for name in Workload.__annotations__ if not hasattr(self, name)]:
             raise RecipeError(f"workload: {type(self).__name__} lacks {', '.join(missing)}.")
         if self.headline not in self.metrics:
@@ -95,10 +95,10 @@ class Workload(ABC):
 
     @abstractmethod
     def initialise(self, recipe: Recipe, model: Any, generator: torch.Generator) -> None:
-        """Draw the weights of what `build` gave, on the CPU."""
+        """Draw the weights of `build`'s model, on the CPU."""
 
     def load_weights(self, model: Any, path: Path, labels: Labels) -> WeightReport:
-        """Somebody's file into the network, for the classes of the data; only its own checkpoints, unless a workload reads more.
+        """Load a weight file for the classes of the data; only our own checkpoints, unless a workload reads more.
 
         Raises CheckpointError where it does not fit; the model is then unchanged.
         """
@@ -124,7 +124,7 @@ class Workload(ABC):
 
     @abstractmethod
     def draw_eval(self, recipe: Recipe, header: Header, name: str, shape: tuple[int, int]) -> Draw:
-        """What is rendered of a photo in an evaluation input of H x W."""
+        """The Draw of a photo for an evaluation input of H x W."""
 
     def log_facts(self, run: Run) -> dict[str, Any]:
         """Keys and values between init_start and init_stop."""
@@ -141,18 +141,13 @@ class Workload(ABC):
         return parameters
 
     def picture(self, pixels: np.ndarray, label: Any, classes: Sequence[str]) -> tuple[Image.Image, str] | None:
-        """A training sample, (H, W, 3) uint8 with its label, as a picture and its caption; None: as paceline/pages/samples.py
-        has it for our labels.
-        """
+        """A training sample, (H, W, 3) uint8 with its label, as a picture and its caption; None: by paceline/pages/samples.py."""
         return None
 
     def answers(self, outputs: Any, photos: Sequence[Any], trained: Any) -> Sequence[Any] | None:
-        """Results of what the network found in photos; None: as paceline/predict/found.py makes them of ours."""
+        """Results for photos from the network's outputs; None: by paceline/predict/found.py."""
         return None
 
     def section(self, predictions: Mapping[str, Any], data: Path, exif: Any) -> Mapping[str, Any] | None:
-        """What the template draws of a predictions file, as `pictures`; None: as paceline/pages/sections.py has it for ours.
-
-        data  the folder that its relative files are in
-        """
+        """The template's `pictures` from a predictions file; None: by paceline/pages/sections.py. data: folder of relative files."""
         return None

@@ -17,7 +17,7 @@ from paceline.log.events import facts_of
 from paceline.log.trace import Tracer
 from paceline.ranks.exchange import smallest
 from paceline.ranks.stop import Reason, StopVote, catch_stop
-from paceline.tasks.metrics.target import reached
+from paceline.tasks.metrics import reached
 from paceline.training.checkpoint.layout import step_name
 from paceline.training.evaluate import Evaluator
 from paceline.training.job import Job

@@ -21,7 +21,7 @@ from paceline.config.system import System
 from paceline.store.containers.exports import prepare_first
 from paceline.store.manifest import Kind, Manifest
 from paceline.tasks.memory import MemoryEstimate, images_that_fit
-from paceline.tasks.metrics.target import in_words
+from paceline.tasks.metrics import in_words
 from paceline.tasks.workloads import workload_of
 
 if TYPE_CHECKING:

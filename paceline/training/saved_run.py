@@ -25,7 +25,7 @@ from paceline.config.typed import checked
 from paceline.log.events import metrics_of, read_events
 from paceline.log.prose import duration
 from paceline.machine.detect import cpu_cores
-from paceline.tasks.metrics.target import in_words, reached
+from paceline.tasks.metrics import in_words, reached
 
 # Statuses of a run that did what it was asked: only more work is a reason to resume it.
 ENDED = ("success", "ran_out", "stopped_early")

@@ -33,7 +33,7 @@ from paceline.machine.shortage import failures_in_words
 from paceline.ranks.failure import is_echo
 from paceline.ranks.launcher import Launch
 from paceline.ranks.world import World
-from paceline.tasks.metrics.target import in_words
+from paceline.tasks.metrics import in_words
 from paceline.tasks.workload import Workload
 from paceline.training.alike import checkpoint_facts, run_facts, weight_facts
 from paceline.training.building import build_model, build_state, untrained

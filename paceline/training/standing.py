@@ -15,7 +15,7 @@ from paceline.config.due import Due
 from paceline.config.length import schedule_in_words
 from paceline.config.run import Run
 from paceline.log.events import metrics_of
-from paceline.tasks.metrics.target import better, in_words, reached
+from paceline.tasks.metrics import better, in_words, reached
 
 Status = Literal["success", "ran_out", "stopped_early", "interrupted", "failed"]
 # --steps or --time-budget asked for stopping early, so a script that used them continues.

@@ -142,7 +142,7 @@ ELSEWHERE = {
         ("datasets/ensure.py", "_class_photos", "train"),
     ),
     ("datasets/test_named_files.py", "test_a_set_of_named_files_is_called_by_its_own_folder"): (
-        ("tasks/instance_predictions.py", "require_masks", "train"),
+        ("tasks/predictions.py", "require_masks", "train"),
     ),
     ("datasets/test_label_tools.py", "test_yolo_labels_without_a_data_yaml_get_one_to_paste_that_prepares"): (
         ("datasets/formats/label_tools.py", "_known_yolo", "prepare"),

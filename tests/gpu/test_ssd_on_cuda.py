@@ -20,7 +20,7 @@ from paceline.boxes.geometry import to_ltrb
 from paceline.boxes.matching import Tie, match
 from paceline.boxes.ssd_detections import CandidatesOf, ssd_detections
 from paceline.config.system import Precision, System
-from paceline.models.ssd_loss import background_loss, hardest
+from paceline.models.detector import background_loss, hardest
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)

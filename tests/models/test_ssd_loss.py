@@ -14,8 +14,8 @@ from paceline.boxes.anchors import default_boxes
 from paceline.boxes.geometry import SSD_CODER, to_cxcywh, to_ltrb
 from paceline.boxes.matching import match
 from paceline.config.detection import grids
-from paceline.models import ssd_loss as module
-from paceline.models.ssd_loss import SSDLosses, hardest, per_image, softmax_minus_one_hot, ssd_loss
+from paceline.models import detector as module
+from paceline.models.detector import SSDLosses, hardest, per_image, softmax_minus_one_hot, ssd_loss
 
 ANCHORS = default_boxes(64, grids(64), (0.1, 0.3, 0.5, 0.8, 0.9))
 RULES = {"iou": 0.5, "positive": "above", "tie": "last"}

@@ -18,8 +18,7 @@ from paceline.boxes.run_lengths import RunLengths, bitmap
 from paceline.datasets.ensure import ensure_prepared
 from paceline.store.box_split import BoxSplit, has_masks, open_boxes, truth_masks
 from paceline.store.manifest import Manifest
-from paceline.tasks.metrics.coco import Detections, GroundTruth
-from paceline.tasks.metrics.coco_masks import score_masks
+from paceline.tasks.metrics.coco import Detections, GroundTruth, score_masks
 
 
 @examples(60)

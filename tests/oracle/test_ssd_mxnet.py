@@ -16,7 +16,7 @@ from paceline.boxes.ssd_detections import by_image_fixed, ssd_detections
 from paceline.config.detection import Detect, SSDModel, grids
 from paceline.models.detector import Detector
 from paceline.recipes.ssd import mlperf_1024
-from paceline.tasks.box_predictions import to_detections
+from paceline.tasks.predictions import to_detections
 from paceline.tasks.workloads import WORKLOADS
 
 # As in scripts/originals/ssd_mxnet.py: grids, default boxes of a cell, K, candidates, places, what kind of numbers, generator.

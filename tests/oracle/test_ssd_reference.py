@@ -17,7 +17,7 @@ from paceline.boxes.geometry import pairwise_iou, to_cxcywh, to_ltrb
 from paceline.boxes.matching import match
 from paceline.boxes.ssd_detections import ssd_detections
 from paceline.config.detection import SSDModel, grids
-from paceline.models.ssd_loss import per_image, ssd_loss
+from paceline.models.detector import per_image, ssd_loss
 from paceline.recipes.ssd import mlperf
 from paceline.tasks.workloads import WORKLOADS
 

@@ -24,7 +24,7 @@ from paceline.config.recipe import Recipe
 from paceline.models.mask_rcnn import initialise_mask_rcnn
 from paceline.pages.marks import colour_of
 from paceline.predict.predictor import Predictor
-from paceline.tasks.instance_predictions import InstanceScore
+from paceline.tasks.predictions import InstanceScore
 from paceline.tasks.workloads import WORKLOADS
 
 # pycocotools itself does what numpy 2 warns of.

@@ -19,7 +19,9 @@ from paceline.config.errors import DataError
 from paceline.datasets.box_source import prepare_boxes
 from paceline.store.box_split import BoxSplit, open_boxes
 from paceline.tasks import self_check
-from paceline.tasks.instance_predictions import (
+from paceline.tasks.metrics import coco
+from paceline.tasks.metrics.coco import Detections, GroundTruth, subset
+from paceline.tasks.predictions import (
     InstanceScore,
     InstanceTruth,
     describe_instances,
@@ -27,8 +29,6 @@ from paceline.tasks.instance_predictions import (
     require_masks,
     score_instances,
 )
-from paceline.tasks.metrics import coco_masks
-from paceline.tasks.metrics.coco import Detections, GroundTruth, subset
 from paceline.tasks.self_check import masks_score_one
 from paceline.tasks.workloads import WORKLOADS
 
@@ -251,7 +251,7 @@ def test_masks_that_cannot_be_found_are_named_with_class_and_image(monkeypatch: 
     with pytest.raises(DataError, match=r"class hen: its 1 annotated masks.* is not scored at all") as caught:
         masks_score_one(huge, CLASSES)
     assert "image: id 20, box [4, 4, 22, 22] of area 1e+11 in 30 x 30 pixels" in str(caught.value)
-    right = coco_masks.score_masks
+    right = coco.score_masks
 
     def shifted(boxes: Any, wanted: RunLengths, found: Detections, masks: RunLengths) -> Any:
         """The detections' masks of another object of the same photo."""
@@ -266,7 +266,7 @@ def test_masks_that_cannot_be_found_are_named_with_class_and_image(monkeypatch: 
 
 def test_only_a_sample_of_a_large_set_of_masks_is_scored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(self_check, "MOST_IMAGES", 3)
-    seen, right = [], coco_masks.score_masks
+    seen, right = [], coco.score_masks
 
     def noted(boxes: Any, wanted: RunLengths, found: Detections, masks: RunLengths) -> Any:
         seen.append((boxes.image_ids.tolist(), areas(wanted).tolist()))

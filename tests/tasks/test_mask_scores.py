@@ -9,9 +9,8 @@ import pytest
 from mask_scenes import Scene, as_found, mask_scene, strings, truth_of
 
 from paceline.boxes.run_lengths import RunLengths
-from paceline.tasks.metrics import coco_masks
-from paceline.tasks.metrics.coco import Detections, GroundTruth, no_detections
-from paceline.tasks.metrics.coco_masks import score_masks
+from paceline.tasks.metrics import coco
+from paceline.tasks.metrics.coco import Detections, GroundTruth, no_detections, score_masks
 from paceline.tasks.metrics.coco_pack import Share, join, join_masks, pack, unpack
 
 NAMES = [
@@ -85,20 +84,20 @@ def test_an_empty_mask_is_found_by_nothing_and_finds_nothing() -> None:
 def test_matching_a_few_images_at_a_time_changes_nothing(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     scene = mask_scene(3)
     whole = score_masks(*scene)
-    monkeypatch.setattr(coco_masks, "CHUNK", chunk)
+    monkeypatch.setattr(coco, "CHUNK", chunk)
     parts = score_masks(*scene)
     assert parts.metrics == whole.metrics and parts.per_class == whole.per_class
     np.testing.assert_array_equal(parts.curves, whole.curves)
 
 
 def test_ranges_of_images_cover_all_and_hold_no_more_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coco_masks, "CHUNK", 10)
+    monkeypatch.setattr(coco, "CHUNK", 10)
     for counts, expected in (
         ([], []),
         ([0, 0], [(0, 2)]),
         ([4, 6, 1, 30, 0, 9, 1, 1], [(0, 2), (2, 3), (3, 4), (4, 7), (7, 8)]),
     ):
-        assert list(coco_masks._chunks(counts)) == expected
+        assert list(coco._chunks(counts)) == expected
 
 
 def test_scoring_prints_nothing_leaves_its_input_alone_and_may_run_twice_at_once(capfd) -> None:

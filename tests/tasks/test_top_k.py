@@ -9,8 +9,13 @@ from example_counts import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.tasks.metrics.target import better
+from paceline.batch import Batch
+from paceline.tasks.metrics import better
 from paceline.tasks.metrics.top_k import TopKScore, best_classes, check_every_image_once, unpack
+
+
+def numbered(indices: torch.Tensor, labels: torch.Tensor) -> Batch:
+    return Batch(images=torch.zeros(len(indices), 3, 1, 1, dtype=torch.uint8), labels=labels, indices=indices)
 
 
 def obvious_hits(row: list[float], label: int, k: int) -> bool:
@@ -26,7 +31,7 @@ def test_accuracy_agrees_with_the_obvious_loop(images: int, classes: int, seed: 
     labels = torch.randint(0, classes, (images,), generator=generator)
     score = TopKScore()
     if images:
-        score.add(torch.arange(images), labels, logits)
+        score.add(numbered(torch.arange(images), labels), logits)
     result = score.joined()
     for k in (1, 5):
         hits = sum(obvious_hits(row, int(label), k) for row, label in zip(logits.tolist(), labels))
@@ -42,10 +47,10 @@ def test_any_number_of_ranks_gives_the_same_result(ranks: int) -> None:
         score = TopKScore()
         mine = list(range(23 * rank // ranks, 23 * (rank + 1) // ranks))
         for image in mine:
-            score.add(torch.tensor([image]), labels[image : image + 1], logits[image : image + 1])
+            score.add(numbered(torch.tensor([image]), labels[image : image + 1]), logits[image : image + 1])
         packed.append(score.pack())
     joined, whole = unpack(packed[::-1]), TopKScore()
-    whole.add(torch.arange(23), labels, logits)
+    whole.add(numbered(torch.arange(23), labels), logits)
     np.testing.assert_array_equal(joined.classes, whole.joined().classes)
     np.testing.assert_array_equal(joined.indices, np.arange(23))
     assert joined.accuracy(1) == whole.joined().accuracy(1)
@@ -53,7 +58,7 @@ def test_any_number_of_ranks_gives_the_same_result(ranks: int) -> None:
 
 def test_a_photo_with_nan_logits_is_wrong_even_for_class_0() -> None:
     score = TopKScore()
-    score.add(torch.arange(1), torch.tensor([0]), torch.full((1, 4), float("nan")))
+    score.add(numbered(torch.arange(1), torch.tensor([0])), torch.full((1, 4), float("nan")))
     assert score.joined().accuracy(5) == 0
 
 

@@ -1,26 +1,28 @@
-"""Box scores as the COCO benchmark defines them: the twelve official numbers, and average precision per class.
+"""Box and mask scores as the COCO benchmark defines them: the twelve official numbers, and average precision per class.
 
 Letters: N images   M objects   D detections   K classes, 1..K   T = 10 IoU thresholds   R = 101 recall points
-Boxes are float64 x, y, width, height in pixels of the original image.
-hotcoco matches and accumulates; pycocotools is the judge: precision, recall and all means are its, bit for bit
-(tests/oracle/test_coco_pycocotools.py). Nothing is printed, no file is written. Two things that it leaves to chance are settled
-here: images count in the order of their ids (this decides between equal scores on different images), and annotations are numbered
-from 1 (pycocotools takes a match with an annotation of id 0 for a miss).
+Boxes are float64 x, y, width, height in pixels of the original image, a mask its run lengths at the photo's size.
+hotcoco matches and accumulates; pycocotools is the reference: precision, recall and all means are equal to its, bit for bit
+(tests/oracle/test_coco_pycocotools.py, test_mask_pycocotools.py). Nothing is printed, no file is written. Two things that it leaves to
+chance are fixed here: images count in the order of their ids (this decides between equal scores on different images), and annotations
+are numbered from 1 (pycocotools takes a match with an annotation of id 0 for a miss).
+Of masks, objects are small, medium or large by their area as annotated, detections by the pixels of their mask. Images are matched a
+few at a time, so that the runs of 200,000 masks are never in memory together.
 Source: Lin et al. 2014, and cocodataset.org, "Detection Evaluation".
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
-from paceline.boxes.run_lengths import rows_of
+from paceline.boxes.run_lengths import RunLengths, rows_of
 
-ALL_AREAS, SMALL, MEDIUM, LARGE = range(
-    4
-)  # place in the arrays' axis of area ranges: borders 32^2 and 96^2 square pixels
+# Place in the arrays' axis of area ranges: borders 32^2 and 96^2 square pixels.
+ALL_AREAS, SMALL, MEDIUM, LARGE = range(4)
 MOST_1, MOST_10, MOST_100 = range(3)  # place in the axis of most detections an image and class
 IOU_50, IOU_75 = 0, 5  # place in the axis of IoU thresholds: 0.50, 0.55, ..., 0.95
 RECALL_POINTS = 101  # recall 0.00, 0.01, ..., 1.00
@@ -30,7 +32,7 @@ ABSENT = -1.0  # the official value where no object exists
 
 @dataclass(frozen=True)
 class GroundTruth:
-    """What is to be found. Objects of image i are rows starts[i]:starts[i + 1]; an image may have none."""
+    """Annotated objects. Those of image i are rows starts[i]:starts[i + 1]; an image may have none."""
 
     image_ids: np.ndarray  # (N,) int64, unique; the annotation file's
     heights: np.ndarray  # (N,) pixels
@@ -38,14 +40,14 @@ class GroundTruth:
     starts: np.ndarray  # (N+1,) int64
     boxes: np.ndarray  # (M, 4) float64 x, y, width, height, pixels
     classes: np.ndarray  # (M,) 1..K
-    crowd: np.ndarray  # (M,) uint8; a crowd need not be found, and what lies on it is not held against a model
+    crowd: np.ndarray  # (M,) uint8; a crowd need not be detected, and detections on it do not count as wrong
     areas: np.ndarray  # (M,) float64 square pixels, as annotated: decides small, medium and large
     num_classes: int  # K
 
 
 @dataclass(frozen=True)
 class Detections:
-    """What a model found, in any order of images. Equal scores in one image: the earlier row comes first."""
+    """A model's detections, in any order of images. Equal scores in one image: the earlier row comes first."""
 
     images: np.ndarray  # (D,) int64, row number in GroundTruth
     boxes: np.ndarray  # (D, 4) float64 x, y, width, height, pixels
@@ -65,7 +67,7 @@ class ClassScore:
 
 @dataclass(frozen=True)
 class BoxScores:
-    """The official numbers and what the report draws; of boxes, or of masks (tasks/metrics/coco_masks.py)."""
+    """The official numbers and the report's curves; of boxes, or of masks."""
 
     metrics: dict[str, float]  # box_ap, box_ap50, ..., box_ar_large, in the official order; of masks mask_ap, ...
     per_class: list[ClassScore]  # K entries; class k is entry k-1
@@ -76,7 +78,7 @@ class BoxScores:
 
 
 def no_detections() -> Detections:
-    """Detections of nothing, D = 0."""
+    """Empty detections, D = 0."""
     return Detections(np.zeros(0, np.int64), np.zeros((0, 4)), np.zeros(0, np.int32), np.zeros(0, np.float32))
 
 
@@ -107,8 +109,8 @@ def subset(truth: GroundTruth, numbers: np.ndarray) -> GroundTruth:
 def score_boxes(truth: GroundTruth, detections: Detections) -> BoxScores:
     """The twelve official numbers, and per class AP, AP50, AR100, objects and the precision curve.
 
-    Any number of images, objects and detections may be 0. It may run in a thread beside training: matching and accumulation
-    release the interpreter lock; only handing over the arrays holds it (a quarter of the time: 0.1 s for 500,000 detections).
+    Any number of images, objects and detections may be 0. It may run in a thread beside training: matching and accumulation release
+    the interpreter lock; only passing the arrays holds it (a quarter of the time: 0.1 s for 500,000 detections).
     Raises ValueError where a detection names no image or class of `truth`, or is not finite.
     """
     check_detections(truth, detections)
@@ -155,8 +157,7 @@ def check_detections(truth: GroundTruth, detections: Detections) -> None:
 
 
 def places_of_ids(truth: GroundTruth) -> np.ndarray:
-    """(N,) int64: the place of each image's id in sorted order. Scorers know images by it: what decides between equal scores is
-    the order alone."""
+    """(N,) int64: the place of each image's id in sorted order, the scorers' id: only the order decides between equal scores."""
     place = np.empty(len(truth.image_ids), np.int64)
     place[np.argsort(truth.image_ids, kind="stable")] = np.arange(len(place))
     return place
@@ -216,3 +217,83 @@ def _mean(values: np.ndarray) -> float:
     """Mean of what is not absent; -1 where everything is."""
     there = values[values > ABSENT]
     return float(np.mean(there)) if there.size else ABSENT
+
+
+# Objects and detections that are matched at once (or those of one image): about 10 MiB of dictionaries and runs.
+CHUNK = 4096
+
+
+def score_masks(truth: GroundTruth, wanted: RunLengths, detections: Detections, found: RunLengths) -> BoxScores:
+    """The twelve official numbers (mask_ap, ..., mask_ar_large), and per class AP, AP50, AR100, objects and the precision curve.
+
+    wanted  M masks, those of the rows of `truth`; only `truth.areas` counts as their area
+    found   D masks, those of the rows of `detections`, whose boxes are not read
+    Any number of images, objects and detections may be 0. It may run in a thread beside training: matching releases the interpreter
+    lock, and passing the masks holds it a few hundredths of a second at a time.
+    Raises ValueError where masks and rows are not as many, or a detection names no image or class of `truth` or is not finite.
+    """
+    from hotcoco import StreamingEval, mask
+
+    check_detections(truth, detections)
+    if len(wanted) != len(truth.classes) or len(found) != len(detections.scores):
+        raise ValueError(
+            f"{len(wanted)} masks of {len(truth.classes)} objects, {len(found)} of {len(detections.scores)} detections"
+        )
+    scorer = StreamingEval([{"id": k, "name": str(k)} for k in range(1, truth.num_classes + 1)], "segm")
+    place = places_of_ids(truth)
+    by_place = np.argsort(place)
+    of_image = place[detections.images]
+    order = np.argsort(of_image, kind="stable")
+    starts = np.searchsorted(of_image[order], np.arange(len(place) + 1))
+    sizes = np.stack([truth.heights, truth.widths], axis=1).astype(np.int64)
+    for first, last in _chunks((np.diff(truth.starts)[by_place] + np.diff(starts)).tolist()):
+        images = range(first, last)
+        rows = order[starts[first] : starts[last]]
+        size_of = sizes[detections.images[rows]].tolist()
+        masks: list[Any] = [{"size": size, "counts": counts} for size, counts in zip(size_of, found.take(rows))]
+        columns = np.zeros((len(rows), 7))
+        columns[:, 0] = of_image[rows]
+        # The scorer takes width times height for the area, and nothing else from the box.
+        columns[:, 3], columns[:, 4] = mask.area(masks), 1
+        columns[:, 5], columns[:, 6] = detections.scores[rows], detections.classes[rows]
+        scorer.update(
+            [{"id": image, "height": height, "width": width}
+             for image, (height, width) in zip(images, sizes[by_place[first:last]].tolist())],
+            [entry for image in images for entry in _objects(truth, wanted, int(by_place[image]), image, sizes)],
+            columns,
+            segmentation=masks,
+        )  # fmt: skip
+    evaluated = scorer.finalize()
+    evaluated.accumulate()
+    result = evaluated.eval
+    assert result is not None
+    return scores_of(result["precision"], result["recall"], truth, "mask")
+
+
+def _chunks(counts: list[int]) -> Iterator[tuple[int, int]]:
+    """Ranges of images that have CHUNK rows or fewer together; one image may have more."""
+    first = rows = 0
+    for image, count in enumerate(counts):
+        if image > first and rows + count > CHUNK:
+            yield first, image
+            first, rows = image, 0
+        rows += count
+    if first < len(counts):
+        yield first, len(counts)
+
+
+def _objects(
+    truth: GroundTruth, wanted: RunLengths, row: int, image: int, sizes: np.ndarray
+) -> Iterator[dict[str, object]]:
+    """The objects of image `row` as annotations of image `image`, numbered from 1."""
+    size = sizes[row].tolist()
+    for place in range(int(truth.starts[row]), int(truth.starts[row + 1])):
+        yield {
+            "id": place + 1,
+            "image_id": image,
+            "category_id": int(truth.classes[place]),
+            "bbox": [0.0, 0.0, 0.0, 0.0],
+            "area": float(truth.areas[place]),
+            "iscrowd": int(truth.crowd[place]),
+            "segmentation": {"size": size, "counts": wanted[place]},
+        }

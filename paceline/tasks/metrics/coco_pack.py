@@ -1,9 +1,9 @@
 """One rank's detections as bytes, and all ranks' joined: every image exactly once, the same result for any number of ranks.
 
 Letters: n images of the evaluation   D detections
-Nothing is lost on the way: a column travels in half its width where that holds every value exactly (28 bytes a detection whose box
-and score were computed in float32, 44 where only the score was), and an image's detections keep their order, which decides between
-equal scores. Masks travel as their run-length strings, end to end, and their lengths.
+Packing loses nothing: a column is packed in half its width where that holds every value exactly (28 bytes a detection whose box and
+score were computed in float32, 44 where only the score was), and an image's detections keep their order, which decides between equal
+scores. Masks are packed as their run-length strings, end to end, and their lengths.
 """
 
 from __future__ import annotations
@@ -18,14 +18,16 @@ from paceline.boxes.run_lengths import RunLengths
 from paceline.tasks.metrics.coco import Detections, no_detections
 from paceline.tasks.metrics.top_k import check_every_image_once
 
+# The columns of Detections, and their types once unpacked.
+COLUMNS = {"images": np.int64, "boxes": np.float64, "classes": np.int64, "scores": np.float64}
 SMALLER = {np.dtype(np.int64): np.int32, np.dtype(np.float64): np.float32}
 
 
 @dataclass(frozen=True)
 class Share:
-    """What one rank scored. `detections.images` are numbers of the validation index here, not yet rows of a GroundTruth."""
+    """One rank's results. `detections.images` are numbers of the validation index here, not yet rows of a GroundTruth."""
 
-    scored: np.ndarray  # int64, the images this rank went through, also those in which it found nothing
+    scored: np.ndarray  # int64, the images of this rank, also those without detections
     detections: Detections
     masks: RunLengths | None = None  # of the detections, row by row; None where the task has none
     left_open: np.ndarray | None = None  # int64, sums of what an accelerator approximated; None where nothing was
@@ -35,13 +37,8 @@ def pack(share: Share) -> bytes:
     """Compact bytes, to be sent to rank 0; nothing is pickled. A rank without images packs empty arrays."""
     found = share.detections
     buffer = io.BytesIO()
-    columns = {
-        "scored": _smallest(share.scored),
-        "images": _smallest(found.images),
-        "boxes": _smallest(found.boxes),
-        "classes": _smallest(found.classes),
-        "scores": _smallest(found.scores),
-    }
+    columns = {"scored": share.scored, **{name: getattr(found, name) for name in COLUMNS}}
+    columns = {name: _smallest(column) for name, column in columns.items()}
     if share.masks is not None:
         columns.update(mask_text=share.masks.text, mask_lengths=_smallest(np.diff(share.masks.starts)))
     if share.left_open is not None:
@@ -53,12 +50,7 @@ def pack(share: Share) -> bytes:
 def unpack(packed: bytes) -> Share:
     """The share that was packed, value for value; boxes and scores are float64, numbers int64."""
     with np.load(io.BytesIO(packed), allow_pickle=False) as arrays:
-        found = Detections(
-            images=arrays["images"].astype(np.int64),
-            boxes=arrays["boxes"].astype(np.float64),
-            classes=arrays["classes"].astype(np.int64),
-            scores=arrays["scores"].astype(np.float64),
-        )
+        found = Detections(**{name: arrays[name].astype(kind) for name, kind in COLUMNS.items()})
         masks = None
         if "mask_text" in arrays:
             lengths = arrays["mask_lengths"].astype(np.int64)
@@ -107,13 +99,10 @@ def _rows_in_order(shares: Sequence[Share], numbers: np.ndarray) -> tuple[np.nda
 
 
 def _joined_detections(shares: Sequence[Share], rows: np.ndarray, order: np.ndarray) -> Detections:
-    nothing, parts = no_detections(), [share.detections for share in shares]
-    return Detections(
-        images=rows[order],
-        boxes=_joined([part.boxes for part in parts], nothing.boxes)[order],
-        classes=_joined([part.classes for part in parts], nothing.classes)[order],
-        scores=_joined([part.scores for part in parts], nothing.scores)[order],
-    )
+    def joined(name: str) -> np.ndarray:
+        return _joined([getattr(share.detections, name) for share in shares], getattr(no_detections(), name))[order]
+
+    return Detections(rows[order], joined("boxes"), joined("classes"), joined("scores"))
 
 
 def _smallest(column: np.ndarray) -> np.ndarray:

@@ -1,10 +1,10 @@
-"""What a detector takes for what: counts of true class by found class, background included.
+"""Confusion matrix of a detector: counts of true class by detected class, background included.
 
 Letters: N images   M objects   D detections   K classes; 0 is background
-A view for people, not an official number. In each image the detections that would be shown (score >= 0.3) are matched best first to
-objects that overlap them (IoU >= 0.5), the largest overlap first, each object once: first objects of their own class, then, with
-what is left, objects of any class. So the diagonal holds what was found and named rightly. A detection without an object that lies
-half or more on a crowd is not counted; crowds themselves need not be found.
+An illustration, not an official number. In each image the detections that a report shows (score >= 0.3) are matched best first to
+objects that overlap them (IoU >= 0.5), the largest overlap first, each object once: first objects of their own class, then, with the
+rest, objects of any class. So the diagonal holds what was detected and classified correctly. A detection without an object that lies
+half or more on a crowd is not counted; crowds themselves need not be detected.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ BLOCK = 20_000  # detections whose overlaps are computed at once: bounds the mem
 def confusion(
     truth: GroundTruth, detections: Detections, *, score: float = SHOWN_SCORE, iou: float = MATCH_IOU
 ) -> np.ndarray:
-    """-> (K+1, K+1) int64: entry [t, f] counts objects of class t found as f.
+    """-> (K+1, K+1) int64: entry [t, f] counts objects of class t detected as f.
 
-    [t, 0]  objects of class t that nothing found     [0, f]  detections of class f where no object is     [0, 0]  0
+    [t, 0]  objects of class t without a detection     [0, f]  detections of class f where no object is     [0, 0]  0
     Rows 1..K sum to the objects without crowds.
     Raises ValueError where a detection names no image or class of `truth`, or is not finite.
     """

@@ -1,4 +1,4 @@
-"""Top-1 and top-5 accuracy, exact over any number of ranks: each rank keeps its images' best five, rank 0 joins them.
+"""Top-1 and top-5 accuracy, exact over any number of ranks: each rank keeps its images' best five classes, rank 0 joins them.
 
 Letters: N images scored by one rank   K classes   5 the best classes kept (fewer when K < 5)
 A class is correct at top-k when fewer than k classes have a larger logit; between equal logits the lower class index comes
@@ -14,6 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
+
+from paceline.batch import Batch
 
 KEPT = 5
 
@@ -50,16 +52,16 @@ def best_classes(logits: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class TopKScore:
-    """Collects one rank's share of an evaluation. On an accelerator nothing waits: copies are read when packed."""
+    """One rank's share of an evaluation. On an accelerator nothing waits: copies are read when packed."""
 
     def __init__(self) -> None:
         self._parts: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
 
-    def add(self, indices: Tensor, labels: Tensor, logits: Tensor) -> None:
-        """Images of one batch: (N,) numbers, (N,) labels, (N, K) logits."""
-        classes, scores = best_classes(logits)
+    def add(self, batch: Batch, outputs: Tensor) -> None:
+        """Images of one batch and their (N, K) logits."""
+        classes, scores = best_classes(outputs)
         # Clones: on a CPU the loader writes the next batch into the same memory.
-        self._parts.append((indices.clone(), labels.clone(), classes, scores))
+        self._parts.append((batch.indices.clone(), batch.labels.clone(), classes, scores))
 
     def pack(self) -> bytes:
         """This rank's images as bytes; a rank without images packs empty arrays."""
@@ -84,19 +86,12 @@ def unpack(packed: Sequence[bytes]) -> TopK:
     if not parts:
         return TopKScore().joined()
     order = np.argsort(np.concatenate([part.indices for part in parts]), kind="stable")
-    return TopK(
-        np.concatenate([part.indices for part in parts])[order],
-        np.concatenate([part.labels for part in parts])[order],
-        np.concatenate([part.classes for part in parts])[order],
-        np.concatenate([part.scores for part in parts])[order],
-    )
+    names = ("indices", "labels", "classes", "scores")
+    return TopK(*(np.concatenate([getattr(part, name) for part in parts])[order] for name in names))
 
 
 def check_every_image_once(scored: np.ndarray, expected: np.ndarray) -> None:
-    """Promise of every evaluation: each image exactly once.
-
-    Raises RuntimeError with the counts: a number from a wrong set of images must not be printed.
-    """
+    """Raises RuntimeError, with the counts, unless each image was scored exactly once."""
     if np.array_equal(np.sort(scored), np.sort(expected)):
         return
     missing = len(np.setdiff1d(expected, scored))

@@ -49,7 +49,7 @@ class MaskRCNN(Workload):
             )
 
     def open(self, recipe: InstanceRecipe, manifest, **limits):
-        from paceline.tasks.maskrcnn import InstanceSegmentation
+        from paceline.tasks.objects import InstanceSegmentation
 
         return InstanceSegmentation(self, recipe, manifest, **limits)
 

@@ -1,8 +1,8 @@
-"""Instances of an evaluation: masks put into the photos at once, joined, scored as boxes and as masks, and described for the report.
+"""Detections and masks of an evaluation: in pixels of the photos, joined over ranks, scored, and described for the report.
 
 Letters: N photos of the validation split   n photos of this evaluation   M objects   D detections   K classes, 1..K   B, S as in
 batch.py
-No bitmap of a photo is kept or sent: a mask is a string of run lengths from the moment it is found.
+No bitmap of a photo is kept or sent: a mask is a string of run lengths from its first pixel on.
 """
 
 from __future__ import annotations
@@ -22,25 +22,114 @@ from paceline.boxes.paste import PasteLaw, paste_to_rle
 from paceline.boxes.run_lengths import RunLengths
 from paceline.config.errors import DataError
 from paceline.store.box_split import BoxSplit, has_masks, truth_masks
-from paceline.tasks import box_predictions
-from paceline.tasks.box_predictions import most_written, to_detections
-from paceline.tasks.metrics.coco import BoxScores, Detections, GroundTruth, score_boxes
-from paceline.tasks.metrics.coco_masks import score_masks
+from paceline.tasks.metrics.coco import (
+    CURVE_IOU,
+    RECALL_POINTS,
+    BoxScores,
+    Detections,
+    GroundTruth,
+    score_boxes,
+    score_masks,
+)
 from paceline.tasks.metrics.coco_pack import Share, join_masks, pack, unpack
+
+# Detections of an image in the predictions file: as many as the benchmark counts.
+MOST_WRITTEN = 100
+
+
+def to_detections(rows: np.ndarray, heights: np.ndarray, widths: np.ndarray, plus_one: bool) -> Detections:
+    """Fractions of the photo to pixels.
+
+    rows             (D, 7) float64: image number, left, top, right, bottom as fractions, score, class
+    heights, widths  (N,) of every photo, by number
+    plus_one         widths and heights one pixel larger, as the MXNet system reported them
+    """
+    numbers = rows[:, 0].astype(np.int64)
+    across, down = widths[numbers].astype(np.float64), heights[numbers].astype(np.float64)
+    left, top, right, bottom = (rows[:, place] * size for place, size in zip(range(1, 5), (across, down, across, down)))
+    more = 1.0 if plus_one else 0.0
+    boxes = np.column_stack((left, top, right - left + more, bottom - top + more))
+    return Detections(numbers, boxes, rows[:, 6].astype(np.int64), rows[:, 5])
+
+
+def describe(
+    truth: GroundTruth,
+    found: Detections,
+    scores: BoxScores,
+    files: Sequence[str],
+    numbers: np.ndarray,
+    classes: Sequence[str],
+    category_ids: Sequence[int],
+) -> dict[str, Any]:
+    """JSON content of RUN/predictions/step-N.json (kind "boxes"): every image's detections beside its ground truth.
+
+    found    its `images` are rows of `truth`
+    files    (N,) of the images, relative to the data set's root or absolute
+    numbers  (N,) of the images in the validation index
+    """
+    starts = np.searchsorted(found.images, np.arange(len(truth.image_ids) + 1))
+    images = []
+    for row, (file, number) in enumerate(zip(files, numbers.tolist())):
+        mine = most_written(found.scores, int(starts[row]), int(starts[row + 1]))
+        real = slice(truth.starts[row], truth.starts[row + 1])
+        images.append(
+            {
+                "index": number,
+                "image_id": int(truth.image_ids[row]),
+                "file": file,
+                "width": int(truth.widths[row]),
+                "height": int(truth.heights[row]),
+                "boxes": found.boxes[mine].round(2).tolist(),
+                "labels": found.classes[mine].tolist(),
+                "scores": found.scores[mine].astype(np.float64).round(5).tolist(),
+                "truth": {
+                    "boxes": truth.boxes[real].round(2).tolist(),
+                    "labels": truth.classes[real].tolist(),
+                    "crowd": truth.crowd[real].tolist(),
+                },
+            }
+        )
+    return {
+        "kind": "boxes",
+        "classes": list(classes),
+        "category_ids": list(category_ids),
+        "images": images,
+        "per_class": [
+            {"name": name, "ap": score.ap, "ap50": score.ap50, "ar100": score.ar100, "objects": score.objects}
+            for name, score in zip(classes, scores.per_class)
+        ],
+        "curves": curves(scores, classes),
+    }
+
+
+def most_written(scores: np.ndarray, first: int, last: int) -> np.ndarray:
+    """Of an image's detections, rows first..last - 1, those for the predictions file, best first."""
+    mine = np.arange(first, last)
+    return mine[np.argsort(-scores[mine], kind="stable")[:MOST_WRITTEN]]
+
+
+def curves(scores: BoxScores, classes: Sequence[str]) -> dict[str, Any]:
+    """The precision of each class, and their mean, over recall."""
+    return {
+        "iou": CURVE_IOU,
+        "recall": np.linspace(0, 1, RECALL_POINTS).round(2).tolist(),
+        "classes": {name: curve.round(5).tolist() for name, curve in zip(classes, scores.curves)},
+        "mean": scores.mean_curve.round(5).tolist(),
+    }
 
 
 class InstanceTruth(NamedTuple):
-    """What is to be found in the n photos of an evaluation."""
+    """The ground truth of the n photos of an evaluation."""
 
     boxes: GroundTruth
     masks: RunLengths  # M, of the rows of `boxes`
     known: (
         np.ndarray
-    )  # (M,) bool; an object without a mask need not be found as one, and nothing on its box counts as wrong
+    )  # (M,) bool; an object without a mask need not be detected as one, and nothing on its box counts as wrong
 
     @property
     def for_masks(self) -> GroundTruth:
-        """The ground truth that masks are scored against: an object without a mask is treated as a crowd is."""
+        """The ground truth for scoring masks: an object without a mask is treated as a crowd."""
         return replace(self.boxes, crowd=np.where(self.known, self.boxes.crowd, 1).astype(np.uint8))
 
 
@@ -51,7 +140,7 @@ class ScoredInstances(NamedTuple):
     masks: RunLengths  # D
     box_scores: BoxScores
     mask_scores: BoxScores
-    approximated: Mapping[str, int]  # what accelerators left open in all photos, by name; empty where a CPU looked
+    approximated: Mapping[str, int]  # what accelerators left open in all photos, by name; empty on a CPU
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -74,7 +163,7 @@ class InstanceScore:
         self.open: list[Tensor] = []
 
     def add(self, batch: Batch, outputs: FoundInstances) -> None:
-        """Put the masks of B photos into their pixels; `batch.indices` are numbers of validation photos."""
+        """Paste the masks of B photos into their pixels; `batch.indices` are numbers of validation photos."""
         numbers = batch.indices.cpu().numpy()
         found = outputs.detections.cpu()
         self.scored.append(numbers)
@@ -109,7 +198,7 @@ def instance_truth(boxes: GroundTruth, split: BoxSplit, numbers: np.ndarray) -> 
 
 
 def require_masks(split: BoxSplit, data: Path) -> None:
-    """Raises DataError where the split has objects and not a single mask. data: what --data would name the set by."""
+    """Raises DataError where the split has objects and not a single mask. data: the set's name for --data."""
     if len(split.classes) and not has_masks(split):
         raise DataError(
             f"{data}: its objects have boxes but no masks, and this recipe learns masks.\n"
@@ -121,8 +210,8 @@ def require_masks(split: BoxSplit, data: Path) -> None:
 def score_instances(truth: InstanceTruth, packed: Sequence[bytes], numbers: np.ndarray) -> ScoredInstances:
     """All ranks' shares, joined and scored twice.
 
-    packed   of each rank what its `InstanceScore.pack` gave
-    numbers  (n,) of the photos, as `instance_truth` was given them
+    packed   the `InstanceScore.pack` of each rank
+    numbers  (n,) of the photos, as in `instance_truth`
     Raises RuntimeError unless every photo was scored exactly once.
     """
     shares = [unpack(share) for share in packed]
@@ -145,11 +234,9 @@ def describe_instances(
 
     Each image has "masks" beside "boxes", and its truth too: run-length strings at the photo's size, null for an object without a
     mask. Each class has "mask_ap" and "mask_ap50", and "mask_curves" are the masks' precision as "curves" are the boxes'.
-    files, numbers, classes, category_ids  as in box_predictions.describe
+    files, numbers, classes, category_ids  as in `describe`
     """
-    described = box_predictions.describe(
-        truth.boxes, scored.found, scored.box_scores, files, numbers, classes, category_ids
-    )
+    described = describe(truth.boxes, scored.found, scored.box_scores, files, numbers, classes, category_ids)
     starts = np.searchsorted(scored.found.images, np.arange(len(truth.boxes.image_ids) + 1))
     for row, image in enumerate(described["images"]):
         mine = most_written(scored.found.scores, int(starts[row]), int(starts[row + 1]))
@@ -160,5 +247,5 @@ def describe_instances(
         ]
     for entry, score in zip(described["per_class"], scored.mask_scores.per_class):
         entry.update(mask_ap=score.ap, mask_ap50=score.ap50)
-    described.update(kind="instances", mask_curves=box_predictions.curves(scored.mask_scores, classes))
+    described.update(kind="instances", mask_curves=curves(scored.mask_scores, classes))
     return described
