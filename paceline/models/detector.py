@@ -1,8 +1,8 @@
 """The module that training wraps for SSD: pixels and objects in, losses out; pixels in, detections out; and SSD's loss.
 
 Letters: B images   A default boxes   G object slots   K classes (0 is background)   P positives of an image
-The loss is cross-entropy on positives and hard negatives, smooth L1 on positives. Only 4 P of the A default boxes have a gradient: mining
-runs without a graph, and backward keeps no (B, A, K + 1) tensor besides the logits.
+The loss is cross-entropy on positives and hard negatives, smooth L1 on positives. Only 4 P of the A default boxes have a gradient:
+mining runs without a graph, and backward keeps no (B, A, K + 1) tensor besides the logits.
 Source: Liu et al. 2016, section 2.2; MLPerf reference SSD, base_model.py.
 """
 

@@ -81,7 +81,7 @@ def memory_of(
     """
     classes = classes or DATA_CLASSES.get(recipe.target_data, workload.classes)
     height, width = shape or workload.largest(recipe)
-    small = tuple(max(SMALL_SIDE, side // 2 // SMALL_SIDE * SMALL_SIDE) for side in (height, width))
+    small = (_smaller(height), _smaller(width))
     foreign = isinstance(recipe.model, TrunkModel) and recipe.model.trunk != RESNET
     return estimate(
         lambda: workload.build(recipe, classes),
@@ -95,6 +95,10 @@ def memory_of(
         pixels=height * width,
         smaller=(math.prod(small), lambda: workload.made_up(recipe, 2, small, TYPICAL_SLOTS)) if shape else None,
     )
+
+
+def _smaller(side: int) -> int:
+    return max(SMALL_SIDE, side // 2 // SMALL_SIDE * SMALL_SIDE)
 
 
 def estimate(

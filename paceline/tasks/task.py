@@ -206,7 +206,8 @@ class Task(ABC):
             whole = self.samples(step)[1] if self.shapes.vary else places
             fit = self.shapes.of_step(step, self.train_numbers[whole])
             split = (np.split(these, plan.forwards) for these in (epochs, self.train_numbers[places]))
-            return [Forward(*of_forward, fit.shape, partial(self.draw_train, fit)) for of_forward in zip(*split)]
+            draw = partial(self.draw_train, fit)
+            return [Forward(when, numbers, fit.shape, draw) for when, numbers in zip(*split)]
 
         # A new shape would be compiled, captured or autotuned again; elsewhere empty slots cost time.
         least = self.slots_to_try(place.device) if each_shape_counts(system, place.device) else 0
