@@ -1,8 +1,8 @@
-"""Accelerators by torch's device types, whoever made them: how many are here, what they are called, how their ranks talk.
+"""Accelerators by torch's device types, of any vendor: how many there are, their names, the backends of their ranks.
 
 torch has one interface for all (torch.accelerator) and one module for each (torch.cuda, torch.xpu, ...); AMD's ROCm is cuda in both.
-Only the CPU has been run on so far, and what else is said here follows torch's documentation. torch is imported inside the
-functions: refusing a command must not wait for it.
+Only the CPU has been run on so far; the rest follows torch's documentation. torch is imported inside the functions: refusing a command
+must not wait for it.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-# Device type -> what people call it.
+# Device type -> its common name.
 NAMES = {"cuda": "CUDA", "hpu": "Gaudi (hpu)", "xpu": "Intel GPU (xpu)", "mps": "Apple GPU (mps)"}
-# Device type -> what carries its tensors between ranks; "": nothing does, so there is one rank alone.
+# Device type -> backend for its tensors between ranks; "": none, so there is one rank alone.
 BACKENDS = {"cpu": "gloo", "cuda": "nccl", "hpu": "hccl", "xpu": "xccl", "mps": ""}
-# Device type -> module that registers it, or its backend, with torch where torch does not find it by itself.
+# Device type or backend -> module that registers it with torch where torch does not find it by itself.
 BRIDGES = {"hpu": "habana_frameworks.torch.core", "hccl": "habana_frameworks.torch.distributed.hccl"}
 
 
 def register(name: str) -> None:
-    """Load what makes a device type or a backend known to torch, where that is installed; nothing for most."""
+    """Import the module that registers a device type or a backend with torch, if there is one and it is installed."""
     if name in BRIDGES:
-        with suppress(ImportError):  # then torch sees no such device, which is said by whoever counts them
+        with suppress(ImportError):  # then torch has no such device, which the caller's count shows
             importlib.import_module(BRIDGES[name])
 
 
 def found() -> tuple[str, int]:
-    """-> (type of this machine's accelerators, how many torch sees); ("", 0) without any."""
+    """-> (type of this machine's accelerators, their number in torch); ("", 0) without any."""
     import torch
 
     kind = torch.accelerator.current_accelerator(check_available=True)
@@ -39,7 +39,7 @@ def found() -> tuple[str, int]:
 
 
 def preferred() -> str:
-    """The type of accelerator that is taken unasked; "" for none. Apple's never is: nobody has run on one, and it has no float64."""
+    """The default type of accelerator; "" for none. Apple's is never the default: it is untested, and has no float64."""
     kind, _ = found()
     return "" if kind == "mps" else kind
 
@@ -52,7 +52,7 @@ def count(kind: str) -> int:
 
 
 def device_name(device: torch.device) -> str:
-    """What a device calls itself: "NVIDIA H100 80GB HBM3"; its type where it does not say, "CPU" for a CPU."""
+    """A device's own name, "NVIDIA H100 80GB HBM3"; its type where it has none, "CPU" for a CPU."""
     if device.type == "cpu":
         return "CPU"
     ask = getattr(module_of(device.type), "get_device_name", None)  # Apple's has none
@@ -60,7 +60,7 @@ def device_name(device: torch.device) -> str:
 
 
 def memory_bytes(kind: str) -> int:
-    """Memory of the first device of a type; 0 where torch cannot say."""
+    """Memory of the first device of a type; 0 if unknown."""
     import torch
 
     if kind == "mps":
@@ -74,12 +74,12 @@ def memory_bytes(kind: str) -> int:
 
 
 def peak_memory(device: torch.device) -> int:
-    """Bytes that this process has held at most: of an accelerator's tensors, of all of it on a CPU; 0 where nobody can say."""
+    """Peak memory of this process, bytes: an accelerator's tensors, or all of it on a CPU; 0 if unknown."""
     if device.type != "cpu":
         ask = getattr(module_of(device.type), "max_memory_allocated", None)
         return int(ask(device)) if ask is not None else 0
     with suppress(OSError):
-        # Not getrusage: after an exec it still knows how large the parent was.
+        # Not getrusage: after an exec it still counts the parent's peak.
         for line in Path("/proc/self/status").read_text().splitlines():
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024
@@ -87,20 +87,20 @@ def peak_memory(device: torch.device) -> int:
 
 
 def synchronise(device: torch.device) -> None:
-    """Wait until a device has done what it was given; a CPU always has."""
+    """Wait until a device has finished its work; a CPU always has."""
     if device.type != "cpu":
         module_of(device.type).synchronize()
 
 
 def release(device: torch.device) -> None:
-    """Give memory back that a device's allocator keeps for later, and forget what was held at most; what is in use stays."""
+    """Free the memory that a device's allocator caches, and reset the peak counter."""
     for name in ("empty_cache", "reset_peak_memory_stats"):
         if (call := getattr(module_of(device.type), name, None)) is not None:
             call()
 
 
 def use(device: torch.device) -> None:
-    """Make a device the current one of this thread, so that nothing is created on device 0 by the way."""
+    """Make a device the current one of this thread, so that nothing is created on device 0 by accident."""
     if device.type not in ("cpu", "mps"):
         module_of(device.type).set_device(device)
 
@@ -113,8 +113,8 @@ def module_of(kind: str) -> Any:
 
 
 def streams_of(device: torch.device) -> Any:
-    """torch's module of a device on which copies run beside kernels, in streams that events order; None: a copy is waited for.
+    """torch's module of a device on which copies run beside kernels, in streams that events order; None: copies are synchronous.
 
-    Only CUDA's: others have streams too, on which nobody has run this.
+    Only CUDA's: others have streams too, on which this is untested.
     """
     return module_of("cuda") if device.type == "cuda" else None

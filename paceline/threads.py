@@ -1,19 +1,17 @@
-"""Threads of our own: a start that cannot wait for ever, and errors that end in the thread that asked for the work."""
+"""Threads whose start cannot block for ever, and errors that are raised in the thread that started the work."""
 
 from __future__ import annotations
 
 import threading
 
-# How often, and how many times, a new thread's first sign of life is looked for. Looks, not a clock: a machine that was
-# suspended meanwhile wakes up without a false alarm.
+# Interval and number of checks whether a new thread has begun. A count, not a clock: waking from suspension raises no false alarm.
 LOOK_SECONDS, LOOKS = 0.1, 100
 
 
 class Thread(threading.Thread):
     """threading.Thread, whose start() raises RuntimeError where the new thread never begins.
 
-    A thread that gets no memory for its first lines dies in silence, and Python's own start() then waits for its sign of
-    life without end.
+    A thread without memory for its first lines dies silently, and Python's own start() then waits without end.
     """
 
     def __init__(self, **arguments) -> None:
@@ -22,7 +20,7 @@ class Thread(threading.Thread):
 
 
 class _Begun(threading.Event):
-    """What start() waits for, and the new thread sets."""
+    """The event that start() waits for and the new thread sets."""
 
     def wait(self, timeout: float | None = None) -> bool:
         if timeout is not None:
@@ -34,9 +32,9 @@ class _Begun(threading.Event):
 
 
 def failure_in_thread(error: BaseException) -> Exception:
-    """What to raise elsewhere for an error that ended a thread's work.
+    """The exception to raise in another thread for an error that ended this one's work.
 
-    SystemExit and KeyboardInterrupt would end the process there as if somebody had asked for that.
+    SystemExit and KeyboardInterrupt would end the process there as if the user had requested it.
     """
     if isinstance(error, Exception):
         return error

@@ -21,7 +21,7 @@ WORKLOADS: dict[str, Workload] = {"classification": ResNet(), "ssd": SSD(), "mas
 def workload_of(task: str) -> Workload:
     """The workload that a recipe's `task` names: one of WORKLOADS, or `./file.py:name`, which is run as Python.
 
-    Such a name must be the user's own words, never a file's content: see `saved_recipe`.
+    Such a name must come from the user, never from a file's content: see `saved_recipe`.
     Raises RecipeError where there is none.
     """
     if not is_in_file(task):
@@ -36,12 +36,12 @@ def workload_of(task: str) -> Workload:
 
 
 def saved_recipe(facts: Mapping[str, Any], path: Path, *, named: str, again: Callable[[str], str]) -> Recipe:
-    """The recipe in run.json. The Python file that a recipe came from is not needed for that; that of its workload is.
+    """The recipe in run.json. The recipe's own Python file is not needed for that; its workload's is.
 
     path   the run folder or run.json, for the message
-    named  the workload that this command line names in place of the one in run.json
+    named  the workload that the command line names instead of the one in run.json
     again  the name of a file's workload -> the command that trusts it, for a message
-    Raises RecipeError for a task that is not ours or not named, for keys of another version, for values that cannot be meant.
+    Raises RecipeError for a task that is not ours or not named, for keys of another version, for invalid values.
     """
     if named and not (isinstance(named, str) and is_in_file(named)):
         raise RecipeError(f"--workload {named!r:.80}: name the file and the workload in it: ./file.py:name")

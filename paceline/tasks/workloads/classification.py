@@ -54,7 +54,7 @@ class ResNet(Workload):
         model.network.draw(settings.init, generator, zero_init_last_gamma=settings.zero_init_last_gamma)
 
     def load_weights(self, model, path, labels):
-        """A classifier of any form; classes that the file has too, by name, keep their rows of the last layer, others are new."""
+        """A classifier of any form; classes that the file has, by name, keep their rows of the last layer, others are new."""
         from paceline.weights.load import load_weights
 
         return load_weights(model.network, path, labels)

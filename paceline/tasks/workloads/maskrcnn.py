@@ -12,8 +12,7 @@ from paceline.tasks.mlperf import base_facts, whole
 from paceline.tasks.workload import Workload
 from paceline.tasks.workloads.ssd import SSD
 
-# A warm-up that starts below this share of the rate starts at 0 in all but rounding: the published ones start at 0, 0.0025, or at
-# 0.03 and 1/3.
+# A warm-up that starts below this share of the rate starts at about 0: the published ones start at 0, 0.0025, 0.03 or 1/3.
 AT_REST = 0.01
 
 
@@ -66,27 +65,27 @@ class MaskRCNN(Workload):
         initialise_mask_rcnn(model.network, generator, recipe.model.init)
 
     def load_weights(self, model, path, labels):
-        """A classifier for the trunk, or a Mask R-CNN of any form; classes that the file has too, by name, keep their rows."""
+        """A classifier for the trunk, or a Mask R-CNN of any form; classes that the file has, by name, keep their rows."""
         from paceline.weights.load_maskrcnn import load_mask_rcnn_weights
 
         return load_mask_rcnn_weights(model.network, path, labels)
 
     def largest(self, recipe: InstanceRecipe):
-        """The widest photo's. A forward that has to mix portraits with landscapes is larger still, and rare: the first, discarded
-        step of a run tries the largest that its order brings.
+        """The widest photo's. A forward that has to mix portraits with landscapes is larger still, and rare: a run's discarded first
+        step tries the largest of its order.
         """
         photo = recipe.input
         short, long, multiple = max(photo.short), photo.long, photo.multiple
         return -(-short // multiple) * multiple, -(-long // multiple) * multiple
 
     def made_up(self, recipe: InstanceRecipe, images, shape, slots):
-        """Grey photos that are full of objects."""
+        """Grey photos full of objects."""
         import torch
 
         from paceline.batch import InstanceBatch, plain_images, raster_boxes, slots_for
 
         (height, width), side, slots = shape, recipe.model.mask.canvas + 2, slots_for(slots)
-        # Each is matched by its own region.
+        # Each object has its own region.
         boxes = (raster_boxes(slots) * torch.tensor([width, height] * 2)).expand(images, -1, -1).contiguous()
         return InstanceBatch(
             images=plain_images(images, shape, level=128),
@@ -105,7 +104,7 @@ class MaskRCNN(Workload):
         return instance_batch(images, labels, indices, least=least)
 
     def eval_shape(self, recipe: InstanceRecipe, height, width):
-        """What one photo is padded to."""
+        """The padded shape of one photo."""
         from paceline.input.buckets import padded_shape, resized
 
         photo, short = recipe.input, recipe.input.short[-1]
@@ -118,12 +117,12 @@ class MaskRCNN(Workload):
         return draw_evaluation_sample(header, name, recipe.input, recipe.input.short[-1], shape)
 
     def log_facts(self, run):
-        """Everything between init_start and init_stop, as Mask R-CNN's rules name it.
+        """All keys between init_start and init_stop by Mask R-CNN's rules.
 
-        num_image_candidates is what a device keeps of its images' proposals, as the submissions log it: of all images of a loss
-        group where these share one limit, else of each image. opt_learning_rate_warmup_factor has two meanings in published logs: the
-        reference's, the fraction of the rate that the warm-up starts at; and NVIDIA's, whose warm-ups start at about 0 and whose rules
-        want a number above it: what the rate grows by in a step.
+        num_image_candidates is the number of proposals that a device keeps, as the submissions log it: of all images of a loss group
+        where these share one limit, else of each image. opt_learning_rate_warmup_factor has two meanings in published logs: the
+        reference's, the fraction of the rate at which the warm-up starts; and NVIDIA's, whose warm-ups start at about 0 and whose
+        rules require a number above it: the growth of the rate in a step.
         """
         recipe, plan = run.recipe, run.plan
         optim, schedule, rpn = recipe.optim, recipe.schedule, recipe.model.rpn
@@ -149,5 +148,5 @@ class MaskRCNN(Workload):
         return facts
 
     def log_accuracy(self, metrics):
-        """Both APs, of which each has a target."""
+        """Both APs, each with a target."""
         return {"BBOX": metrics["box_ap"], "SEGM": metrics["mask_ap"]}

@@ -82,13 +82,13 @@ class SSD(Workload):
         initialise_ssd(model.network, generator, zero_init_last_gamma=zeros, new_bias=bias)
 
     def load_weights(self, model, path, labels):
-        """A classifier for the trunk, or an SSD of any form; classes that the file has too, by name, keep their rows."""
+        """A classifier for the trunk, or an SSD of any form; classes that the file has, by name, keep their rows."""
         from paceline.weights.load_ssd import load_ssd_weights
 
         return load_ssd_weights(model.network, path, labels)
 
     def made_up(self, recipe: BoxRecipe, images, shape, slots):
-        """A batch that is full of objects."""
+        """A batch full of objects."""
         import torch
 
         from paceline.batch import DetectionBatch, plain_images, raster_boxes, slots_for
@@ -109,7 +109,7 @@ class SSD(Workload):
         return draw_evaluation_sample(header, name, recipe.input)
 
     def log_facts(self, run):
-        """Everything between init_start and init_stop, as SSD's rules name it. max_samples: proposals for one drawn crop."""
+        """All keys between init_start and init_stop by SSD's rules. max_samples: proposals for one drawn crop."""
         recipe, plan = run.recipe, run.plan
         facts = {
             **base_facts(run),
