@@ -201,7 +201,7 @@ def _runs(keys: np.ndarray, masks: int, places: int) -> tuple[np.ndarray, np.nda
     """Sorted changes mask * places + place -> runs of all masks and where each mask's begin, (masks + 1,)."""
     twice = np.flatnonzero(keys[1:] == keys[:-1])
     keys = np.delete(keys, np.concatenate([twice, twice + 1]))
-    keys = keys[keys % places != places - 1]  # the last run ends with the photo, whatever it holds
+    keys = keys[keys % places != places - 1]  # the last run always ends with the photo
     ends = np.arange(1, masks + 1) * places - 1
     before = np.searchsorted(keys, ends)
     starts = np.concatenate([np.zeros(1, np.int64), before + np.arange(1, masks + 1)])

@@ -24,7 +24,7 @@ IMAGES_AT_ONCE = 16
 # Boxes of a block; one round less is always enough to settle them, so suppression leaves nothing open.
 BLOCK = 32
 # A CPU examines the best scores of (this times D) default boxes first: mostly enough of them are kept. Then four times as many, and
-# so on until it has seen all.
+# so on until all are examined.
 FIRST_LOOK = 2
 GROWTH = 4
 

@@ -39,7 +39,7 @@ from paceline.input.resample import (
     resample_tensorflow,
     resample_torch,
     scratch,
-    seen,
+    source_window,
 )
 from paceline.store.header import Header, open_picture, undecodable
 from paceline.store.orientation import turned_pixels
@@ -99,7 +99,7 @@ def decode_crop(
 
 def _source(window: Window, header: Header, law: ResizeLaw) -> Source:
     """The stored region that the law reads."""
-    region = window if law in ("bilinear-antialias", "bilinear") else seen(window, header.height, header.width)
+    region = window if law in ("bilinear-antialias", "bilinear") else source_window(window, header.height, header.width)
     return source_of(region, header.orientation, header.height, header.width)
 
 

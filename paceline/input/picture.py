@@ -16,7 +16,7 @@ from paceline.store.orientation import UPRIGHT, lies_on_its_side, orientation_of
 
 
 class UnknownRange(ValueError):
-    """The picture's values have no known largest one; the text says so."""
+    """The picture's values have no known maximum."""
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
@@ -44,9 +44,9 @@ def to_rgb(image: Image.Image) -> Image.Image:
 
 
 def open_rgb(data: bytes, exif: Exif, *, least: tuple[int, int] | None = None) -> Image.Image:
-    """An encoded photo as one whole RGB picture, in the frame that `exif` says.
+    """An encoded photo as one whole RGB picture, turned according to `exif`.
 
-    least  (width, height) that it must keep: JPEGs are decoded at a smaller scale where that leaves so much
+    least  (width, height) that it must keep: JPEGs are decoded at a smaller scale where that suffices
     Raises whatever Pillow's readers raise on damaged bytes.
     """
     orientation = orientation_of(data) if exif == "apply" else UPRIGHT

@@ -43,7 +43,7 @@ class SampleRandom:
     """The random numbers of one sample in one epoch, drawn in order.
 
     seed, epoch, index   which sample, and when; integers of at most 64 bits, negative ones are taken modulo 2^64
-    stream               numbers for another purpose from the same key (a batch-wide size, say)
+    stream               numbers for another purpose from the same key (such as a batch-wide size)
     """
 
     __slots__ = ("_state",)

@@ -6,7 +6,7 @@ as fast but starts at whole pixels only; Pillow takes a fractional region, which
 pixels around each output pixel's centre at any scale, so shrinking skips pixels. TensorFlow's laws do that too, around other places:
   tensorflow-crop   tf.image.crop_and_resize: the first and the last output pixel lie on the crop's corners, where a photo of n pixels
          reaches from its first pixel's centre (0) to its last one's (n - 1), so a crop in fractions of the photo in those of n - 1. So
-         the crop's corners lie up to a pixel before its first pixel and behind its last: `seen` is the region to decode.
+         the crop's corners lie up to a pixel before its first pixel and behind its last: `source_window` is the region to decode.
   tensorflow-photo  tf.compat.v1.image.resize_images: output pixel i lies at i * n / size, counted from the first pixel's centre.
 Source: tensorflow-cpu's own operators (tests/oracle/test_ssd_gaudi.py). Where rounding puts crop_and_resize's last row past the photo,
 it leaves that row black; here it is the photo's last.
@@ -144,7 +144,7 @@ def _rim(place: tuple[int, int, int, int], scale: int, source: Source) -> tuple[
 TensorFlowLaw = Literal["tensorflow-crop", "tensorflow-photo"]
 
 
-def seen(window: Window, height: int, width: int) -> Window:
+def source_window(window: Window, height: int, width: int) -> Window:
     """The region whose pixels a TensorFlow law reads: one more on each side, where a photo of this size has them."""
     top, left = max(0, window.top - 1), max(0, window.left - 1)
     bottom, right = min(height, window.top + window.height + 1), min(width, window.left + window.width + 1)
@@ -154,13 +154,13 @@ def seen(window: Window, height: int, width: int) -> Window:
 def resample_tensorflow(
     region: np.ndarray, window: Window, photo: tuple[int, int], out: np.ndarray, flip: bool, law: TensorFlowLaw
 ) -> None:
-    """Resize the region `seen(window, *photo)` to the window's size, and write the part that starts at its skip into `out`.
+    """Resize the region `source_window(window, *photo)` to the window's size, and write the part that starts at its skip into `out`.
 
     region  (h, w, 3) uint8, its pixels
     photo   height and width of the whole photo, which the window is a part of
     out     (oh, ow, 3) uint8, rounded to the nearest level
     """
-    wider = seen(window, *photo)
+    wider = source_window(window, *photo)
     above, below, down = _between(law, window.top, window.height, photo[0], window.resized_height, wider.top)
     before, behind, across = _between(law, window.left, window.width, photo[1], window.resized_width, wider.left)
     rows = slice(window.skip_top, window.skip_top + out.shape[0])

@@ -59,7 +59,7 @@ def ssd_loss(
     equal: Tie = "first",
     negatives: float = 3.0,
 ) -> SSDLosses:
-    """Both losses of each image, in float32 whatever comes in.
+    """Both losses of each image, computed in float32.
 
     logits     (B, A, K + 1); deltas (B, A, 4) as boxes/geometry.py codes them
     boxes      (B, G, 4) ltrb fractions, labels (B, G) int64 1..K, 0 in empty slots; G may be 0

@@ -2,7 +2,7 @@
 
 Letters: B images   N rows (anchors or regions that were sampled, of all images)   K classes   S side of a mask, or sampled anchors
     G object slots of an image
-A row that counts has weight 1; rows of weight 0 fill fixed shapes. Everything is float32 whatever comes in.
+A row that counts has weight 1; rows of weight 0 fill fixed shapes. Everything is computed in float32.
 Divisors are counts, taken over the images of a loss group (see `Segmenter`): sampled anchors for both proposal terms, sampled
 regions for class and box, positive regions for the mask (a mask's loss is already the mean over its S * S points).
 Accuracies are (2,) float32, a sum and the count that divides it: both add up over a forward, the forwards of an interval and all

@@ -59,7 +59,7 @@ class TimmTrunk(Trunk):
         """
         name      timm's, e.g. convnext_atto
         stride    maps coarser than that are left out with the layers behind them; 0 = none
-        finest    of a pyramid, the least stride that it stands on
+        finest    of a pyramid, the least stride of its maps
         norm      frozen: BatchNorms have fixed statistics
         momentum  of BatchNorms; their epsilons are timm's
         Raises RecipeError for a network that cannot be a trunk.
@@ -75,7 +75,7 @@ class TimmTrunk(Trunk):
         count = sum(not stride or of_map <= stride for of_map in strides)
         self.strides, self.channels = strides[:count], net.feature_info.channels()[:count]
         self.places = net.feature_info.out_indices[:count]
-        # A pyramid stands on several maps, the other networks on the last one alone.
+        # A pyramid uses several maps, the other networks the last one alone.
         self.maps = slice(sum(of_map < finest for of_map in strides), None) if finest else slice(-1, None)
         self.net = self._ours(
             net if count in (0, len(strides)) else _created(name, 0, features_only=True, out_indices=self.places)

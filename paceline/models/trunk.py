@@ -27,7 +27,7 @@ class Form:
     """What a network needs of its trunk, beside the recipe's fields."""
 
     stride: Literal[0, 8, 32] = 0  # of the coarsest map; 0 = the trunk's own coarsest
-    finest: int = 0  # of a pyramid, the stride of the finest map that it stands on; 0 = only the last map is used
+    finest: int = 0  # of a pyramid, the stride of the finest map that it uses; 0 = only the last map is used
     norm: Norm = "batch"  # frozen: BatchNorms with fixed statistics; group: GroupNorms in their places
     stem: Literal["imagenet", "small"] = "imagenet"
     stem_channels: Literal[3, 4] = 3

@@ -53,7 +53,7 @@ class StepNumbers:
         self.write(Rates(0.0, 0.0))
 
     def write(self, rates: Rates) -> None:
-        """Set the numbers of the next step, before it and outside of what is recorded of it. No host sync.
+        """Set the numbers of the next step, before it and outside of its recording. No host sync.
 
         On a device each number that changed is the argument of one small kernel, sent to the current stream: no host memory
         has to outlive the call.

@@ -30,7 +30,7 @@ class Classification(Task):
         super().__init__(workload, recipe, manifest)
         self.train_index, self.val_index = open_split(manifest, manifest.learnt), open_split(manifest, "val")
         self.classes = manifest.class_names or manifest.classes
-        self.settle(
+        self.choose_images(
             np.arange(len(self.train_index)),
             (limit_train, limit_val),
             class_order_hash=manifest.class_order_hash,

@@ -67,7 +67,7 @@ class ObjectTask(Task):
         # Of all images, also those that this run leaves out: the same data always has the same shapes.
         self.most_objects = int(objects.max(initial=0))
         self.classes, self.category_ids = self.val.names, self.val.category_ids.tolist()
-        self.settle(
+        self.choose_images(
             numbers,
             (limit_train, limit_val),
             category_ids=list(self.category_ids),

@@ -61,7 +61,7 @@ def _refuse_less_than_one(truth: GroundTruth, keep: np.ndarray, masks: RunLength
         scored = f"scores AP {score.ap:.4f}" if score.ap >= 0 else "is not scored at all"
         image = _first_wrong_image(chosen, masks, k)
         raise DataError(
-            f"class {names[k - 1] if names else k}: its {score.objects:,} annotated {what}, handed back as detections, "
+            f"class {names[k - 1] if names else k}: its {score.objects:,} annotated {what}, scored as detections, "
             f"must score AP 1.0000, and it {scored}.\n"
             f"First wrong image: id {chosen.image_ids[image]}, {_worst_object(chosen, image, k)}. Correct its annotation, "
             "then prepare the data set again."
@@ -87,7 +87,7 @@ def _check_arrays(truth: GroundTruth) -> None:
     ids, counts = np.unique(truth.image_ids, return_counts=True)
     if (counts > 1).any():
         raise DataError(
-            f"image id {ids[counts > 1][0]} stands for {counts.max()} images. Give each its own, then prepare again."
+            f"image id {ids[counts > 1][0]} names {counts.max()} images. Give each its own id, then prepare again."
         )
 
 

@@ -60,7 +60,7 @@ class SyntheticTask(Task):
 
     def draw_train(self, fit: Fit, epoch: int, index: int, header: Header, name: str) -> Draw:
         """There is no photo to draw from."""
-        raise UserError("synthetic batches have no photos to look at.")
+        raise UserError("synthetic batches have no photos to show.")
 
     def labels(self) -> Labels:
         """None: the class names are made up, so a weight file's rows are taken in order where there are as many."""
@@ -100,7 +100,7 @@ class SyntheticTask(Task):
 
 
 class _LargestShape(OneShape):
-    """The recipe's largest training input, of whatever aspect."""
+    """The recipe's largest training input, of any aspect ratio."""
 
     def __init__(self, shape: tuple[int, int], *, images: int, seed: int) -> None:
         super().__init__(min(shape), min(shape), images=images, seed=seed)

@@ -105,7 +105,7 @@ class Task(ABC):
     def __init__(self, workload: Workload, recipe: Recipe, manifest: Manifest) -> None:
         self.workload, self.recipe, self.manifest = workload, recipe, manifest
 
-    def settle(self, usable: np.ndarray, limits: tuple[int, int], **more: Any) -> None:
+    def choose_images(self, usable: np.ndarray, limits: tuple[int, int], **more: Any) -> None:
         """Choose this run's images, once both indexes are open, and record the facts.
 
         usable  numbers of the training images that can be used

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from paceline.weights.class_rows import Labels
     from paceline.weights.load import WeightReport
 
-REPORT = Path(__file__).parents[1] / "pages"  # where templates lie
+REPORT = Path(__file__).parents[1] / "pages"  # the folder of templates
 
 
 class Workload(ABC):
@@ -50,7 +50,7 @@ class Workload(ABC):
     input: Any
 
     kind: Kind  # of its data: "class-folder" or "boxes"
-    classes: int = 80  # K where neither data nor recipe tell
+    classes: int = 80  # K where neither data nor recipe determine it
     no_compile: str = ""  # why torch.compile is not for it; "" = it is
     no_exact: str = ""  # why an accelerator has no deterministic form of it; "" = it has
 
@@ -74,7 +74,7 @@ class Workload(ABC):
             )
         if self.kind not in get_args(Kind):
             raise RecipeError(f"workload: kind {self.kind!r}: its data are {' or '.join(get_args(Kind))}.")
-        if not (REPORT / self.template).is_file():  # an absolute path stands for itself
+        if not (REPORT / self.template).is_file():  # an absolute path replaces REPORT
             raise RecipeError(
                 f"workload: template {self.template}: there is no such file. Name it with its whole path."
             )
@@ -107,7 +107,7 @@ class Workload(ABC):
         return load_own(model, path, labels)
 
     def largest(self, recipe: Recipe) -> tuple[int, int]:
-        """H, W of the largest training input, whatever the data: the square that most have."""
+        """H, W of the largest training input of any data set; by default the input's square."""
         return recipe.input.size, recipe.input.size
 
     @abstractmethod

@@ -10,7 +10,7 @@ from PIL import Image, ImageOps
 
 from paceline.input.crop import Window
 from paceline.input.decode import decode_crop
-from paceline.input.resample import resample_tensorflow, seen
+from paceline.input.resample import resample_tensorflow, source_window
 from paceline.store.header import read_header
 
 PHOTO = np.random.default_rng(8).integers(0, 256, (23, 31, 3), dtype=np.uint8)
@@ -56,7 +56,7 @@ def slow(window: Window, law: str) -> np.ndarray:
 )
 def test_each_pixel_is_the_obvious_one(window, law, flip) -> None:
     out = np.zeros((window.resized_height - window.skip_top, window.resized_width - window.skip_left, 3), np.uint8)
-    region = seen(window, 23, 31)
+    region = source_window(window, 23, 31)
     pixels = PHOTO[region.top : region.top + region.height, region.left : region.left + region.width]
     resample_tensorflow(pixels, window, (23, 31), out, flip, law)
     wanted = slow(window, law)[window.skip_top :, window.skip_left :]
@@ -84,5 +84,5 @@ def test_a_photo_that_is_to_be_turned_gives_the_shown_photos_pixels(orientation,
 
 
 def test_one_pixel_more_is_looked_at_on_each_side_that_has_one() -> None:
-    assert seen(Window(5, 7, 10, 20, 8, 8), 40, 60)[:4] == (4, 6, 12, 22)
-    assert seen(Window(0, 0, 40, 60, 8, 8), 40, 60)[:4] == (0, 0, 40, 60)
+    assert source_window(Window(5, 7, 10, 20, 8, 8), 40, 60)[:4] == (4, 6, 12, 22)
+    assert source_window(Window(0, 0, 40, 60, 8, 8), 40, 60)[:4] == (0, 0, 40, 60)

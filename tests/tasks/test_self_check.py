@@ -112,7 +112,7 @@ def test_only_a_sample_of_a_large_set_is_scored(monkeypatch: pytest.MonkeyPatch)
         ({"starts": np.array([0, 1, 3])}, "do not add up"),
         ({"starts": np.array([0, 2])}, "do not add up"),
         ({"areas": np.ones(3)}, "do not add up"),
-        ({"image_ids": np.array([7, 7])}, "image id 7 stands for 2 images"),
+        ({"image_ids": np.array([7, 7])}, "image id 7 names 2 images"),
     ],
 )
 def test_arrays_that_contradict_each_other_are_refused(change: dict, reason: str) -> None:
