@@ -1,6 +1,6 @@
-"""How a bucket or web server is reached: credentials, endpoint, how long it may keep us waiting.
+"""How a bucket or web server is reached: credentials, endpoint, patience, and errors in plain words.
 
-Nothing is asked for that the vendors' own tools do not read already: their environment variables, and AWS's profile files.
+Settings are those that the vendors' own tools read already: their environment variables, and AWS's profile files.
 Needs obstore, which has the protocols, signatures and retries.
 """
 
@@ -20,8 +20,8 @@ from paceline.config.errors import UserError
 from paceline.config.plain_file import read_plain
 from paceline.store.stores import StoreTrouble
 
-# How long one read is tried again before it fails. Below overdue.FAIL_SECONDS, so that the store's own error is the one
-# that is told; and below the five minutes for which a request's signature holds.
+# How long one read is retried before it fails. Below overdue.FAIL_SECONDS, so that the store's own error is the one that is
+# reported; and below the five minutes for which a request's signature holds.
 PATIENCE_SECONDS = 180.0
 MOST_PATIENCE_SECONDS = 280.0
 # One try, from connecting to the last byte. Blocks are of some MiB.
@@ -62,38 +62,51 @@ def open_place(scheme: str, place: str, patience: float) -> Any:
 
     scheme    "s3", "gs", "az", "http" or "https"
     place     the bucket, the container, or the server with its port
-    patience  seconds until a read that is tried again and again fails
+    patience  seconds until a read that is retried fails
     Raises StoreTrouble where credentials or settings are missing or cannot be.
     """
     import obstore.store as made
 
+    backoff = {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=10), "base": 2}
+    client: dict[str, Any] = {
+        "timeout": timedelta(seconds=max(1.0, min(TRY_SECONDS, patience))),
+        "connect_timeout": timedelta(seconds=max(1.0, min(CONNECT_SECONDS, patience))),
+    }
     common: dict[str, Any] = {
-        "client_options": {
-            "timeout": timedelta(seconds=max(1.0, min(TRY_SECONDS, patience))),
-            "connect_timeout": timedelta(seconds=max(1.0, min(CONNECT_SECONDS, patience))),
-        },
+        "client_options": client,
+        # The time decides, not the number of retries.
         "retry_config": {
-            "max_retries": 1_000 if patience else 0,  # the time decides
+            "max_retries": 1_000 if patience else 0,
             "retry_timeout": timedelta(seconds=patience),
-            "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=10), "base": 2},
+            "backoff": backoff,
         },
     }
+
+    def allow_http(endpoint: str | None) -> None:
+        """Without TLS only where the user's own endpoint is so."""
+        client["allow_http"] = (endpoint or "").startswith("http://")
+
     try:
         if scheme == "s3":
             found = aws_settings(os.environ)
-            common["client_options"]["allow_http"] = _is_plain(found.get("endpoint"))
+            allow_http(found.get("endpoint"))
             if bundle := os.environ.get("AWS_CA_BUNDLE"):
-                common["client_options"]["root_certificate"] = _bundle(bundle)
+                try:
+                    client["root_certificate"] = read_plain(bundle, MOST_BUNDLE_BYTES)
+                except OSError as error:
+                    raise StoreTrouble(
+                        errno.EINVAL, f"AWS_CA_BUNDLE={bundle} cannot be read ({error.strerror})"
+                    ) from None
             return made.S3Store(place, **found, **common)
         if scheme == "gs":
             if not _google_credentials(os.environ):
                 raise StoreTrouble(errno.EACCES, NO_GOOGLE)
-            common["client_options"]["allow_http"] = _is_plain(os.environ.get("GOOGLE_BASE_URL"))
+            allow_http(os.environ.get("GOOGLE_BASE_URL"))
             return made.GCSStore(place, **common)
         if scheme == "az":
-            common["client_options"]["allow_http"] = _is_plain(os.environ.get("AZURE_STORAGE_ENDPOINT"))
+            allow_http(os.environ.get("AZURE_STORAGE_ENDPOINT"))
             return made.AzureStore(place, **common)
-        common["client_options"]["allow_http"] = scheme == "http"
+        allow_http(f"{scheme}://")
         return made.HTTPStore(f"{scheme}://{place}", **common)
     except StoreTrouble:
         raise
@@ -102,7 +115,7 @@ def open_place(scheme: str, place: str, patience: float) -> Any:
 
 
 def aws_settings(environment: Mapping[str, str]) -> dict[str, Any]:
-    """What S3Store must be told beside the AWS_* variables that it reads itself.
+    """Arguments for S3Store beside the AWS_* variables that it reads itself.
 
     Credentials of a profile (AWS_PROFILE, else "default") in ~/.aws are used where the environment has none. Keys that stand
     there are read; a profile that must log in first, or take on a role, is boto3's affair, where that is installed.
@@ -139,7 +152,7 @@ def aws_settings(environment: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _profile(environment: Mapping[str, str]) -> dict[str, str]:
-    """The keys of the chosen profile in AWS's two files; those of the credentials file count."""
+    """The keys of the chosen profile in AWS's two files; of a key in both, that of the credentials file."""
     name = environment.get("AWS_PROFILE") or "default"
     keys: dict[str, str] = {}
     known = False
@@ -192,7 +205,7 @@ def _google_credentials(environment: Mapping[str, str]) -> bool:
 
 
 def _metadata_answers() -> bool:
-    """Whether this machine is in a cloud. Asked once, for a second: the library would ask for minutes."""
+    """Whether this machine is in a cloud. Tried once, for a second: the library would try for minutes."""
     try:
         socket.create_connection(METADATA_SERVICE, METADATA_SECONDS).close()
     except OSError:
@@ -200,29 +213,15 @@ def _metadata_answers() -> bool:
     return True
 
 
-def _bundle(path: str) -> bytes:
-    try:
-        return read_plain(path, MOST_BUNDLE_BYTES)
-    except OSError as error:
-        raise StoreTrouble(errno.EINVAL, f"AWS_CA_BUNDLE={path} cannot be read ({error.strerror})") from None
-
-
-def _is_plain(endpoint: str | None) -> bool:
-    """Whether requests go out without TLS, as whoever names such an endpoint asks for."""
-    return (endpoint or "").startswith("http://")
-
-
 def _true(value: str | None) -> bool:
     return (value or "").strip().lower() in ("1", "true", "yes", "on")
 
 
-# What obstore says of a failed request, in one line that says what to do.
-
-
+# obstore's error of a failed request, in one line with the next step.
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w{1,60})</Code>")
 _RETRIES = re.compile(r"after (\d+) retries")
-# What stands in obstore's account of a connection that failed -> what a user calls it; the first one that fits counts.
+# In obstore's error of a connection that failed -> a plain word; the first one that fits counts.
 _CAUSES = (
     ("Connection refused", "connection refused"),
     ("failed to lookup address", "its name is not known"),
@@ -244,40 +243,34 @@ _REFUSALS = {
 
 
 def in_words(error: Exception, name: bytes, seconds: float, *, does: str = "read") -> OSError:
-    """The OSError to raise for a request about the file `name` that failed after `seconds`; does: what was to be done with it."""
-    told = str(error)
-    found = _STATUS.search(told)
+    """The OSError to raise for a request about the file `name` that failed after `seconds`; does: "read", "write" or "delete"."""
+    text = str(error)
+    found = _STATUS.search(text)
     status = int(found[1]) if found else 0
-    code = _CODE.search(told)
-    if "169.254.169.254" in told:
-        return StoreTrouble(
-            errno.EACCES, "no credentials: this machine has no role that gives any (see AWS_* or GOOGLE_*)"
-        )
+    code = found[1] if (found := _CODE.search(text)) else ""
+    no_bucket = code == "NoSuchBucket"
+    if "169.254.169.254" in text:
+        return StoreTrouble(errno.EACCES, "no credentials: this machine has no role with any (see AWS_* or GOOGLE_*)")
     if isinstance(error, FileNotFoundError):
-        what = "no such bucket" if code and code[1] == "NoSuchBucket" else "no such object (404)"
-        return FileNotFoundError(errno.ENOENT, what, name)
+        return FileNotFoundError(errno.ENOENT, "no such bucket" if no_bucket else "no such object (404)", name)
     if status in _REFUSALS:
-        detail = f", {code[1]}" if code else ""
+        detail = f", {code}" if code else ""
         return StoreTrouble(errno.EACCES, _REFUSALS[status].format(does=does) + detail, name)
-    if "without LOCATION" in told or (code and code[1] in ("PermanentRedirect", "AuthorizationHeaderMalformed")):
+    if "without LOCATION" in text or code in ("PermanentRedirect", "AuthorizationHeaderMalformed"):
         return StoreTrouble(errno.EINVAL, "the bucket is in another region: set AWS_REGION to it", name)
-    if "NotPartial" in told or "RangeNotSupported" in told:
+    if "NotPartial" in text or "RangeNotSupported" in text:
         return StoreTrouble(errno.EINVAL, "its server sends whole files only, no ranges of bytes", name)
+    first_line = text.splitlines()[0] if text else "for no reason given"
     if isinstance(error, ValueError) or "InvalidPath" in type(error).__name__:
-        return OSError(errno.EINVAL, f"a name that cannot be read ({_first_line(told)})", name)
-    retried = _RETRIES.search(told)
+        return OSError(errno.EINVAL, f"a name that cannot be read ({first_line})", name)
+    retried = _RETRIES.search(text)
     tries = f"{int(retried[1]) + 1} tries in {seconds:.0f} s" if retried else f"tried for {seconds:.0f} s"
     if status:
-        detail = f" {code[1]}" if code else ""
+        detail = f" {code}" if code else ""
         if status >= 500 or status in (408, 429):
             return StoreTrouble(errno.EIO, f"the server fails ({status}{detail}): {tries}", name)
-        what = "no such bucket" if code and code[1] == "NoSuchBucket" else f"the server answers {status}{detail}"
-        return StoreTrouble(errno.EIO, what, name)
+        return StoreTrouble(errno.EIO, "no such bucket" if no_bucket else f"the server answers {status}{detail}", name)
     for words, cause in _CAUSES:
-        if words in told:
+        if words in text:
             return StoreTrouble(errno.EIO, f"the server does not answer ({cause}): {tries}", name)
-    return OSError(errno.EIO, _first_line(told), name)
-
-
-def _first_line(told: str) -> str:
-    return told.splitlines()[0] if told else "for no reason given"
+    return OSError(errno.EIO, first_line, name)

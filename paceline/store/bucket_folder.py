@@ -1,4 +1,4 @@
-"""A folder of a bucket that is written to: s3://BUCKET/PREFIX, gs://, az://CONTAINER/PREFIX, and file:///PATH for a mounted disk.
+"""A folder of a bucket to write to: s3://BUCKET/PREFIX, gs://, az://CONTAINER/PREFIX, and file:///PATH for a mounted disk.
 
 An object appears whole or not at all: large ones travel in parts, which nobody sees before the last. Requests, credentials and
 patience are those of object_store.py.
@@ -11,7 +11,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -26,7 +26,7 @@ PARTS = 4
 
 
 class BucketFolder:
-    """What lies below one URL, by names from there. Every method raises OSError, whose strerror says why.
+    """The objects below one URL, by their names from there. Every method raises OSError, whose strerror has the reason.
 
     url   as above; without a slash at its end
     Raises UserError where obstore is not installed, OSError where credentials or settings are missing.
@@ -51,7 +51,7 @@ class BucketFolder:
         self._store = store_of(self._root)
 
     def names(self) -> list[str]:
-        """Of all objects, sorted."""
+        """Names of all objects, sorted."""
         with self._in_words(""):
             found = [entry["path"] for some in self._obstore.list(self._place, prefix=self._prefix) for entry in some]
         return sorted(name.removeprefix(f"{self._prefix}/") for name in found)
@@ -66,7 +66,7 @@ class BucketFolder:
                 raise
             return None
 
-    def bring(self, name: str, path: Path) -> None:
+    def download(self, name: str, path: Path) -> None:
         """Copy an object of any size into a new file."""
         with self._store.open(os.fsencode(f"{self._root}/{name}")) as source, open(path, "xb") as file:
             shutil.copyfileobj(source, file, 1 << 20)
@@ -84,13 +84,10 @@ class BucketFolder:
         return True
 
     def delete(self, names: Sequence[str]) -> None:
-        """One after the other; one that is gone already is deleted."""
+        """Delete objects, one after the other; it is no error where one is gone already."""
         for name in names:
-            try:
-                with self._in_words(name, "delete"):
-                    self._obstore.delete(self._place, self._key(name))
-            except FileNotFoundError:
-                continue
+            with suppress(FileNotFoundError), self._in_words(name, "delete"):
+                self._obstore.delete(self._place, self._key(name))
 
     def _key(self, name: str) -> str:
         return f"{self._prefix}/{name}"

@@ -61,9 +61,7 @@ def list_folder(folder: Path) -> FolderNames:
     except NotADirectoryError:
         raise DataError(f"{folder}: this is a file, a folder is needed. Check the path (--data).") from None
     except PermissionError:
-        raise DataError(
-            f"{folder}: permission denied. Let this user read it:  chmod -R u+rX {folder}  or ask its owner."
-        ) from None
+        raise DataError(f"{folder}: permission denied. Let this user read it:  chmod -R u+rX {folder}") from None
     except OSError as error:
         raise DataError(
             f"{folder}: cannot be listed ({error.strerror}). Check the disk or mount, then try again."

@@ -1,4 +1,4 @@
-"""What an image file says about itself before any pixel is decoded: its size, and how it may be decoded.
+"""The header of an image file, read before any pixel is decoded: its size, and how it may be decoded.
 
 `open_picture` is the one place where Pillow opens bytes: of its readers only those of photos, because others start programs
 (PostScript's hands the file to Ghostscript), and no more pixels or passes than a photo has.
@@ -58,7 +58,7 @@ class Header(NamedTuple):
     components     1 grey, 3 colour, 4 CMYK for a JPEG; 0 for other formats
     plain_jpeg     an 8-bit Huffman-coded grey or colour JPEG: libjpeg-turbo gives the same RGB as Pillow
     height_at      offset of the 2-byte height field where fewer rows may be asked for by changing it, else 0
-    orientation    what is to be applied, 2 to 8; 1 for nothing
+    orientation    to be applied, 2 to 8; 1 for none
     """
 
     height: int
@@ -78,7 +78,7 @@ def read_header(data: bytes, name: str, exif: Exif = "ignore") -> Header:
     """The header of an encoded image.
 
     name  the file, for the message
-    exif  whether the image is to be turned as its camera noted
+    exif  whether the EXIF orientation is applied
     Raises DataError when no decoder knows the bytes, or the size is zero or beyond MAX_PIXELS.
     """
     header = _jpeg_header(data) or _other_header(data, name)
@@ -104,7 +104,7 @@ def endless_jpeg(data: bytes) -> str:
     for _ in range(MOST_SEGMENTS):
         marker = data.find(b"\xff", at, at + MOST_JUNK + 1)
         if marker < 0 and len(data) <= at + MOST_JUNK:
-            return ""  # it ends within its header, which every decoder says
+            return ""  # it ends within its header, which every decoder reports
         junk += (marker if marker >= 0 else at + MOST_JUNK + 1) - at
         if junk > MOST_JUNK:
             return f"damaged: more than {MOST_JUNK:,} bytes between its segments"
@@ -162,21 +162,18 @@ def _is_known(kind: str) -> bool:
 
 def undecodable(name: str, reason: object) -> DataError:
     """The one message for a broken image."""
-    return DataError(
-        f"{name}: the image cannot be decoded: {reason}.\nReplace or remove the file, then prepare the data set again."
-    )
+    again = "Replace or remove the file, then prepare the data set again."
+    return DataError(f"{name}: the image cannot be decoded: {reason}.\n{again}")
 
 
 def _jpeg_header(data: bytes) -> Header | None:
-    """None when this is not a JPEG with a complete frame header: then Pillow says what it is."""
+    """None when this is not a JPEG with a complete frame header: then Pillow reads it."""
     if data[:3] != b"\xff\xd8\xff":
         return None
     at = 2
     end = len(data) - 9  # a frame header takes 10 bytes from its marker to the number of components
     for _ in range(MOST_SEGMENTS):
-        if at > end:
-            return None
-        if data[at] != 0xFF:
+        if at > end or data[at] != 0xFF:
             return None
         marker = data[at + 1]
         if marker == 0xFF:  # fill byte

@@ -185,9 +185,7 @@ def _places(arrays: Mapping[str, np.ndarray], root: Path, kind: str, remedy: str
     named = {name: arrays[name] for name in (*PLACE_ARRAYS, *OPTIONAL_PLACES) if name in arrays}
     digests = arrays.get("digests")
     if digests is not None and (digests.dtype != np.uint64 or digests.shape != arrays["lengths"].shape):
-        raise DataError(
-            f"{root}: the digests of its index are {digests.dtype} {digests.shape}, not one a photo. {remedy}"
-        )
+        raise DataError(f"{root}: its index has digests of {digests.dtype} {digests.shape}, not one a photo. {remedy}")
     return Places(root=root, file_sizes=sizes, remedy=remedy, digests=digests, changed=CHANGED, **named)
 
 
@@ -343,9 +341,8 @@ def _arrays(manifest: Manifest, split: str) -> dict[str, np.ndarray]:
         except Exception as error:  # numpy's reader of headers raises whatever Python's parser does
             raise DataError(f"{path}: missing or damaged ({error}). {remedy(manifest)}") from None
         if describe({name: array})[name] != expected:
-            raise DataError(
-                f"{path}: holds {array.dtype} {array.shape}, the manifest says {expected}. {remedy(manifest)}"
-            )
+            holds = f"{array.dtype} {array.shape}"
+            raise DataError(f"{path}: holds {holds}, the manifest says {expected}. {remedy(manifest)}")
         # A plain view of the map: indexing one element of np.memmap itself is several times slower.
         found[name] = array.view(np.ndarray)
     return found

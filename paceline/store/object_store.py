@@ -30,8 +30,12 @@ REMOTE = ("s3", "gs", "az", "http", "https")  # schemes of URLs
 # Requests under way at once, of all threads that ask one store.
 MOST_REQUESTS = 256
 _WILD = "*?["
-# obstore's threads are gone in a forked process, and a request there would hang: the process that made the first one.
-_ASKED_IN = 0
+# Of a stream: long enough that a request's delay is nothing beside its bytes.
+BLOCK_BYTES = 4 << 20
+# Requests of one stream that are under way at once. A single one rarely fills a line.
+BLOCKS_AHEAD = 3
+# The process of the first request: obstore's threads are gone in a forked one, and a request there would hang.
+_FIRST_PROCESS = 0
 
 
 class ObjectStore(Store):
@@ -54,7 +58,7 @@ class ObjectStore(Store):
         self._threads = Background(MOST_REQUESTS, "store")
 
     def status(self, name: bytes) -> Status:
-        """Asked anew each time; later reads are held to it."""
+        """Requested anew each time; later reads are compared with it."""
         place, key = self._where(name)
         began = time.monotonic()
         try:
@@ -65,7 +69,7 @@ class ObjectStore(Store):
         return found
 
     def read(self, wanted: Range) -> bytes:
-        """By one request. Raises OSError also where the file is not the one that was read before."""
+        """By one request. Raises OSError also where the file changed since it was read before."""
         if wanted.length <= 0:
             return b""
         place, key = self._where(wanted.name)
@@ -108,20 +112,20 @@ class ObjectStore(Store):
 
     def open(self, name: bytes) -> BinaryIO:
         """Read in blocks of some MiB, of which the next ones are under way."""
-        return read_ahead(self, name, self.status(name).size)
+        return io.BufferedReader(_Blocks(self, name, self.status(name).size), 1 << 16)
 
     def find(self, pattern: str) -> list[bytes]:
         """As of local paths: * and ? stop at a slash. Only folders that the pattern leads to are listed."""
-        if scheme_of(pattern) in ("http", "https"):
-            if any(sign in pattern for sign in "*["):
-                raise OSError(
-                    errno.EINVAL,
-                    "a web server gives no list of its files: name each one, or number them {000..009}",
-                    pattern,
-                )
-            return self._if_there(os.fsencode(pattern))
-        if not any(sign in pattern for sign in _WILD):
-            return self._if_there(os.fsencode(pattern))
+        is_web = scheme_of(pattern) in ("http", "https")
+        if is_web and any(sign in pattern for sign in "*["):
+            text = "a web server gives no list of its files: name each one, or number them {000..009}"
+            raise OSError(errno.EINVAL, text, pattern)
+        if is_web or not any(sign in pattern for sign in _WILD):
+            try:
+                self.status(os.fsencode(pattern))
+            except FileNotFoundError:
+                return []
+            return [os.fsencode(pattern)]
         place, key = self._where(os.fsencode(pattern))
         head = pattern[: len(pattern) - len(key)]
         *folders, last = key.split("/")
@@ -140,13 +144,6 @@ class ObjectStore(Store):
             raise in_words(error, os.fsencode(pattern), time.monotonic() - began) from None
         return sorted(os.fsencode(head + path) for path in found)
 
-    def _if_there(self, name: bytes) -> list[bytes]:
-        try:
-            self.status(name)
-        except FileNotFoundError:
-            return []
-        return [name]
-
     def _below(self, place: Any, prefix: str, folder: str) -> list[str]:
         """Folders of one level that a part of a pattern matches."""
         if not any(sign in folder for sign in _WILD):
@@ -156,13 +153,11 @@ class ObjectStore(Store):
 
     def _where(self, name: bytes) -> tuple[Any, str]:
         """obstore's store of a file, and its key there."""
-        global _ASKED_IN
-        if os.getpid() != _ASKED_IN:
-            if _ASKED_IN:
-                raise StoreTrouble(
-                    errno.ENOTSUP, "buckets cannot be read in a process that was forked from one that read them"
-                )
-            _ASKED_IN = os.getpid()
+        global _FIRST_PROCESS
+        if os.getpid() != _FIRST_PROCESS:
+            if _FIRST_PROCESS:
+                raise StoreTrouble(errno.ENOTSUP, "buckets cannot be read in a process forked from one that read them")
+            _FIRST_PROCESS = os.getpid()
         scheme, host, key = _parts(os.fsdecode(name))
         with self._lock:
             place = self._places.get((scheme, host))
@@ -191,7 +186,7 @@ def _parts(name: str) -> tuple[str, str, str]:
         url = urlsplit(name)
         if url.query or url.fragment or "@" in url.netloc:
             raise OSError(
-                errno.EINVAL, "only plain URLs are read, without a query (?), a mark (#) or a password (@)", name
+                errno.EINVAL, "only plain URLs are read, without query (?), fragment (#) or password (@)", name
             )
         host, key = url.netloc, unquote(url.path).removeprefix("/")
     if not host or not key or key.endswith("/"):
@@ -200,7 +195,7 @@ def _parts(name: str) -> tuple[str, str, str]:
 
 
 def _status(name: bytes, meta: Any) -> Status:
-    """Web servers that share a load may each have an ETag of their own: there time counts, where it is told."""
+    """Web servers that share a load may each have an ETag of their own: there time counts, where they have it."""
     modified: datetime = meta["last_modified"]
     mtime = max(0, int(modified.timestamp())) * 10**9
     tag = meta["e_tag"] or ""
@@ -214,27 +209,16 @@ def _changed(name: bytes, before: Status, now: str) -> OSError:
 
 
 def _matches(path: str, prefix: str, pattern: str) -> bool:
-    """Whether what lies directly in a folder matches; a hidden name only if the pattern says so."""
+    """Whether a file directly in a folder matches; a hidden name only if the pattern begins with a dot."""
     if prefix and not path.startswith(f"{prefix}/"):
         return False
     own = path[len(prefix) + 1 :] if prefix else path
     return fnmatchcase(own, pattern) and (not own.startswith(".") or pattern.startswith("."))
 
 
-# Long enough that a request's delay is nothing beside its bytes.
-BLOCK_BYTES = 4 << 20
-# Requests of one stream that are under way at once. A single one rarely fills a line.
-BLOCKS_AHEAD = 3
-
-
-def read_ahead(store: Store, name: bytes, size: int) -> BinaryIO:
-    """A file of `size` bytes from its first byte on, seekable, for one thread; the store is asked from several."""
-    return io.BufferedReader(_Blocks(store, name, size), 1 << 16)
-
-
 class _Blocks(io.RawIOBase):
-    """Holds the block in use and those fetched ahead. Nothing is fetched ahead before a second block follows a first one:
-    whoever looks at a header, or at a table at the end, pays for one block."""
+    """A file of `size` bytes in blocks: the one in use and those fetched ahead. Nothing is fetched ahead before a second block follows
+    a first one: whoever reads a header, or a table at the end, pays for one block."""
 
     def __init__(self, store: Store, name: bytes, size: int) -> None:
         self._store, self._name, self._size = store, name, size
@@ -270,7 +254,6 @@ class _Blocks(io.RawIOBase):
         return len(data)
 
     def close(self) -> None:
-        """What is under way is forgotten."""
         if not self.closed:
             for block in self._coming.values():
                 block.cancel()

@@ -1,10 +1,10 @@
-"""EXIF orientation: how the camera was held, told from an encoded photo, and what it means for windows and pixels.
+"""EXIF orientation: how the camera was held, read from an encoded photo, and its effect on windows and pixels.
 
 Cameras store what their sensor saw, and note how it is to be turned before it is shown: 1 upright, 2 to 4 mirrored or turned
 by half, 5 to 8 lying on a side. The stored frame is what decoders give, the shown frame is what people see; whether a
 recipe works in the shown frame is its `--input.exif`.
-The note is looked for in JPEG's APP1 "Exif" segment, PNG's eXIf chunk and WebP's EXIF chunk; XMP is not, as in browsers.
-TIFF pictures are turned by Pillow as it reads them, whatever a recipe says. Anything damaged counts as upright.
+It is read from JPEG's APP1 "Exif" segment, PNG's eXIf chunk and WebP's EXIF chunk; not from XMP, as in browsers.
+TIFF pictures are turned by Pillow as it reads them, whatever the recipe. Anything damaged counts as upright.
 
 Source: CIPA DC-008 (EXIF 2.32), 4.6.4, tag 0x0112; PNG (third edition), 11.3.3.5; RFC 9649 (WebP), 2.7.
 """
@@ -70,13 +70,13 @@ def flags_of(orientation: int) -> int:
 
 
 def orientations(flags: np.ndarray) -> np.ndarray:
-    """(N,) flags -> (N,) uint8, 1 to 8; 0 where only an older version looked, which noted that the photo is rotated and not how."""
+    """(N,) flags -> (N,) uint8, 1 to 8; 0 from an older version, which noted that the photo is rotated and not how."""
     found = (flags >> _SHIFT) + 1
     return np.where((flags & ROTATED != 0) & (found == UPRIGHT), 0, found).astype(np.uint8)
 
 
 def _jpeg_exif(data: bytes) -> bytes:
-    """What stands in the first "Exif" segment before the picture."""
+    """The content of the first "Exif" segment before the picture."""
     at = 2
     for _ in range(_MOST_SEGMENTS):
         if data[at : at + 1] != b"\xff" or at + 4 > len(data):

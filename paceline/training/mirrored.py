@@ -97,12 +97,12 @@ def download_step(bucket: BucketFolder, step: int, checkpoints: Path) -> None:
     part = checkpoints / f".{name}.{os.urandom(4).hex()}.part"  # a killed process's is swept as a checkpoint's is
     part.mkdir()
     try:
-        bucket.bring(f"{CHECKPOINTS}/{name}/{INDEX}", part / INDEX)
+        bucket.download(f"{CHECKPOINTS}/{name}/{INDEX}", part / INDEX)
         index = read_index(part)
         if index["step"] != step:
             raise CheckpointError(f"its index says step {index['step']}.")
         for file in index["files"]:
-            bucket.bring(f"{CHECKPOINTS}/{name}/{file}", part / file)
+            bucket.download(f"{CHECKPOINTS}/{name}/{file}", part / file)
             check_file(part / file)
         sync_folder(part)
         if (checkpoints / name).exists():

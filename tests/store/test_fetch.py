@@ -250,7 +250,7 @@ def test_a_server_that_lies_about_the_size(there: Site, tmp_path: Path, claimed:
 @pytest.mark.parametrize("shift", [-1, 1])
 def test_a_range_that_was_not_asked_for_is_refused(there: Site, tmp_path: Path, shift: int) -> None:
     there.wrong_start = shift
-    assert "were asked for" in refusal(f"{there.url}/set.zip", tmp_path)
+    assert ", not " in refusal(f"{there.url}/set.zip", tmp_path)
 
 
 def test_a_body_that_the_server_changes_is_refused(there: Site, tmp_path: Path) -> None:

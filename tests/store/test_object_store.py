@@ -331,7 +331,7 @@ def test_patience_is_a_number_of_seconds(monkeypatch: pytest.MonkeyPatch, given:
 def test_a_forked_process_says_so_where_it_would_hang(server: FaultyServer, monkeypatch: pytest.MonkeyPatch) -> None:
     store, name = place(server)
     store.read(Range(name, 0, 1))
-    monkeypatch.setattr(object_store, "_ASKED_IN", os.getppid())
+    monkeypatch.setattr(object_store, "_FIRST_PROCESS", os.getppid())
     with pytest.raises(StoreTrouble, match="forked"):
         store.read(Range(name, 0, 1))
 

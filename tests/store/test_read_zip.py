@@ -252,7 +252,7 @@ def test_links_under_a_photos_name_are_refused_others_passed_over():
 
 @pytest.mark.parametrize(("method", "said"), [(zipfile.ZIP_BZIP2, "bzip2"), (zipfile.ZIP_LZMA, "LZMA")])
 def test_other_methods_are_refused_by_name(method, said):
-    with pytest.raises(DataError, match=rf"^a\.zip: x\.jpg is {said}; read are stored and deflated"):
+    with pytest.raises(DataError, match=rf"^a\.zip: x\.jpg is {said}, neither stored nor deflated"):
         read_all(packed(("x.jpg", PHOTO), method=method))
 
 

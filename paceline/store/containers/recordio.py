@@ -1,8 +1,8 @@
-"""MXNet's RecordIO (.rec): where each photo lies, and what its header says.
+"""MXNet's RecordIO (.rec), read and written: where each photo lies, and its header.
 
     record   uint32 0xced7230a, uint32 (flag << 29 | length), payload, zeros up to a multiple of four bytes
     payload  image header: uint32 number of labels, float32 label, uint64 id, uint64 id2; then that many float32; then the photo
-A number of labels of 0 means that the header's own label is the one. Where a payload holds the magic word at a multiple of
+Where the number of labels is 0, the header's own label counts. Where a payload holds the magic word at a multiple of
 four bytes, the writer cuts it there and leaves the word out: flag 1 is the first piece, 2 a middle one, 3 the last, 0 all.
 Everything is little-endian. Source: dmlc-core's recordio.h and MXNet 1.9.1's recordio.py (IRHeader, pack, MXRecordIO).
 """
@@ -59,14 +59,14 @@ def read_recordio(file: BinaryIO, size: int, name: str) -> Iterator[Record]:
     at = records = 0
     while at < size:
         head = read_at(file, at, _GLANCE)
-        where = f"{name}: record {records:,} (byte {at:,})"
+        where, inside = f"{name}: record {records:,} (byte {at:,})", f"inside the record that begins at byte {at:,}"
         if len(head) < PIECE.size:
-            raise Truncated(name, records, size, f"inside the record that begins at byte {at:,}")
+            raise Truncated(name, records, size, inside)
         flag, length = _piece(head, where, at, records)
         end = at + PIECE.size + length
         if flag == WHOLE:
             if end > size:
-                raise Truncated(name, records, size, f"inside the record that begins at byte {at:,}")
+                raise Truncated(name, records, size, inside)
             payload, total, parts = head[PIECE.size : PIECE.size + length], length, 1
             count = _label_count(payload, length, where)
             missing = IMAGE.size + 4 * count - len(payload)
@@ -75,18 +75,20 @@ def read_recordio(file: BinaryIO, size: int, name: str) -> Iterator[Record]:
         elif flag == FIRST:
             ends = _piece_ends(file, at, size, where)
             if ends is None:
-                raise Truncated(name, records, size, f"inside the record that begins at byte {at:,}")
+                raise Truncated(name, records, size, inside)
             end, parts = ends[-1], len(ends)
             payload = _joined(read_at(file, at, end - at), where)
             total = len(payload)
             count = _label_count(payload, total, where)
         else:
             raise DataError(f"{where}: a later piece of a record whose first is not there. Copy the file again.")
+        _, label, own_id, _ = IMAGE.unpack_from(payload)
+        labels = np.frombuffer(payload, "<f4", count, IMAGE.size) if count else [label]
         yield Record(
             offset=at + PIECE.size + (IMAGE.size + 4 * count if parts == 1 else 0),
             length=total - IMAGE.size - 4 * count,
-            id=IMAGE.unpack_from(payload)[2],
-            labels=_labels(payload, count),
+            id=own_id,
+            labels=np.array(labels, np.float32),
             parts=parts,
             start=at,
             extent=end - at,
@@ -112,9 +114,7 @@ def _piece(head: bytes, where: str, at: int, records: int = 0) -> tuple[int, int
     magic, word = PIECE.unpack_from(head)
     if magic != MAGIC:
         if at == 0:
-            raise DataError(
-                f"{where}: it does not begin with RecordIO's magic word, so this is no RecordIO file of MXNet."
-            )
+            raise DataError(f"{where}: it does not begin with RecordIO's magic word, so this is no RecordIO file.")
         raise DataError(
             f"{where}: RecordIO's magic word is not there, after {records:,} whole records: damaged, or not a RecordIO "
             "file. Copy it again."
@@ -171,17 +171,8 @@ def _label_count(payload: bytes, length: int, where: str) -> int:
     return count
 
 
-def _labels(payload: bytes, count: int) -> np.ndarray:
-    if count:
-        return np.frombuffer(payload, "<f4", count, IMAGE.size).astype(np.float32)
-    return np.array([IMAGE.unpack_from(payload)[1]], np.float32)
-
-
-# RecordIO files as MXNet 1.9.1 writes them, byte for byte, with their .idx and .lst (the layout stands in recordio.py).
-
-
 class Packed(NamedTuple):
-    """What goes into one record; several labels, or a single one in an array, follow the header as im2rec --pack-label has it."""
+    """The content of one record; several labels, or a single one in an array, follow the header as im2rec --pack-label has it."""
 
     id: int
     labels: float | Sequence[float] | np.ndarray
@@ -189,7 +180,10 @@ class Packed(NamedTuple):
 
 
 def write_recordio(out: BinaryIO, records: Iterable[Packed]) -> list[tuple[int, int]]:
-    """Writes the records one after the other; -> (id, first byte) of each, for `idx_text`. Raises DataError as `record_bytes`."""
+    """Write the records as MXNet 1.9.1 does, byte for byte; -> (id, first byte) of each, for `idx_text`.
+
+    Raises DataError where one is larger than the format allows.
+    """
     at, placed = 0, []
     for record in records:
         data = record_bytes(record)
@@ -200,11 +194,17 @@ def write_recordio(out: BinaryIO, records: Iterable[Packed]) -> list[tuple[int, 
 
 
 def record_bytes(record: Packed) -> bytes:
-    """One record, its zeros at the end included. Raises DataError where it is larger than the format can say."""
-    payload = _image_header(record) + record.photo
+    """One record, its zeros at the end included."""
+    if isinstance(record.labels, (int, float, np.integer, np.floating)):
+        header = IMAGE.pack(0, record.labels, record.id, 0)
+    else:
+        labels = np.asarray(record.labels, "<f4")
+        header = IMAGE.pack(len(labels), 0.0, record.id, 0) + labels.tobytes()
+    payload = header + record.photo
     if len(payload) > MOST_LENGTH:
+        size = len(record.photo)
         raise DataError(
-            f"photo {record.id} has {len(record.photo):,} bytes; RecordIO takes {MOST_LENGTH:,} with its header at most."
+            f"photo {record.id} has {size:,} bytes; RecordIO takes {MOST_LENGTH:,} with its header at most."
         )
     pieces: list[bytes] = []
     begin = 0
@@ -228,12 +228,5 @@ def idx_text(placed: Iterable[tuple[int, int]]) -> bytes:
 
 
 def lst_line(number: int, labels: Sequence[float], path: bytes) -> bytes:
-    """A line of the .lst: what was packed, as im2rec --list says it."""
+    """A line of the .lst, as im2rec --list writes it."""
     return b"%d\t%s\t%s\n" % (number, b"\t".join(b"%f" % label for label in labels), path)
-
-
-def _image_header(record: Packed) -> bytes:
-    if isinstance(record.labels, (int, float, np.integer, np.floating)):
-        return IMAGE.pack(0, record.labels, record.id, 0)
-    labels = np.asarray(record.labels, "<f4")
-    return IMAGE.pack(len(labels), 0.0, record.id, 0) + labels.tobytes()

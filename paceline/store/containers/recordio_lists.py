@@ -1,7 +1,10 @@
-"""What lies beside a RecordIO file: .idx (where each record begins) and .lst (what im2rec packed).
+"""Lists beside a RecordIO file, and MXNet's detection label in its records: the boxes of a photo as numbers of the header.
 
-.idx   key <tab> first byte of the record
-.lst   id <tab> label [<tab> label ...] <tab> path below the folder that was packed
+    .idx    key <tab> first byte of the record
+    .lst    id <tab> label [<tab> label ...] <tab> path below the folder that im2rec packed
+    label   A, B, A-2 further numbers, then for each object: class, xmin, ymin, xmax, ymax, B-5 further numbers
+A, the width of the label's header, is 2 or more; B, the width of an object, is 5 or more; coordinates are fractions of width and
+height, classes count from 0. Source: MXNet 1.9.1, ImageDetIter._parse_label and tools/im2rec.py (--pack-label).
 """
 
 from __future__ import annotations
@@ -37,18 +40,14 @@ def read_idx(text: bytes, name: str) -> tuple[np.ndarray, np.ndarray]:
             continue
         words = line.split(b"\t")
         if len(words) != 2 or not all(word.strip().isdigit() and len(word) < 19 for word in words):
-            raise DataError(
-                f"{name}: line {number:,} is {short(repr(line))}, not KEY <tab> OFFSET in whole numbers. Leave it out."
-            )
+            raise DataError(f"{name}: line {number:,} is {short(repr(line))}, not KEY <tab> OFFSET. Leave it out.")
         keys.append(int(words[0]))
         offsets.append(int(words[1]))
     found = np.array(keys, np.int64), np.array(offsets, np.int64)
     for what, values in zip(("key", "offset"), found):
         unique, counts = np.unique(values, return_counts=True)
         if len(unique) < len(values):
-            raise DataError(
-                f"{name}: {what} {unique[counts.argmax()]:,} stands in it more than once. Leave the .idx out."
-            )
+            raise DataError(f"{name}: {what} {unique[counts.argmax()]:,} is in it more than once. Leave the .idx out.")
     return found
 
 
@@ -76,15 +75,15 @@ def check_idx(
     wrong = offsets[order] != starts[wanted]
     if wrong.any():
         first = int(wrong.argmax())
-        raise DataError(
-            f"{name}: record {keys[order][first]} should begin at byte {offsets[order][first]:,}, and none of {rec} does. {remedy}"
-        )
+        key, begin = keys[order][first], offsets[order][first]
+        raise DataError(f"{name}: record {key} should begin at byte {begin:,}, and none of {rec} does. {remedy}")
     keys, ids = keys[order], ids[wanted]
     moved = keys != ids
     if moved.any() and np.array_equal(np.sort(keys), np.sort(ids)):
         first = int(moved.argmax())
+        at = offsets[order][first]
         raise DataError(
-            f"{name}: at byte {offsets[order][first]:,} it has record {keys[first]}, and {rec} has {ids[first]} there. {remedy}"
+            f"{name}: at byte {at:,} it has record {keys[first]}, and {rec} has {ids[first]} there. {remedy}"
         )
 
 
@@ -114,7 +113,7 @@ class Objects(NamedTuple):
 
     boxes    (M, 4) float32 xyxy, fractions of width and height
     classes  (M,) int64, from 0
-    extra    (M, B-5) float32, what further numbers say (difficult, for instance)
+    extra    (M, B-5) float32, the further numbers (difficult, for instance)
     """
 
     boxes: np.ndarray
@@ -128,9 +127,7 @@ def detection_objects(labels: np.ndarray, where: str) -> Objects:
     An object whose class is below 0 is padding, as MXNet's iterators write it, and is left out.
     """
     if len(labels) < 2 or not np.isfinite(labels).all():
-        raise DataError(
-            f"{where}: {len(labels)} numbers as label are no detection label (header width, object width, objects)."
-        )
+        raise DataError(f"{where}: {len(labels)} numbers are no detection label (header width, object width, objects).")
     if labels[0] != int(labels[0]) or labels[1] != int(labels[1]) or labels[0] < 2 or labels[1] < 5:
         raise DataError(
             f"{where}: its label begins {labels[0]:g}, {labels[1]:g}; a detection label begins with the width of its header "
@@ -139,16 +136,12 @@ def detection_objects(labels: np.ndarray, where: str) -> Objects:
     header, width = int(labels[0]), int(labels[1])
     count, left = divmod(len(labels) - header, width)
     if count < 0 or left:
-        raise DataError(
-            f"{where}: its label has {len(labels)} numbers, which is not {header} of the header and {width} for each object."
-        )
+        found = f"its label has {len(labels)} numbers"
+        raise DataError(f"{where}: {found}, which is not {header} of the header and {width} for each object.")
     objects = labels[header:].reshape(count, width)
     objects = objects[objects[:, 0] >= 0]
-    wrong = (objects[:, 0] != np.floor(objects[:, 0])) | (objects[:, 0] > _MOST_CLASS)
-    if wrong.any():
-        raise DataError(
-            f"{where}: an object's class is {objects[wrong][0, 0]:g}, not a whole number up to {_MOST_CLASS:,}."
-        )
-    return Objects(
-        objects[:, 1:5].astype(np.float32), objects[:, 0].astype(np.int64), objects[:, 5:].astype(np.float32)
-    )
+    classes = objects[:, 0]
+    wrong = classes[(classes != np.floor(classes)) | (classes > _MOST_CLASS)]
+    if len(wrong):
+        raise DataError(f"{where}: an object's class is {wrong[0]:g}, not a whole number up to {_MOST_CLASS:,}.")
+    return Objects(objects[:, 1:5].astype(np.float32), classes.astype(np.int64), objects[:, 5:].astype(np.float32))

@@ -57,7 +57,7 @@ def tfrecord_spans(file: BinaryIO, size: int, name: str) -> Iterator[Span]:
             if at == 0:
                 refuse_compressed(head, name)
                 raise DataError(
-                    f"{name}: its first 12 bytes are no TFRecord's length with its checksum, so this is no TFRecord file."
+                    f"{name}: its first 12 bytes are no length with its checksum, so this is no TFRecord file."
                 )
             raise DataError(
                 f"{name}: wrong checksum (CRC-32C) of the length of record {records:,}, at byte {at:,}: damaged from there on. "
@@ -68,9 +68,8 @@ def tfrecord_spans(file: BinaryIO, size: int, name: str) -> Iterator[Span]:
         if end > size:
             raise Truncated(name, records, size, inside)
         if length > MOST_BYTES:
-            raise DataError(
-                f"{name}: record {records:,}, at byte {at:,}, has {length:,} bytes; {MOST_BYTES:,} are read at most."
-            )
+            found = f"record {records:,}, at byte {at:,}, has {length:,} bytes"
+            raise DataError(f"{name}: {found}; {MOST_BYTES:,} are read at most.")
         data, tail = read_at(file, begin, length), read_at(file, begin + length, _CHECKSUM.size)
         if len(data) + len(tail) < end - begin:  # the file is shorter than the given size
             raise Truncated(name, records, begin + len(data), inside)

@@ -102,9 +102,8 @@ def zip_members(file: BinaryIO, size: int, name: str) -> Iterator[ZipMember]:
     for entry in sorted(_read_entries(file, directory, name), key=lambda entry: entry.at):
         offset = _data_offset(file, entry, name) if entry.at < directory.begin else entry.at
         if entry.at < reached or offset + entry.stored_length > directory.begin:
-            raise DataError(
-                f"{name}: the bytes of {shown(entry.name)} are those of other members too: a bomb, or damaged."
-            )
+            own = shown(entry.name)
+            raise DataError(f"{name}: the bytes of {own} are those of other members too: a bomb, or damaged.")
         reached = offset + entry.stored_length
         if member := _plain(entry, offset, name):
             yield member
@@ -140,9 +139,7 @@ def _plain(entry: _Entry, offset: int, archive: str) -> ZipMember | None:
         raise DataError(f"{member} is encrypted. Unpack the archive with its password, and prepare the folder.")
     if entry.method not in (_STORED, _DEFLATED):
         method = _METHODS.get(entry.method, f"of method {entry.method}")
-        raise DataError(
-            f"{member} is {method}; read are stored and deflated members. Unpack it, and prepare the folder."
-        )
+        raise DataError(f"{member} is {method}, neither stored nor deflated. Unpack it, and prepare the folder.")
     if entry.length != entry.stored_length and not deflated:
         raise DataError(f"{member} is stored, and says two sizes ({entry.length:,} and {entry.stored_length:,} bytes).")
     ratio = entry.length / max(1, entry.stored_length)
@@ -216,7 +213,7 @@ def _find_directory(file: BinaryIO, size: int, archive: str) -> _Directory | Non
             return _Directory(begin, end, entries, begin - offset)
     if in_parts:
         raise DataError(
-            f"{archive}: one part of a zip in several files. Join them first:  zip -s 0 FIRST.zip --out WHOLE.zip"
+            f"{archive}: one part of a zip in several files. Join them:  zip -s 0 FIRST.zip --out WHOLE.zip"
         )
     return None
 
@@ -252,9 +249,8 @@ def _read_entries(file: BinaryIO, directory: _Directory, archive: str) -> Iterat
         entries += 1
         at = end
     if entries & 0xFFFF != directory.entries & 0xFFFF:  # writers without zip64 count in 16 bits
-        raise DataError(
-            f"{archive}: its end record counts {directory.entries:,} members, its directory has {entries:,}: damaged."
-        )
+        counted = f"its end record counts {directory.entries:,} members"
+        raise DataError(f"{archive}: {counted}, its directory has {entries:,}: damaged.")
 
 
 def _large_numbers(numbers: tuple[int, ...], extra: bytes, archive: str, where: int) -> tuple[int, ...]:

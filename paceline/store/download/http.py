@@ -174,9 +174,7 @@ def _answer(response: HTTPResponse, first: int | None, last: int | None, validat
         size = None if found[3] == "*" else int(found[3])
         begins, ends = int(found[1]), int(found[2])
         if begins != first or ends > last or (size is not None and ends >= size):
-            raise Refused(
-                f"the server answers with bytes {begins:,} to {ends:,} where {first:,} to {last:,} were asked for"
-            )
+            raise Refused(f"the server answers with bytes {begins:,} to {ends:,}, not {first:,} to {last:,}")
         if validator and new and new != validator:
             raise Changed
         return Answer(response, True, ends - begins + 1, size, new, True)

@@ -55,8 +55,7 @@ class Part:
         journal = destination.with_name(f"{destination.name}.part.journal")
         if not os.path.lexists(journal) and self.path.is_file() and self.path.stat().st_size:
             raise DataError(
-                f"{self.path}: not begun by paceline (a browser may have), so it is not written to. Move it away, or choose another "
-                "folder."
+                f"{self.path}: not begun by paceline (a browser may have). Move it away, or choose another folder."
             )
         self._made = [folder for folder in destination.parents if not folder.exists()]  # innermost first
         self._lock = -1
@@ -248,6 +247,5 @@ def _fetch_span(
 
 def cannot_write(destination: Path, error: OSError) -> DataError:
     """Why a file cannot be written where it should go, and the next step."""
-    return DataError(
-        f"{destination}: cannot be written ({error.strerror or error}). Choose another folder, or make room."
-    )
+    reason = error.strerror or error
+    return DataError(f"{destination}: cannot be written ({reason}). Choose another folder, or make room.")

@@ -18,7 +18,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from stat import S_IFDIR, S_IFMT, S_IFREG
-from typing import IO, BinaryIO, NamedTuple
+from typing import IO, BinaryIO, NamedTuple, cast
 
 from paceline.config.errors import DataError
 from paceline.config.plain_file import open_plain
@@ -27,17 +27,10 @@ from paceline.config.whole import folder_part, folder_parts
 from paceline.store.download.check import require_room
 
 SLICE = 1 << 20
-# What Python's readers raise for bytes that make no sense.
+# Raised by Python's readers for damaged bytes.
 DAMAGED = (
-    zipfile.BadZipFile,
-    tarfile.TarError,
-    gzip.BadGzipFile,
-    zlib.error,
-    struct.error,
-    EOFError,
-    ValueError,
-    OverflowError,
-    RuntimeError,
+    *(zipfile.BadZipFile, tarfile.TarError, gzip.BadGzipFile, zlib.error, struct.error),
+    *(EOFError, ValueError, OverflowError, RuntimeError),
 )
 Progress = Callable[[int, int], None]
 # ImageNet has 1.3 million files; a zip's directory of more than that is not read.
@@ -46,7 +39,7 @@ MOST_MEMBERS = 3_000_000
 MOST_GROWTH, SMALL = 100, 1 << 30
 # Of a name's parts, on all file systems that matter.
 MOST_NAME = 255
-# tarfile reads what describes a member in one piece; a description of this size is none.
+# tarfile reads the description of a member in one piece; one of this size is none.
 MOST_DESCRIPTION = 1 << 20
 MOST_PADDING = 64 << 20
 # Of the record that ends a zip, before its comment; the number of members stands at its byte 10.
@@ -81,8 +74,7 @@ def unpack(archive: Path, folder: Path, *, progress: Progress = lambda done, tot
 
 
 def _write_members(archive: Path, part: Path, folder: Path, progress: Progress) -> int:
-    descriptor = open_plain(archive)
-    with open(descriptor, "rb") as file:
+    with open(open_plain(archive), "rb") as file:
         try:
             zipped = file.read(2) == b"PK"
             file.seek(0)
@@ -134,21 +126,16 @@ def _refuse_conflicts(archive: Path, part: Path, folder: Path) -> None:
     for place, names, files in os.walk(part):
         target = folder / Path(place).relative_to(part)
         for name in files:
-            if os.path.lexists(target / name) and not _same(Path(place) / name, target / name):
+            old = target / name
+            plain = old.is_file() and not old.is_symlink()
+            if os.path.lexists(old) and not (plain and filecmp.cmp(Path(place) / name, old, shallow=False)):
                 raise DataError(
-                    f"{target / name}: there already, and another file than {archive.name} holds. Move it away, or choose "
-                    "an empty folder."
+                    f"{old}: there already, and another file than in {archive.name}. Move it away, or choose an empty folder."
                 )
         for name in names:
             if os.path.lexists(target / name) and ((target / name).is_symlink() or not (target / name).is_dir()):
-                raise DataError(
-                    f"{target / name}: there already, and no folder. Move it away, or choose an empty folder."
-                )
+                raise DataError(f"{target / name}: there, and no folder. Move it away, or choose an empty folder.")
         names[:] = [name for name in names if os.path.lexists(target / name)]  # the others move as they are
-
-
-def _same(new: Path, old: Path) -> bool:
-    return old.is_file() and not old.is_symlink() and filecmp.cmp(new, old, shallow=False)
 
 
 def _move(part: Path, folder: Path) -> None:
@@ -215,7 +202,7 @@ def _zip_members(file: BinaryIO, archive: Path) -> tuple[int, Iterator[Member]]:
 
 
 def _tar_members(file: BinaryIO, archive: Path) -> tuple[int, Iterator[Member]]:
-    """-> bytes of the archive (members cannot be told apart before they are read), and the members.
+    """-> bytes of the archive (its members are known only as they are read), and the members.
 
     The members raise DataError and tarfile.TarError as they are read.
     """
@@ -232,7 +219,7 @@ def _read_tar(plain: BinaryIO, archive: Path, size: int) -> Iterator[Member]:
         book = tarfile.TarFile(fileobj=careful)  # pyright: ignore[reportArgumentType]
     except tarfile.ReadError:
         raise DataError(
-            f"{archive}: neither a zip nor a tar, or cut off at its beginning. Check that it is the right file."
+            f"{archive}: neither a zip nor a tar, or cut off at its beginning. Is it the right file?"
         ) from None
     count, total, last = 0, 0, -1
     while (info := book.next()) is not None:
@@ -244,7 +231,9 @@ def _read_tar(plain: BinaryIO, archive: Path, size: int) -> Iterator[Member]:
         if info.issparse() or not (info.isdir() or info.type in (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE)):
             raise _refused(archive, info.name, "a link or a device")
         parts = safe_parts(info.name, archive)
-        yield Member(info.name, parts, info.isdir(), info.size, lambda info=info: _open(book, info))
+        yield Member(
+            info.name, parts, info.isdir(), info.size, lambda info=info: cast("IO[bytes]", book.extractfile(info))
+        )
     # tarfile takes a torn header for the end.
     careful.seek(book.offset)
     if careful.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
@@ -257,14 +246,8 @@ def _read_tar(plain: BinaryIO, archive: Path, size: int) -> Iterator[Member]:
         raise DataError(f"{archive}: more follows after the end of its tar. Nothing is unpacked; bring it again.")
 
 
-def _open(book: tarfile.TarFile, info: tarfile.TarInfo) -> IO[bytes]:
-    source = book.extractfile(info)
-    assert source is not None
-    return source
-
-
 class CarefulFile:
-    """A file for tarfile, which believes the sizes that it reads and would take gigabytes of names into memory."""
+    """A file for tarfile, which trusts the sizes that it reads and would take gigabytes of names into memory."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -287,9 +270,8 @@ def _refuse_bomb(archive: Path, count: int, total: int, size: int) -> None:
     if count > MOST_MEMBERS:
         raise DataError(f"{archive}: more than {MOST_MEMBERS:,} members. Nothing is unpacked.")
     if total > max(SMALL, MOST_GROWTH * size):
-        raise DataError(
-            f"{archive}: {size:,} bytes that would unpack to {total:,} and more: no data set does that. Nothing is unpacked."
-        )
+        growth = f"{size:,} bytes that would unpack to {total:,} and more"
+        raise DataError(f"{archive}: {growth}: no data set does that. Nothing is unpacked.")
 
 
 def _refused(archive: Path, name: str, what: str) -> DataError:
