@@ -22,7 +22,7 @@ from paceline.boxes.anchors import boxes_a_cell, default_boxes
 from paceline.config.detection import grids
 from paceline.config.system import Precision
 from paceline.machine.machine import autocast_for
-from paceline.weights.forms.mlperf_ssd import to_reference
+from paceline.weights.forms.mlperf import to_reference
 
 __all__ = ["contenders", "operations", "prediction"]
 

@@ -33,7 +33,7 @@ from paceline.tasks.task import Task
 from paceline.tasks.workloads import WORKLOADS
 from paceline.training.building import build_model, build_state
 from paceline.training.step import TrainStep
-from paceline.weights.forms.mlperf_ssd import to_reference
+from paceline.weights.forms.mlperf import to_reference
 
 CLASSES = 80
 WARMUP, DROP = 20, 70  # steps of the warm-up; the step at which lr falls to a tenth

@@ -19,9 +19,9 @@ from torch import Tensor, nn
 
 from paceline.batch import Batch, DetectionBatch
 from paceline.config.bounds import BelowOne, Count, check_bounds
+from paceline.config.classification import Depth, TrunkModel
 from paceline.config.detection import BoxInput, SSDModel, check_detection
 from paceline.config.recipe import Recipe
-from paceline.config.trunk import Depth, TrunkModel
 from paceline.models.batch_norm import BatchNorm
 from paceline.models.layers import Conv2d, Normalise, draw_layers
 from paceline.models.make_trunk import make_trunk

@@ -1,7 +1,7 @@
 """Every call of the package that deletes, renames or cuts a file, or writes one in place, has its reason here.
 
 Each could take a file that paceline did not write, or follow a link out of the folder that is meant. A new one fails here until
-somebody has asked both, and prefers config/whole.py (files that appear whole) and config/own_file.py (files among the user's).
+somebody has asked both, and prefers config/whole.py (files that appear whole) and config/whole.py (files among the user's).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ REASONS = {
     "log/output.py": (3, "/dev/null, and descriptors 1 and 2"),
     "mlperf/judge.py": (1, "into a temporary folder"),
     "weights/forms/bring.py": (2, "parts of whole; a zip that this command itself brought, once its member is unpacked"),
-    "weights/forms/write.py": (2, "parts of whole, for an --out that is not there"),
+    "weights/forms/table.py": (2, "parts of whole, for an --out that is not there"),
     "training/mirrored.py": (1, "a part of step-N with a drawn name, made exclusively, moved to where no checkpoint is any more"),
     "datasets/pack/pack.py": (1, "the manifest that prepare wrote just now, of files that are not what was packed"),
     "datasets/pack/write.py": (1, "parts of whole"),

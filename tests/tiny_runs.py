@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from paceline.cli.main import main
-from paceline.config.sealed import SEAL, sealed
+from paceline.config.plain_file import SEAL, sealed
 from paceline.training.job import Job
 
 CLASSES = ("ant", "bee", "cat")

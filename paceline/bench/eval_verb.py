@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from paceline.command.flags import parse
 from paceline.command.printing import write_answer
 from paceline.config.errors import UserError
-from paceline.config.own_file import check_output
+from paceline.config.whole import check_output
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,9 @@ from paceline.command.flags import parse, parse_recipe
 from paceline.command.printing import say, write_answer
 from paceline.config.classification import Decoder
 from paceline.config.errors import RecipeError, UserError
-from paceline.config.own_file import check_output
 from paceline.config.reporting import Lines
 from paceline.config.run import Controls
+from paceline.config.whole import check_output
 from paceline.training.opening import check_request, open_task
 
 

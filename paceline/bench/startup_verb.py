@@ -12,7 +12,7 @@ from paceline.bench.peers import needed_peers
 from paceline.command.flags import parse
 from paceline.command.printing import write_answer
 from paceline.config.errors import UserError
-from paceline.config.own_file import check_output
+from paceline.config.whole import check_output
 from paceline.tasks.workloads import WORKLOADS, workload_of
 
 

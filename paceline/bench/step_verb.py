@@ -12,7 +12,7 @@ from paceline.command.choose import choose_system
 from paceline.command.flags import parse
 from paceline.command.printing import write_answer
 from paceline.config.errors import RecipeError, UserError
-from paceline.config.own_file import check_output
+from paceline.config.whole import check_output
 from paceline.tasks.workloads import WORKLOADS
 
 if TYPE_CHECKING:

@@ -21,7 +21,6 @@ from paceline.command.flags import parse
 from paceline.command.printing import print_error, say
 from paceline.config.commands import command
 from paceline.config.errors import DataError, RecipeError, UserError
-from paceline.config.own_file import KEY, check_output, write_output
 from paceline.config.plan import evaluation_batch
 from paceline.config.printable import counted
 from paceline.config.recipe import Recipe, override
@@ -37,6 +36,7 @@ from paceline.config.run import (
     saved_system,
 )
 from paceline.config.system import System
+from paceline.config.whole import KEY, check_output, write_output
 from paceline.log.console import open_console
 from paceline.log.prose import left_open
 from paceline.ranks.launcher import read_launch

@@ -13,7 +13,7 @@ from paceline.config.printable import some
 from paceline.config.recipe import Recipe
 from paceline.training.find_network import answering, fits, with_rules
 from paceline.training.named_run import weights_of
-from paceline.weights.class_rows import row_count
+from paceline.weights.classes import row_count
 from paceline.weights.forms.published import PUBLISHED
 from paceline.weights.load import class_rows_of, is_counter
 from paceline.weights.weight_file import open_weights

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from paceline.command.flags import explain, parse_recipe
 from paceline.command.printing import say
 from paceline.config.errors import RecipeError, UserError
-from paceline.config.own_file import KEY, check_output, write_output
 from paceline.config.reporting import Lines
 from paceline.config.run import Controls
+from paceline.config.whole import KEY, check_output, write_output
 from paceline.training.opening import check_request, open_task
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from paceline.command.flags import parse
 from paceline.command.printing import say
 from paceline.config.commands import command
 from paceline.config.errors import UserError
-from paceline.config.own_file import check_output
 from paceline.config.plain_file import read_plain_text
+from paceline.config.whole import check_output
 
 if TYPE_CHECKING:
     from paceline.weights.weight_file import WeightFile
@@ -108,7 +108,7 @@ def run_convert(arguments: Sequence[str]) -> int:
     flags = parse(arguments, Flags(), prog="weights convert", description="Convert weights into another form.")
     if not flags.file and flags.to:
         raise UserError("name a weight file: paceline weights convert FILE --to ours --out FILE.safetensors")
-    from paceline.weights.forms.write import writable, write_form
+    from paceline.weights.forms.table import writable, write_form
 
     forms = {form.name: form for form in writable()}
     if not flags.to:
@@ -143,7 +143,7 @@ def run_convert(arguments: Sequence[str]) -> int:
         if form.name != "ours" or out.suffix != ".safetensors":
             raise UserError("--classes: names are kept in our own .safetensors alone: --to ours --out FILE.safetensors")
         ours = replace(ours, classes=_names(flags.classes, file), certain=True)
-    tensors, notes = write_form(file, ours, form, out)
+    tensors, notes = write_form(file.path, ours, form, out)
     for name in file.ours.left_out[:3]:
         say(f"left out: {name}")
     if len(file.ours.left_out) > 3:
@@ -178,7 +178,7 @@ def _names(place: str, file: WeightFile) -> tuple[str, ...]:
     except (OSError, ValueError, AttributeError, TypeError, RecursionError) as problem:
         reason = getattr(problem, "strerror", None) or "it is neither lines nor a JSON list of names"
         raise UserError(f"--classes {place}: cannot be read ({reason}).") from None
-    from paceline.weights.class_rows import row_count
+    from paceline.weights.classes import row_count
 
     rows = row_count(file.ours.tensors)
     if len(names) != rows:

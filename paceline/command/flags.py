@@ -18,7 +18,7 @@ from paceline.command.choose import choose_recipe, choose_system, nodes_of
 from paceline.command.printing import is_first_on_node
 from paceline.config.bounds import bounds_in_words
 from paceline.config.errors import RecipeError, UserError
-from paceline.config.habits import elsewhere
+from paceline.config.keywords import elsewhere
 from paceline.config.recipe import NO_FLAG, InputT, ModelT, Recipe, check_batch_and_lr, check_recipe, settle_length
 from paceline.config.run import Controls
 from paceline.config.system import System, check_system, merged_env

@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from paceline.config.errors import RankError, UserError
-from paceline.config.own_file import KEY, write_output
 from paceline.config.printable import one_line, printable
+from paceline.config.whole import KEY, write_output
 
 if TYPE_CHECKING:
     from paceline.store.download.data_sets import Progress

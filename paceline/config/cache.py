@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.config.errors import UserError
-from paceline.config.sealed import is_whole, parse, sealed
+from paceline.config.plain_file import is_whole, parse, sealed
 from paceline.config.whole import write_whole
 
 

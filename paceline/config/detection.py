@@ -21,9 +21,8 @@ from paceline.config.bounds import (
     ZeroOrMore,
     check_bounds,
 )
-from paceline.config.classification import Decoder, Exif, Ratios
+from paceline.config.classification import Decoder, Depth, Exif, Ratios, TrunkModel, trunk_rules
 from paceline.config.recipe import Recipe, refuse_huge, refuse_outside
-from paceline.config.trunk import Depth, TrunkModel, trunk_rules
 
 # Names of choices whose field would otherwise not fit on one line with its comment.
 Positive = Literal["above", "at_least"]

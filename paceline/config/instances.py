@@ -23,10 +23,9 @@ from paceline.config.bounds import (
     ZeroOrMore,
     check_bounds,
 )
-from paceline.config.classification import Decoder, Exif
+from paceline.config.classification import Decoder, Exif, TrunkModel, trunk_rules
 from paceline.config.detection import Brightness, Jitter, Resize, Turns
 from paceline.config.recipe import Recipe, refuse_huge, refuse_outside
-from paceline.config.trunk import TrunkModel, trunk_rules
 
 # Names of choices whose field would otherwise not fit on one line with its comment.
 Norm = Literal["frozen", "batch", "group"]

@@ -1,17 +1,19 @@
-"""A run's length beside its recipe's: longer on going on, shorter with --fit-schedule, and what a cut-off run had come to.
+"""A run's length beside its recipe's (longer on resuming, shorter with --fit-schedule), and what is due after which step.
 
 Letters: r the share of the recipe's steps that a fitted run takes.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from paceline.config.errors import RecipeError
-from paceline.config.plan import Plan, lr_at, whole_steps
+from paceline.config.plan import Plan, epoch_ends, lr_at, whole_steps
 from paceline.config.recipe import Recipe
+from paceline.config.run import Controls
 
 # A recipe has its length in one of these; on going on they may grow.
 LENGTH = ("epochs", "images_seen")
@@ -113,3 +115,50 @@ def schedule_in_words(recipe: Recipe, plan: Plan, step: int) -> str:
     # Two digits; of a fall that has just begun three, for two would round it to 1e+02.
     percent = f"{100 * share:.2g}" if share < 0.95 else f"{min(100 * share, 99.9):.3g}"
     return f"the learning rate had fallen to {percent} % of its peak"
+
+
+# A run prints about this many train events, and one at least every LOG_AT_MOST steps.
+EVENTS_IN_A_RUN, LOG_AT_MOST = 200, 100
+
+
+@dataclass
+class Due:
+    """Asked after `step` steps are done; the same on every rank."""
+
+    log_every: int  # steps between train events
+    save_every: int  # steps between checkpoints
+    eval_steps: frozenset[int]  # those that an evaluation follows
+    steps_per_epoch: float  # need not be whole
+    last_step: int  # of this command
+    why_last: str = ""  # where something else than the command's length made it the last
+
+    @classmethod
+    def of(cls, plan: Plan, controls: Controls) -> Due:
+        """As the command says, else about 200 train events a run and a checkpoint an epoch."""
+        return cls(
+            log_every=controls.log_every or min(LOG_AT_MOST, max(1, plan.total_steps // EVENTS_IN_A_RUN)),
+            save_every=controls.save_every or max(1, math.ceil(plan.steps_per_epoch - 1e-6)),
+            eval_steps=frozenset(plan.eval_steps),
+            steps_per_epoch=plan.steps_per_epoch,
+            last_step=plan.stop_after,
+        )
+
+    def end(self, step: int, why: str) -> None:
+        """Make this step the run's last: it is evaluated and saved as the last step always is."""
+        self.last_step, self.why_last = step, why
+
+    def log(self, step: int) -> bool:
+        """Whether a train event follows."""
+        return step % self.log_every == 0 or step >= self.last_step
+
+    def evaluation(self, step: int) -> bool:
+        """Whether an evaluation follows."""
+        return step in self.eval_steps or step >= self.last_step
+
+    def save(self, step: int) -> bool:
+        """Whether a checkpoint follows (an evaluation saves one anyway)."""
+        return step % self.save_every == 0
+
+    def result(self, step: int) -> bool:
+        """Whether a result still pending is taken first: before anything of a later step than its own is written down."""
+        return self.log(step) or self.evaluation(step) or self.save(step) or epoch_ends(step, self.steps_per_epoch)

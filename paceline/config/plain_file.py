@@ -1,16 +1,22 @@
-"""The one way to open a file that somebody else made: a plain file only, at once, and no more of it than its reader asks for.
+"""Read files that somebody else made: plain files only, at once, no more of one than its reader asks for; and JSON with a checksum.
 
 A named pipe, a device or a socket under the name of a photo would keep a reader waiting for ever, or feed it without end. The
-file is opened without waiting and judged by what was opened, so that no other can take its place in between; links are followed,
-but for the entries of a folder that came as a whole: a link among them was not laid by who named the folder (`read_entry`).
+file is opened without waiting and judged by what was opened, so that no other can take its place in between. Links are followed,
+but for the entries of a folder that came as a whole: the user who named the folder did not make a link in it (`read_entry`).
+A sealed JSON object has a key `sha256` over the content of all the others, not over the bytes: a file that an editor has only
+laid out anew still fits.
 """
 
 from __future__ import annotations
 
 import errno
+import hashlib
+import json
 import os
 import stat
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 _KINDS = (
     (stat.S_ISDIR, "a folder"),
@@ -91,3 +97,31 @@ def _not_plain(mode: int, path: str | bytes | Path) -> OSError:
 
 def _too_large(found: str, most: int, path: str | bytes | Path) -> OSError:
     return OSError(errno.EFBIG, f"{found}, more than the {most:,} that are read", os.fsdecode(path))
+
+
+SEAL = "sha256"
+
+
+def sealed(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """`facts` (of what JSON has), with their checksum as the last key."""
+    return {**facts, SEAL: _digest(json.loads(json.dumps(facts)))}
+
+
+def is_whole(facts: Mapping[str, Any]) -> bool:
+    """Whether parsed JSON has a checksum, and it is the content's."""
+    return facts.get(SEAL) == _digest({key: value for key, value in facts.items() if key != SEAL})
+
+
+def parse(content: str | bytes) -> Any:
+    """The JSON value that a file holds.
+
+    Raises ValueError for everything that is not one, also for what is nested deeper than Python goes.
+    """
+    try:
+        return json.loads(content)
+    except RecursionError:
+        raise ValueError("nested too deep") from None
+
+
+def _digest(facts: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(facts, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

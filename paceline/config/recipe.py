@@ -12,10 +12,22 @@ from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
-from paceline.config.bounds import AboveZero, BelowOne, Fraction, Ge, Le, Lt, Whole, ZeroOrMore, check_bounds, shown
+from paceline.config.bounds import (
+    AboveZero,
+    BelowOne,
+    Fraction,
+    Ge,
+    Le,
+    Lt,
+    Whole,
+    ZeroOrMore,
+    check_bounds,
+    checked,
+    hints_of,
+    shown,
+)
 from paceline.config.errors import RecipeError
 from paceline.config.schedule import ScheduleKind
-from paceline.config.typed import checked, hints_of
 
 ModelT = TypeVar("ModelT")
 InputT = TypeVar("InputT")

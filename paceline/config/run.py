@@ -1,27 +1,26 @@
 """Run = Recipe + System + Plan + run controls + provenance: everything that decides a result, as `run.json` keeps it.
 
-`paceline train RUN/run.json` repeats it. Only standard library here: reading a run must not need torch.
+`paceline train RUN/run.json` repeats it. Only the standard library here: reading a run must not need torch.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from paceline.config.bounds import Count, Whole, check_bounds
+from paceline.config.bounds import Count, Whole, check_bounds, check_kinds, checked, hints_of
 from paceline.config.commands import command
 from paceline.config.errors import RecipeError, UserError
-from paceline.config.plain_file import read_plain
+from paceline.config.plain_file import is_whole, parse, read_plain, sealed
 from paceline.config.plan import Plan
 from paceline.config.recipe import Recipe
-from paceline.config.sealed import is_whole, parse, sealed
 from paceline.config.submission import Submission
 from paceline.config.system import System, check_system
-from paceline.config.typed import check_kinds, checked, hints_of
 
 FORMAT = 1
 # Of a run.json: twenty thousand names of classes are one.
@@ -273,3 +272,31 @@ def check_controls(controls: Controls) -> None:
         raise RecipeError("--fit-schedule: to what? Name --steps N or --time-budget T with it.")
     seconds_in(controls.time_budget)
     profile_steps(controls.profile)
+
+
+# --weights none: random values, meant.
+NONE = "none"
+
+
+def named_weights(controls: Controls) -> str:
+    """What --weights names; "" where a run starts from random values."""
+    return "" if controls.weights == NONE else controls.weights
+
+
+def check_first_weights(name: str, recipe: Recipe, controls: Controls, asked: str = "") -> None:
+    """Refuse to begin a recipe of pretrained weights from random values that nobody asked for.
+
+    name   the recipe's name
+    asked  the command that asks; "" = Python
+    Made-up batches teach nothing, and need no weights. Raises RecipeError, in a line with both ways out.
+    """
+    if controls.weights or controls.synthetic or not recipe.pretrained:
+        return
+    data = "" if controls.data else " --data DIR"
+    ways = f"{asked}{data} --weights {shlex.quote(recipe.pretrained)}", f"--weights {NONE}"
+    if not asked:
+        data = controls.data or "DIR"
+        ways = f'paceline.train("{name}", data="{data}", weights="{recipe.pretrained}")', f'weights="{NONE}"'
+    raise RecipeError(
+        f"{name} starts from pretrained weights, and none are named:  {ways[0]}  (random values on purpose:  {ways[1]})"
+    )

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from paceline.config.bounds import checked, hints_of
 from paceline.config.errors import RecipeError
 from paceline.config.recipe import Recipe
-from paceline.config.typed import checked, hints_of
 
 # Names of choices whose field would otherwise not fit on one line with its comment.
 Division = Literal["auto", "closed", "open"]

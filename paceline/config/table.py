@@ -8,9 +8,8 @@ from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin
 
-from paceline.config.bounds import check_bounds
+from paceline.config.bounds import check_bounds, checked, hints_of
 from paceline.config.errors import RecipeError
-from paceline.config.typed import checked, hints_of
 
 Row = TypeVar("Row")
 

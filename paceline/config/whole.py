@@ -1,9 +1,11 @@
-"""A file that appears whole or not at all: the one way to write one that may be there already, or that a kill may cut off.
+"""Write files: one that appears whole or not at all, and one among the user's own files.
 
-It is written beside its place as `.NAME.TOKEN.part` and renamed. The token is drawn anew, so two writers of one file do not
-meet, on one host or on several that share a folder. A kill leaves a part. Its writer holds it with a lock for as long as it
-lives, so that the next one that writes there can sweep it, and nothing else: no part of a living writer, no link, and nothing
-whose name is not exactly of this kind. A folder that is filled first and moved then (`folder_part`) is held and swept likewise.
+A file is written beside its place as `.NAME.TOKEN.part` and renamed. The token is drawn anew, so two writers of one file do not
+meet, on one host or on several that share a folder. A kill leaves a part. Its writer locks it for as long as it lives, so that the
+next one that writes there can sweep it, and nothing else: no part of a living writer, no link, and nothing whose name is not exactly
+of this kind. A folder that is filled first and moved then (`folder_part`) is locked and swept likewise.
+Among the user's own files one is written where there is none, or in place of an earlier one of ours, and of nothing else
+(`write_output`): what a verb writes begins with a mark. A link is never ours: it would lead elsewhere.
 """
 
 from __future__ import annotations
@@ -16,6 +18,9 @@ import stat
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePath
+
+from paceline.config.errors import UserError
+from paceline.config.plain_file import open_plain
 
 _PART = re.compile(r"\.(.+)\.[0-9a-f]{8}\.part", re.DOTALL)
 
@@ -142,3 +147,62 @@ def _remove_dead(part: Path) -> None:
             part.unlink()
     finally:
         os.close(descriptor)
+
+
+# JSON of ours begins with this key, a list of ours with this line; a PNG has it as a text, a JPEG as a comment.
+KEY, LINE = "paceline", "# paceline: "
+HTML = '<meta name="generator" content="paceline">'  # pages/frame.html.jinja
+_MARKS = (
+    rb'\A\{\s*"paceline": ',
+    rb"\A# paceline: ",
+    rb'\A<!doctype html>.*<meta name="generator" content="paceline">',
+    rb"\A\x89PNG\r\n\x1a\n.*tEXtpaceline\0",
+    rb"\A\xff\xd8.*\xff\xfe..paceline ",
+    # Before files were marked: predictions of `eval`, pages, lists of unreadable photos.
+    rb'\A\{"step": \d+, "kind": "[a-z]+", "classes": ',
+    rb"\A<!doctype html>.{,200}<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; img-src data:; ",
+    rb"\A/[^\n]+: (empty file \(0|truncated: |damaged: |not an image |gone\n|a link to a file that is gone|cannot be read \()",
+)
+_MARK = re.compile(b"|".join(_MARKS), re.DOTALL)
+_LOOKED_AT = 4096  # bytes
+
+
+def replaceable(path: Path) -> bool:
+    """Whether a file of ours may be written at `path`: nothing is there, or a plain file that we wrote."""
+    if not os.path.lexists(path):
+        return True
+    try:
+        descriptor = open_plain(path)
+    except OSError:
+        return False
+    try:
+        return not path.is_symlink() and _MARK.match(os.read(descriptor, _LOOKED_AT)) is not None
+    finally:
+        os.close(descriptor)
+
+
+def check_output(out: str | Path, flag: str = "--out") -> None:
+    """Raises UserError where `flag` names something that is there and is no file of ours; "" names nothing."""
+    path = Path(out)
+    if str(out) and path.is_dir():
+        raise UserError(f"{flag} {out}: this is a folder. Name a file.")
+    if str(out) and not replaceable(path):
+        raise UserError(
+            f"{flag} {out}: exists and does not say that paceline wrote it, so it is not replaced. Name another file."
+        )
+
+
+def write_output(out: str | Path, content: str | bytes, flag: str = "--out") -> None:
+    """Write what `flag` asks for, whole or not at all, in a folder that is made.
+
+    content  begins with one of the marks, or cannot be replaced later
+    Raises UserError as `check_output`, and where the file cannot be written.
+    """
+    check_output(out, flag)
+    path = Path(out)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        sweep(path.parent, {path.name})
+        write_whole(path, content)
+    except OSError as problem:
+        raise UserError(f"{flag} {out}: cannot be written ({problem.strerror}). Name another file.") from None

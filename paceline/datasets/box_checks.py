@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from paceline.config.errors import DataError
-from paceline.config.image_name import OTHER_PICTURES, by_suffix, is_image_name, suffix_of
+from paceline.config.names import OTHER_PICTURES, by_suffix, is_image_name, suffix_of
 from paceline.config.printable import some
 from paceline.datasets.formats.annotations import Annotations
 from paceline.datasets.formats.class_folders import first_twice

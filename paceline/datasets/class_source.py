@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from paceline.config.errors import DataError
-from paceline.config.image_name import by_suffix
+from paceline.config.names import by_suffix
 from paceline.config.printable import some
 from paceline.datasets.formats.class_folders import (
     Listing,

@@ -23,8 +23,7 @@ import numpy as np
 import PIL
 
 from paceline.config.errors import DataError
-from paceline.config.own_file import LINE, replaceable
-from paceline.config.whole import held, sweep, write_whole
+from paceline.config.whole import LINE, held, replaceable, sweep, write_whole
 from paceline.datasets import verify
 from paceline.datasets.inspection import Inspection, Photos, inspect_photos, note_on_few_bits
 from paceline.datasets.journal import journal_of

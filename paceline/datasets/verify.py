@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from PIL import Image
 
-from paceline.config.image_name import FORMATS, SUFFIX_FORMATS
+from paceline.config.names import FORMATS, SUFFIX_FORMATS
 from paceline.config.plain_file import read_plain
 from paceline.input.picture import UnknownRange, to_rgb
 from paceline.store.header import MOST_BYTES, TooMuch, open_picture

@@ -13,9 +13,9 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 from paceline.config.errors import UserError
+from paceline.config.names import check_entries
 from paceline.config.plain_file import read_plain
 from paceline.config.printable import one_line
-from paceline.config.run_names import check_entries
 from paceline.config.whole import whole
 from paceline.launch.containers import CONTAINER
 from paceline.launch.follow import follow

@@ -14,9 +14,9 @@ from paceline.command.choose import choose_system
 from paceline.command.flags import parse
 from paceline.command.printing import write_answer
 from paceline.config.errors import UserError
-from paceline.config.own_file import check_output
 from paceline.config.printable import one_line
 from paceline.config.system import System
+from paceline.config.whole import check_output
 from paceline.launch.on_nodes import Elsewhere, is_launched, launch_verb
 from paceline.ranks.launcher import SINGLE, read_launch
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, fields, replace
 
 from paceline.command.choose import choose_system
 from paceline.config.errors import UserError
-from paceline.config.own_file import check_output, write_output
-from paceline.config.run_names import LAUNCH_FOLDER, numbered
+from paceline.config.names import LAUNCH_FOLDER, numbered
+from paceline.config.whole import check_output, write_output
 from paceline.launch.carry_out import launch
 from paceline.launch.where import Where, check_where, job_of
 

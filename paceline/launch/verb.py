@@ -16,9 +16,8 @@ from paceline.command.flags import Asked, explain, parse_recipe
 from paceline.command.printing import say
 from paceline.config.commands import command, shown
 from paceline.config.errors import UserError
-from paceline.config.first_weights import named_weights
-from paceline.config.run import Controls, check_controls
-from paceline.config.run_names import numbered
+from paceline.config.names import numbered
+from paceline.config.run import Controls, check_controls, named_weights
 from paceline.config.submission import check_submission
 from paceline.launch.carry_out import launch
 from paceline.launch.checks import check_devices, check_plan, check_port, walltime_of

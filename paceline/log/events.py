@@ -59,9 +59,8 @@ from pathlib import Path
 from typing import Any
 
 from paceline.config.errors import UserError
-from paceline.config.plain_file import read_entry
+from paceline.config.plain_file import parse, read_entry
 from paceline.config.reporting import SILENT, Reporter
-from paceline.config.sealed import parse
 from paceline.log.lines import MOST_BYTES, LineFile, name_lines
 
 # Required fields of each kind: field -> type of value. "number" includes the non-finite ones.

@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from paceline.config.sealed import parse
+from paceline.config.plain_file import parse
 from paceline.log.events import plain
 from paceline.log.lines import LineFile, name_lines
 

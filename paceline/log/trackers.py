@@ -20,11 +20,10 @@ from typing import Any
 
 from paceline.config.commands import to_install
 from paceline.config.errors import UserError
-from paceline.config.plain_file import read_entry
+from paceline.config.plain_file import parse, read_entry
 from paceline.config.python_file import from_file, is_in_file
 from paceline.config.reporting import Reporter
 from paceline.config.run import MOST_BYTES, Controls, read_run
-from paceline.config.sealed import parse
 from paceline.config.whole import write_whole
 from paceline.log.events import numbers_of
 from paceline.log.sinks import Beside, Event, Follower, Sink

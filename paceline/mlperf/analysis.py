@@ -16,8 +16,7 @@ from statistics import median
 from typing import Any
 
 from paceline.config.errors import UserError
-from paceline.config.plain_file import read_plain
-from paceline.config.sealed import parse
+from paceline.config.plain_file import parse, read_plain
 from paceline.log.events import read_events
 from paceline.mlperf.foreign import read_foreign
 from paceline.mlperf.logs import (

@@ -16,7 +16,7 @@ from statistics import median
 from typing import Any
 
 from paceline.config.errors import DataError
-from paceline.config.sealed import parse
+from paceline.config.plain_file import parse
 from paceline.mlperf.logs import FOREIGN, Row, foreign_name, is_number
 
 WHOLE = r"(?<!\d)(\d{1,15})(?!\d)"  # more digits are no count of anything here

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from paceline.config.errors import DataError, UserError
-from paceline.config.plain_file import read_plain
-from paceline.config.sealed import parse
+from paceline.config.plain_file import parse, read_plain
 
 MOST_BYTES = 2**28  # published logs have up to 4 MB
 TOKEN = ":::MLLOG "

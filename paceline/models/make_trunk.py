@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from paceline.config.bounds import check_bounds
+from paceline.config.classification import RESNET, TRUNKS, TrunkModel, trunk_rules
 from paceline.config.recipe import refuse_outside
-from paceline.config.trunk import RESNET, TRUNKS, TrunkModel, trunk_rules
 from paceline.models.resnet import make_resnet
 from paceline.models.trunk import Form, Trunk
 

@@ -17,9 +17,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from paceline.config.classification import Padding
 from paceline.config.detection import Frozen, NewBias
 from paceline.config.errors import RecipeError
-from paceline.config.trunk import Padding
 from paceline.models.batch_norm import BatchNorm
 from paceline.models.layers import Conv2d
 from paceline.models.resnet import pad_for_stride

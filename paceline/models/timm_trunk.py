@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from paceline.config.classification import TrunkModel
 from paceline.config.commands import to_install
 from paceline.config.errors import RecipeError
-from paceline.config.trunk import TrunkModel
 from paceline.models.batch_norm import BatchNorm
 from paceline.models.layers import FrozenBatchNorm, draw_layers
 from paceline.models.trunk import Form, Init, Norm, Part, Trunk

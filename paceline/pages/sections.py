@@ -10,8 +10,7 @@ from typing import Any
 
 from paceline.config.classification import Exif
 from paceline.config.errors import DataError
-from paceline.config.plain_file import read_entry
-from paceline.config.sealed import parse
+from paceline.config.plain_file import parse, read_entry
 from paceline.log.events import metrics_of
 from paceline.pages.classified import (
     class_accuracies,

@@ -11,7 +11,7 @@ from pathlib import Path, PurePath
 from typing import NamedTuple
 
 from paceline.config.errors import DataError
-from paceline.config.image_name import PREDICTED_SUFFIX_FORMATS, by_suffix, suffix_of
+from paceline.config.names import PREDICTED_SUFFIX_FORMATS, by_suffix, suffix_of
 
 SUFFIXES = tuple(map(os.fsdecode, PREDICTED_SUFFIX_FORMATS))
 # predictions.json, finished or not, begins so: what follows is the list of answers (answers.py).

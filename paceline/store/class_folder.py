@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.config.errors import DataError
-from paceline.config.image_name import is_image_name, suffix_of
+from paceline.config.names import is_image_name, suffix_of
 
 
 @dataclass(frozen=True)

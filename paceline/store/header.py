@@ -24,7 +24,7 @@ from PIL import Image
 
 from paceline.config.classification import Exif
 from paceline.config.errors import DataError
-from paceline.config.image_name import PREDICTED_FORMATS
+from paceline.config.names import PREDICTED_FORMATS
 from paceline.store.orientation import UPRIGHT, lies_on_its_side, orientation_of
 
 # As Pillow's own limit against decompression bombs: 2 * 89,478,485 pixels, half a gigabyte of RGB.

@@ -26,8 +26,7 @@ from typing import Any, Literal
 
 from paceline.config.cache import cache_folder
 from paceline.config.errors import DataError
-from paceline.config.plain_file import open_plain, read_plain
-from paceline.config.sealed import is_whole, parse, sealed
+from paceline.config.plain_file import is_whole, open_plain, parse, read_plain, sealed
 from paceline.config.whole import write_whole
 
 FILE_NAME = "manifest.json"

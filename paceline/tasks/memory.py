@@ -27,11 +27,11 @@ from torch.utils._pytree import tree_leaves
 
 from paceline.batch import Batch
 from paceline.config.cache import remembered, source_digest
+from paceline.config.classification import RESNET, TrunkModel
 from paceline.config.errors import RecipeError
 from paceline.config.python_file import is_in_file
 from paceline.config.recipe import DATA_CLASSES, Recipe
 from paceline.config.system import System
-from paceline.config.trunk import RESNET, TrunkModel
 
 if TYPE_CHECKING:
     from paceline.tasks.workload import Workload

@@ -28,7 +28,7 @@ from paceline.store.header import Header
 from paceline.tasks.shapes import Fit, OneShape
 from paceline.tasks.task import Evaluation, InputRank, Task
 from paceline.tasks.workload import Workload
-from paceline.weights.class_rows import Labels
+from paceline.weights.classes import Labels
 
 # Training images of an epoch, where the recipe's own data set is not a known one.
 IMAGES = 100_000

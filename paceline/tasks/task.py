@@ -41,7 +41,7 @@ from paceline.tasks.shapes import Buckets, Fit, OneShape
 
 if TYPE_CHECKING:
     from paceline.tasks.workload import Workload
-    from paceline.weights.class_rows import Labels
+    from paceline.weights.classes import Labels
     from paceline.weights.load import WeightReport
 
 
@@ -164,7 +164,7 @@ class Task(ABC):
 
     def labels(self) -> Labels:
         """The classes whose rows of a weight file are kept, by name."""
-        from paceline.weights.class_rows import Labels
+        from paceline.weights.classes import Labels
 
         folders = self.manifest.classes if self.manifest.kind == "class-folder" else ()
         return Labels(tuple(self.classes), tuple(self.category_ids), tuple(folders))

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from paceline.store.header import Header
     from paceline.store.manifest import Manifest
     from paceline.tasks.task import Task
-    from paceline.weights.class_rows import Labels
+    from paceline.weights.classes import Labels
     from paceline.weights.load import WeightReport
 
 REPORT = Path(__file__).parents[1] / "pages"  # the folder of templates

@@ -24,9 +24,9 @@ from paceline.training.checkpoint.read import SUFFIX, check_file, load_found, re
 from paceline.training.loss_groups import configure_loss_groups
 from paceline.training.meters import Meters
 from paceline.training.state import State
-from paceline.weights.forms.bring import bring_to_cache, in_cache, is_published
+from paceline.weights.forms.bring import download_to_cache, in_cache, is_published
 from paceline.weights.forms.files import kind_of
-from paceline.weights.forms.tf_checkpoint import find_index
+from paceline.weights.forms.tensorflow import find_index
 
 # First scale of a dynamic fp16 loss scale (torch.amp.GradScaler's).
 FIRST_LOSS_SCALE = 65536.0
@@ -102,10 +102,10 @@ def first_weights(name: str, world: World, reporter: Reporter) -> Path | None:
         return None
     if is_published(name):
         if world.is_main:
-            bring_to_cache(name, say=reporter.line)
+            download_to_cache(name, say=reporter.line)
         world.barrier()
         if world.local_rank == 0 and not world.is_main:
-            bring_to_cache(name, say=reporter.line)
+            download_to_cache(name, say=reporter.line)
         world.barrier()
         return weights_file(str(in_cache(name)))
     file = weights_file(name)

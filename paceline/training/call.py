@@ -10,9 +10,9 @@ from typing import Any
 
 from paceline.config.errors import UserError
 from paceline.config.keywords import controls_and_changes
+from paceline.config.names import STOP_FILE
 from paceline.config.printable import did_you_mean
 from paceline.config.recipe import Recipe, override
-from paceline.config.run_names import STOP_FILE
 from paceline.log.console import Console, open_console
 from paceline.log.output import lasting_output
 from paceline.machine.machine import choose_device

@@ -21,10 +21,10 @@ from paceline.config.recipe import Recipe, override
 from paceline.config.run import read_run
 from paceline.recipes import RECIPES
 from paceline.tasks.workloads import saved_recipe, workload_of
-from paceline.weights.class_rows import Labels, row_count
+from paceline.weights.classes import Labels, row_count
 from paceline.weights.forms.published import PUBLISHED
+from paceline.weights.forms.torchvision import resnet_fields
 from paceline.weights.load import WeightReport, is_counter
-from paceline.weights.resnet_fields import resnet_fields
 from paceline.weights.weight_file import WeightFile, run_beside
 
 # Beginnings of names in timm's networks that are no plain ResNet.

@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 from paceline.accelerators import peak_memory
 from paceline.config.commands import to_go_on
-from paceline.config.due import Due
 from paceline.config.errors import UserError
+from paceline.config.length import Due
 from paceline.config.plan import evaluation_batch
 from paceline.config.run import Run, seconds_in
 from paceline.config.whole import write_whole

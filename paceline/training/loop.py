@@ -11,8 +11,8 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from typing import Any
 
+from paceline.config.names import STOP_FILE
 from paceline.config.plan import rates_at
-from paceline.config.run_names import STOP_FILE
 from paceline.log.events import facts_of
 from paceline.log.trace import Tracer
 from paceline.ranks.exchange import smallest

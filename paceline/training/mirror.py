@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from paceline.config.errors import UserError
+from paceline.config.names import CHECKPOINTS, MIRROR_FILE, PREDICTIONS
 from paceline.config.plain_file import open_plain
-from paceline.config.run_names import CHECKPOINTS, MIRROR_FILE, PREDICTIONS
 from paceline.config.whole import write_whole
 from paceline.log.prose import byte_size
 from paceline.threads import Thread

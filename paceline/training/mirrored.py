@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from paceline.config.errors import CheckpointError, UserError
+from paceline.config.names import CHECKPOINTS, MIRROR_FILE, PREDICTIONS
 from paceline.config.plain_file import read_entry
 from paceline.config.reporting import Reporter
-from paceline.config.run_names import CHECKPOINTS, MIRROR_FILE, PREDICTIONS
 from paceline.config.whole import sync_folder, write_whole
 from paceline.store.bucket_folder import BucketFolder
 from paceline.training.checkpoint.layout import BEST, INDEX, list_steps, step_name, step_of

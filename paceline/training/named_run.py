@@ -102,11 +102,11 @@ def weights_of(path: Path, say: Callable[[str], None]) -> Path:
     Raises CheckpointError as `weights_file`, and for weights that made-up batches trained; DataError where they cannot be brought.
     """
     from paceline.training.building import refuse_synthetic_weights, weights_file
-    from paceline.weights.forms.bring import bring_to_cache, is_published
+    from paceline.weights.forms.bring import download_to_cache, is_published
 
     name = str(path)
     if is_published(name):
-        return bring_to_cache(name, say=say)
+        return download_to_cache(name, say=say)
     file = weights_file(name)
     refuse_synthetic_weights(file, name)
     return file

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from paceline.config.first_weights import NONE
 from paceline.config.plan import Plan, lr_at
 from paceline.config.printable import counted
 from paceline.config.recipe import Recipe
+from paceline.config.run import NONE
 from paceline.config.system import System
 from paceline.machine.published import as_published, results_of
 from paceline.machine.torch_builds import pinned_for

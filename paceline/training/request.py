@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from paceline.config.commands import shown
-from paceline.config.first_weights import NONE, check_first_weights, named_weights
 from paceline.config.plan import training_ranks
 from paceline.config.recipe import Recipe
 from paceline.config.reporting import SILENT, Reporter
-from paceline.config.run import Controls, check_controls
+from paceline.config.run import NONE, Controls, check_controls, check_first_weights, named_weights
 from paceline.config.submission import check_submission
 from paceline.config.system import System
 from paceline.log.console import Console

@@ -16,11 +16,11 @@ from typing import IO
 
 from paceline.config.errors import UserError
 from paceline.config.journal import lock
+from paceline.config.names import CHECKPOINTS, LEFT_OVER, PREDICTIONS, RUNS, STOP_FILE, check_entries, numbered
 from paceline.config.plain_file import read_entry
 from paceline.config.recipe import Recipe
 from paceline.config.reporting import SILENT, Reporter
 from paceline.config.run import MOST_BYTES, Controls, Run
-from paceline.config.run_names import CHECKPOINTS, LEFT_OVER, PREDICTIONS, RUNS, STOP_FILE, check_entries, numbered
 from paceline.config.whole import sweep, write_whole
 from paceline.ranks.exchange import from_main
 from paceline.ranks.world import World

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from paceline.config.bounds import checked
 from paceline.config.commands import to_go_on
 from paceline.config.errors import CheckpointError, UserError
 from paceline.config.length import length_in_steps
@@ -21,7 +22,6 @@ from paceline.config.reporting import Reporter
 from paceline.config.run import Controls, fill, read_run, saved_system, seconds_in
 from paceline.config.submission import Submission
 from paceline.config.system import MOST_THREADS, System
-from paceline.config.typed import checked
 from paceline.log.events import metrics_of, read_events
 from paceline.log.prose import duration
 from paceline.machine.detect import cpu_cores

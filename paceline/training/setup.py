@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from paceline.accelerators import device_name
-from paceline.config.due import Due
+from paceline.config.length import Due
 from paceline.config.run import Run
 from paceline.config.submission import division_of
 from paceline.log.console import Console

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from math import nan
 from typing import Any, Literal
 
-from paceline.config.due import Due
-from paceline.config.length import schedule_in_words
+from paceline.config.length import Due, schedule_in_words
 from paceline.config.run import Run
 from paceline.log.events import metrics_of
 from paceline.tasks.metrics import better, in_words, reached

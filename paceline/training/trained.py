@@ -22,7 +22,7 @@ from paceline.tasks.workloads import saved_recipe, workload_of
 from paceline.training.checkpoint.read import find_checkpoint, load_found
 from paceline.training.find_network import answering
 from paceline.training.state import check_snapshot, check_tensors, load_model
-from paceline.weights.forms.class_names import category_ids, published, readable
+from paceline.weights.classes import category_ids, published, readable
 from paceline.weights.weight_file import open_weights
 
 

@@ -12,10 +12,9 @@ from paceline.command.flags import Asked, parse_recipe
 from paceline.command.printing import is_first_on_node
 from paceline.config.commands import command
 from paceline.config.errors import RecipeError
-from paceline.config.first_weights import check_first_weights
 from paceline.config.plan import training_ranks
 from paceline.config.printable import one_line
-from paceline.config.run import Controls, check_controls, run_file
+from paceline.config.run import Controls, check_controls, check_first_weights, run_file
 from paceline.config.submission import check_submission
 from paceline.log.console import open_console
 from paceline.log.output import guard_exit

@@ -1,6 +1,6 @@
 """Start from somebody's weights: fit a file's tensors to a model by name, and report every key.
 
-Which files are read, models/forms/ says. The head may be new, or keep the rows of the classes that both sides have; the stem may gain
+weights/forms/ lists which files are read. The head may be new, or keep the rows of the classes that both sides have; the stem may gain
 or lose the zero-padded fourth input channel. Anything else that does not fit is an error, because a net with half its weights trains
 without complaint to a worse result.
 """
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from paceline.config.errors import CheckpointError
 from paceline.models.trunk import Trunk
-from paceline.weights.class_rows import Labels, Rows, match_rows, take_rows
+from paceline.weights.classes import Labels, Rows, match_rows, take_rows
 from paceline.weights.forms.files import read_contents
 from paceline.weights.weight_file import WeightFile, broken, open_weights
 

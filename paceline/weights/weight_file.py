@@ -10,15 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from paceline.config.classification import RESNET
 from paceline.config.errors import CheckpointError, UserError
 from paceline.config.printable import short
 from paceline.config.run import read_run
-from paceline.config.trunk import RESNET
 from paceline.models.trunk import Trunk
 from paceline.weights.forms.files import conversion, read_contents
 from paceline.weights.forms.ours import COLOURS, KNOWN_COLOURS, NEEDS, FormError, Ours, UnknownColours
 from paceline.weights.forms.table import Form, form_of
-from paceline.weights.resnet_fields import resnet_fields
+from paceline.weights.forms.torchvision import resnet_fields
 
 # First weights of a ResNet-D, as timm names them.
 DEEP_STEMS = {f"{body}conv1.0.weight" for body in ("", "trunk.", "backbone.body.")}

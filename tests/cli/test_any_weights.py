@@ -20,8 +20,8 @@ from torchvision.models.detection.backbone_utils import resnet_fpn_backbone
 from torchvision.transforms.functional import center_crop, normalize, to_tensor
 
 import paceline
-from paceline.weights.forms.class_names import COCO_80, COCO_90, category_ids
-from paceline.weights.forms.torchvision_others import lacks
+from paceline.weights.classes import COCO_80, COCO_90, category_ids
+from paceline.weights.forms.torchvision import lacks
 
 ROOT = Path(paceline.__file__).parents[1]
 DETECTION = torchvision.models.detection

@@ -11,7 +11,7 @@ from shared_runs import SharedRun
 from tiny_runs import command, refused
 
 from paceline.config.errors import UserError
-from paceline.config.own_file import check_output, replaceable, write_output
+from paceline.config.whole import check_output, replaceable, write_output
 
 REFUSED = "exists and does not say that paceline wrote it"
 

@@ -27,11 +27,10 @@ from paceline.models.mask_rcnn import MaskRCNN, initialise_mask_rcnn
 from paceline.models.resnet import ResNet
 from paceline.models.ssd import SSD, initialise_ssd
 from paceline.models.trunk import Form, initialise
-from paceline.weights.class_rows import Labels
+from paceline.weights.classes import Labels
 from paceline.weights.forms import bring
 from paceline.weights.load import load_weights
-from paceline.weights.load_maskrcnn import load_mask_rcnn_weights
-from paceline.weights.load_ssd import load_ssd_weights
+from paceline.weights.load_detectors import load_mask_rcnn_weights, load_ssd_weights
 from paceline.weights.weight_file import open_weights
 
 pytestmark = pytest.mark.usefixtures("no_report")

@@ -18,8 +18,8 @@ from tiny_runs import TINY, command, make_photos, of_its_own, refused, train
 
 from paceline.cli.main import main
 from paceline.config.classification import PhotoInput, ResNetModel
+from paceline.config.plain_file import SEAL, sealed
 from paceline.config.recipe import Recipe
-from paceline.config.sealed import SEAL, sealed
 from paceline.tasks.classification import Classification
 from paceline.tasks.workloads import WORKLOADS
 from paceline.weights.forms.torchvision import export

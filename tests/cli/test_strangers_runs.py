@@ -17,7 +17,7 @@ from PIL import Image
 from tiny_runs import TINY, command, forge, refused
 
 import paceline
-from paceline.config.run_names import check_entries
+from paceline.config.names import check_entries
 
 # What is read of a run's folder, and a verb that reads it; {run} and {photo} are filled in.
 READERS = [

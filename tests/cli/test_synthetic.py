@@ -23,7 +23,7 @@ from paceline.store.manifest import Manifest
 from paceline.tasks.synthetic import SyntheticTask
 from paceline.tasks.task import InputRank
 from paceline.tasks.workloads import WORKLOADS
-from paceline.weights.class_rows import Labels
+from paceline.weights.classes import Labels
 
 SMALL = {
     "resnet50-tiny": TINY,

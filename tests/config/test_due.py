@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.config.due import Due
+from paceline.config.length import Due
 from paceline.config.plan import make_plan
 from paceline.config.run import Controls
 from paceline.machine.machines import h100x8

@@ -15,7 +15,7 @@ from tiny_runs import TINY, command
 
 import paceline
 from paceline.config.errors import UserError
-from paceline.config.image_name import FORMATS, PREDICTED_FORMATS
+from paceline.config.names import FORMATS, PREDICTED_FORMATS
 from paceline.datasets import inspection
 from paceline.datasets.verify import Facts
 from paceline.store.header import MAX_PIXELS, TooMuch, open_picture

@@ -21,11 +21,9 @@ from paceline.models.mask_rcnn import MaskRCNN, initialise_mask_rcnn
 from paceline.models.resnet import ResNet
 from paceline.models.ssd import SSD, FusedHead, initialise_ssd
 from paceline.models.trunk import Form, initialise
-from paceline.weights.class_rows import MOST_LINES, Labels, match_rows, row_count, take_rows
-from paceline.weights.forms.class_names import COCO, COCO_90
+from paceline.weights.classes import COCO, COCO_90, MOST_LINES, Labels, match_rows, row_count, take_rows
 from paceline.weights.load import WeightReport, load_weights
-from paceline.weights.load_maskrcnn import load_mask_rcnn_weights
-from paceline.weights.load_ssd import load_ssd_weights
+from paceline.weights.load_detectors import load_mask_rcnn_weights, load_ssd_weights
 
 THEIRS = ("person", "traffic_light", "dog", "cat")
 OURS = Labels(("Helmet", "Dog", "traffic light"))

@@ -20,8 +20,8 @@ from paceline.models.batch_norm import batch_norms, commit_running_statistics, c
 from paceline.models.make_trunk import make_trunk
 from paceline.models.ssd import SSD, initialise_ssd
 from paceline.models.trunk import Form
-from paceline.weights.forms.mlperf_ssd import from_reference, swap_channels, to_reference
-from paceline.weights.load_ssd import load_ssd_weights
+from paceline.weights.forms.mlperf import from_reference, swap_channels, to_reference
+from paceline.weights.load_detectors import load_ssd_weights
 
 
 def network(size: int = 300, depth: int = 34, width: int = 64, classes: int = 80, **choices) -> SSD:

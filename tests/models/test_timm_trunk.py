@@ -26,8 +26,7 @@ from paceline.models.trunk import Form, Trunk, initialise
 from paceline.tasks.memory import memory_of
 from paceline.tasks.workloads import WORKLOADS
 from paceline.weights.load import load_weights
-from paceline.weights.load_maskrcnn import load_mask_rcnn_weights
-from paceline.weights.load_ssd import load_ssd_weights
+from paceline.weights.load_detectors import load_mask_rcnn_weights, load_ssd_weights
 
 timm = pytest.importorskip("timm")
 # LayerNorm alone; BatchNorm2d; both with an activation inside, stages to be cut off; epsilon 1e-3.

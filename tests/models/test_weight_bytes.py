@@ -16,8 +16,8 @@ from weight_bytes import masked as by_bits
 from paceline.config.errors import CheckpointError
 from paceline.store.containers.tfrecord import masked_crc32c
 from paceline.weights.forms.array_pickle import read_pickled_arrays
-from paceline.weights.forms.params_file import read_params
-from paceline.weights.forms.tf_checkpoint import find_index, read_tf_checkpoint
+from paceline.weights.forms.mxnet_files import read_params
+from paceline.weights.forms.tensorflow import find_index, read_tf_checkpoint
 from paceline.weights.weight_file import open_weights
 
 MOST = 2**20

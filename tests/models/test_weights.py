@@ -17,8 +17,8 @@ from paceline.config.errors import CheckpointError
 from paceline.models.resnet import ResNet
 from paceline.models.trunk import initialise
 from paceline.weights.forms.array_pickle import read_pickled_arrays
+from paceline.weights.forms.torchvision import resnet_fields
 from paceline.weights.load import load_weights
-from paceline.weights.resnet_fields import resnet_fields
 from paceline.weights.weight_file import open_weights
 
 

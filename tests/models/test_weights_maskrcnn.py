@@ -20,11 +20,10 @@ from paceline.models.resnet import ResNet
 from paceline.models.segmenter import MaskRCNN
 from paceline.recipes import RECIPES
 from paceline.tasks.workloads import WORKLOADS
-from paceline.weights.class_rows import Labels
+from paceline.weights.classes import Labels
 from paceline.weights.forms.detectron2 import from_detectron2, to_detectron2
 from paceline.weights.forms.ours import FormError, Ours
-from paceline.weights.load_maskrcnn import load_mask_rcnn_weights
-from paceline.weights.load_ssd import load_ssd_weights
+from paceline.weights.load_detectors import load_mask_rcnn_weights, load_ssd_weights
 
 SMALL = MaskRCNNModel(depth=10, width=8, channels=8, roi=RoI(channels=16), mask=MaskHead(convs=2))
 CLASS_LAYERS = (

@@ -12,8 +12,8 @@ from safetensors.torch import save_file
 
 from paceline.cli.main import main
 from paceline.config.errors import CheckpointError
+from paceline.config.plain_file import sealed
 from paceline.config.run import FORMAT
-from paceline.config.sealed import sealed
 from paceline.models.resnet import ResNet
 from paceline.models.trunk import initialise
 from paceline.weights.forms.ours import NEEDS

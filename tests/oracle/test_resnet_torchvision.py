@@ -11,12 +11,11 @@ import torchvision
 from torch import nn
 
 from paceline.config.bounds import check_bounds
-from paceline.config.classification import ResNetModel
+from paceline.config.classification import ResNetModel, trunk_rules
 from paceline.config.detection import SSDModel
 from paceline.config.errors import RecipeError
 from paceline.config.instances import MaskHead, MaskRCNNModel, RoI
 from paceline.config.recipe import refuse_outside
-from paceline.config.trunk import trunk_rules
 from paceline.models.make_trunk import make_trunk
 from paceline.models.mask_rcnn import MaskRCNN
 from paceline.models.resnet import ResNet
@@ -24,8 +23,7 @@ from paceline.models.ssd import SSD
 from paceline.models.trunk import Form
 from paceline.weights.forms.torchvision import export
 from paceline.weights.load import load_weights
-from paceline.weights.load_maskrcnn import load_mask_rcnn_weights
-from paceline.weights.load_ssd import load_ssd_weights
+from paceline.weights.load_detectors import load_mask_rcnn_weights, load_ssd_weights
 
 
 @pytest.fixture(autouse=True)

@@ -25,8 +25,7 @@ from paceline.models.resnet import ResNet
 from paceline.models.ssd import SSD, initialise_ssd
 from paceline.models.trunk import Form
 from paceline.weights.load import load_weights
-from paceline.weights.load_maskrcnn import load_mask_rcnn_weights
-from paceline.weights.load_ssd import load_ssd_weights
+from paceline.weights.load_detectors import load_mask_rcnn_weights, load_ssd_weights
 from paceline.weights.weight_file import open_weights
 
 MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)  # of R, G and B in 0..255: ImageNet's

@@ -18,9 +18,9 @@ from paceline.config.errors import CheckpointError
 from paceline.models.mask_rcnn import MaskRCNN
 from paceline.models.resnet import ResNet
 from paceline.recipes import RECIPES
-from paceline.weights.forms.params_file import read_params
+from paceline.weights.forms.mxnet_files import read_params
 from paceline.weights.load import load_weights
-from paceline.weights.load_maskrcnn import load_mask_rcnn_weights
+from paceline.weights.load_detectors import load_mask_rcnn_weights
 from paceline.weights.weight_file import open_weights
 
 pytestmark = pytest.mark.nightly("needs published weights")

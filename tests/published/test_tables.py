@@ -20,10 +20,10 @@ import published_ssd as ssd
 import pytest
 from published_cells import differences, leaves
 
+from paceline.config.bounds import hints_of
 from paceline.config.plan import lr_at, make_plan
 from paceline.config.recipe import DATA_IMAGES, Recipe
 from paceline.config.system import System
-from paceline.config.typed import hints_of
 from paceline.recipes import RECIPES
 from paceline.recipes.rows import ROWS
 

@@ -13,8 +13,8 @@ import safetensors.torch
 import torch
 
 from paceline.config.errors import CheckpointError
+from paceline.config.plain_file import SEAL, sealed
 from paceline.config.reporting import SILENT, Lines
-from paceline.config.sealed import SEAL, sealed
 from paceline.training.building import weights_file
 from paceline.training.checkpoint import read, write
 from paceline.training.checkpoint.layout import list_steps, step_name

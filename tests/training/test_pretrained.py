@@ -15,10 +15,9 @@ from tiny_runs import TINY_CHANGES, command, forge, of_its_own, refused, train
 
 import paceline
 from paceline.config.errors import DataError, RecipeError
-from paceline.config.first_weights import check_first_weights
 from paceline.config.plan import make_plan
 from paceline.config.recipe import override
-from paceline.config.run import Controls, read_run
+from paceline.config.run import Controls, check_first_weights, read_run
 from paceline.config.system import System
 from paceline.recipes import RECIPES
 from paceline.recipes.rows import ROWS

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from paceline.config.errors import DataError
-from paceline.config.image_name import OTHER_PICTURES, by_suffix, suffix_of
+from paceline.config.names import OTHER_PICTURES, by_suffix, suffix_of
 from paceline.datasets.containers.boxes import sample_annotations
 from paceline.datasets.containers.contents import (
     AS_IT_IS,

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from paceline.config.errors import DataError
-from paceline.config.image_name import by_suffix
+from paceline.config.names import by_suffix
 from paceline.config.plain_file import read_plain
 from paceline.config.printable import some, tidy_name
 from paceline.store.class_folder import FolderNames, list_folder

@@ -26,7 +26,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from paceline.config.errors import DataError
-from paceline.config.image_name import is_image_name
+from paceline.config.names import is_image_name
 from paceline.config.plain_file import read_plain, read_plain_text
 from paceline.config.printable import short
 from paceline.datasets.formats.annotations import Annotations, PhotoLabels, as_annotations, refuse_broken

@@ -21,7 +21,7 @@ import yaml
 from yaml.composer import ComposerError
 
 from paceline.config.errors import DataError
-from paceline.config.image_name import is_image_name
+from paceline.config.names import is_image_name
 from paceline.config.plain_file import open_plain, read_plain_text
 from paceline.config.printable import short, some
 from paceline.datasets.formats.annotations import Annotations, PhotoLabels, as_annotations, refuse_broken

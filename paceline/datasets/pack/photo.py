@@ -21,7 +21,7 @@ import numpy as np
 from PIL import Image
 
 from paceline.config.errors import DataError
-from paceline.config.image_name import IMAGE_SUFFIXES
+from paceline.config.names import IMAGE_SUFFIXES
 from paceline.datasets.verify import GREY_MODES
 from paceline.input.picture import to_rgb
 from paceline.store.header import open_picture

@@ -18,8 +18,7 @@ from typing import Any
 
 from paceline.config.errors import DataError
 from paceline.config.journal import lock
-from paceline.config.plain_file import open_plain, open_plain_sized
-from paceline.config.sealed import is_whole, parse, sealed
+from paceline.config.plain_file import is_whole, open_plain, open_plain_sized, parse, sealed
 from paceline.datasets.pack.plan import Shard
 from paceline.log.lines import LineFile
 

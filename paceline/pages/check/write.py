@@ -6,8 +6,7 @@ from pathlib import Path
 
 from paceline.config.classification import Exif
 from paceline.config.errors import DataError
-from paceline.config.own_file import replaceable
-from paceline.config.whole import sweep, write_whole
+from paceline.config.whole import replaceable, sweep, write_whole
 from paceline.pages.check.box_page import box_page
 from paceline.pages.check.class_page import class_page
 from paceline.pages.check.labels import mask_notices

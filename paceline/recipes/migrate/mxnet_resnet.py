@@ -12,9 +12,9 @@ import math
 from dataclasses import replace
 from typing import Any, get_args
 
+from paceline.config.classification import Depth
 from paceline.config.errors import UserError
 from paceline.config.recipe import Recipe, with_fields
-from paceline.config.trunk import Depth
 from paceline.recipes.migrate.table import Call, Facts, Formulas, read_system
 from paceline.recipes.resnet50 import lars
 

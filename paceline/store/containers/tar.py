@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 from typing import BinaryIO, NamedTuple
 
 from paceline.config.errors import DataError
-from paceline.config.image_name import is_image_name
+from paceline.config.names import is_image_name
 from paceline.store.containers.reading import Member, Truncated, checked_name, read_at, refuse_compressed, shown
 
 BLOCK = 512

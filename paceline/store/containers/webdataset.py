@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from paceline.config.errors import DataError
-from paceline.config.image_name import IMAGE_SUFFIXES
+from paceline.config.names import IMAGE_SUFFIXES
 from paceline.config.printable import short
 from paceline.store.containers.reading import Member, Truncated, shown
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import BinaryIO, NamedTuple
 
 from paceline.config.errors import DataError
-from paceline.config.image_name import is_image_name
+from paceline.config.names import is_image_name
 from paceline.store.containers.reading import MOST_BYTES, Truncated, checked_name, read_at, shown
 
 # Deflate makes at most this many bytes of one.

@@ -66,7 +66,7 @@ class MaskRCNN(Workload):
 
     def load_weights(self, model, path, labels):
         """A classifier for the trunk, or a Mask R-CNN of any form; classes that the file has, by name, keep their rows."""
-        from paceline.weights.load_maskrcnn import load_mask_rcnn_weights
+        from paceline.weights.load_detectors import load_mask_rcnn_weights
 
         return load_mask_rcnn_weights(model.network, path, labels)
 

@@ -83,7 +83,7 @@ class SSD(Workload):
 
     def load_weights(self, model, path, labels):
         """A classifier for the trunk, or an SSD of any form; classes that the file has, by name, keep their rows."""
-        from paceline.weights.load_ssd import load_ssd_weights
+        from paceline.weights.load_detectors import load_ssd_weights
 
         return load_ssd_weights(model.network, path, labels)
 

@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from paceline.config.errors import UserError
-from paceline.config.run_names import NOWHERE
+from paceline.config.names import NOWHERE
 from paceline.log.prose import byte_size
 
 FORMAT = 1

@@ -16,9 +16,8 @@ import safetensors.torch
 from torch import Tensor
 
 from paceline.config.errors import CheckpointError, UserError
-from paceline.config.plain_file import open_plain_sized, read_entry
+from paceline.config.plain_file import is_whole, open_plain_sized, parse, read_entry
 from paceline.config.reporting import WARNINGS, Reporter
-from paceline.config.sealed import is_whole, parse
 from paceline.training.checkpoint.layout import (
     BEST,
     FORMAT,

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from paceline.config.sealed import sealed
+from paceline.config.plain_file import sealed
 from paceline.config.whole import sync_folder
 from paceline.training.checkpoint.layout import FORMAT, INDEX, STATE, step_name
 

@@ -32,7 +32,7 @@ def kept_weights() -> Path:
     return cache_folder() / "weights"
 
 
-def bring_to_cache(name: str, *, say: Say) -> Path:
+def download_to_cache(name: str, *, say: Say) -> Path:
     """The file to read of published weights, brought into the cache where it is not there yet, and compared in any case.
 
     Raises DataError, in a line with what to do without a network.

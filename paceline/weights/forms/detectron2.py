@@ -14,11 +14,23 @@ import re
 import torch
 from torch import Tensor
 
-from paceline.weights.forms.class_names import published
-from paceline.weights.forms.ours import NEEDS, Facts, FormError, Ours, Tensors
-from paceline.weights.forms.pixels import NOTE, OURS, TORCHVISION, from_caffe, from_pixels, made_for
-from paceline.weights.forms.renaming import inverse, renamed
-from paceline.weights.resnet_fields import resnet_fields
+from paceline.weights.classes import published
+from paceline.weights.forms.ours import (
+    CAFFE_NOTE,
+    NEEDS,
+    OUR_STD,
+    TORCHVISION,
+    Facts,
+    FormError,
+    Ours,
+    Tensors,
+    from_caffe,
+    from_pixels,
+    inverse,
+    made_for,
+    renamed,
+)
+from paceline.weights.forms.torchvision import resnet_fields
 
 PART = r"\.(weight|bias|running_mean|running_var|num_batches_tracked)"
 WB = r"\.(weight|bias)"
@@ -112,7 +124,7 @@ def from_detectron2(saved: Tensors, facts: Facts) -> Ours:
     if stem:
         pixels = made_for(saved, state, facts)
         notes += pixels.notes
-        if pixels.bgr or any(abs(theirs / ours - 1) > 1e-3 for theirs, ours in zip(pixels.std, OURS, strict=True)):
+        if pixels.bgr or any(abs(theirs / ours - 1) > 1e-3 for theirs, ours in zip(pixels.std, OUR_STD, strict=True)):
             if state[stem].dim() != 4 or state[stem].shape[1] != 3:
                 raise FormError(f"its stem is {tuple(state[stem].shape)}, and pixels have three channels")
             state[stem] = from_pixels(state[stem].float(), pixels.std, bgr=pixels.bgr)
@@ -209,7 +221,7 @@ def _from_caffe2(saved: Tensors) -> Ours:
         raise FormError(f"Caffe2's, with more than an ImageNet backbone ({unknown[0]}): only backbones are read")
     state["conv1.weight"] = from_caffe(state["conv1.weight"].float())
     needs = {"stride_in": "1x1"} if "layer1.0.conv3.weight" in state else {}
-    return Ours(state, ("conv1.weight",), needs, _classes(state), (NOTE,), tuple(left_out))
+    return Ours(state, ("conv1.weight",), needs, _classes(state), (CAFFE_NOTE,), tuple(left_out))
 
 
 def _box_convs(state: Tensors) -> int:

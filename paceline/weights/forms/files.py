@@ -1,4 +1,4 @@
-"""The kinds of files that weights come in: a row each says how a kind is told and how its bytes become arrays.
+"""The kinds of files that weights come in: a row each says how a kind is recognised and how its bytes become arrays.
 
 Nothing in any of them is executed, sizes are bounded, and what is no dict of named arrays is refused with the file's name. Pickled
 arrays are read for `paceline weights` alone, which asks for them: everywhere else such a file is refused unread.
@@ -26,9 +26,8 @@ from paceline.config.errors import CheckpointError
 from paceline.config.plain_file import open_plain, require_plain
 from paceline.config.printable import short
 from paceline.weights.forms.archive import refuse_bomb
-from paceline.weights.forms.mxnet import read_npy_folder
-from paceline.weights.forms.params_file import read_params
-from paceline.weights.forms.tf_checkpoint import find_index, indexes, read_tf_checkpoint
+from paceline.weights.forms.mxnet_files import read_npy_folder, read_params
+from paceline.weights.forms.tensorflow import find_index, indexes, read_tf_checkpoint
 
 # A ResNet-269 in float32 is 0.4 GB, with an optimiser's state 1.2 GB; a file beyond this, packed or not, is something else.
 MAX_BYTES = 2 * 2**30
@@ -62,7 +61,7 @@ class Kind:
     """One kind of file."""
 
     name: str
-    told: Callable[[Path], bool]
+    matches: Callable[[Path], bool]
     read: Callable[[Path], Contents]
 
 
@@ -93,7 +92,7 @@ def kind_of(path: Path, *, pickles: bool = False) -> Kind:
             raise CheckpointError(f"{path}: cannot be read as weights ({error.strerror})") from None
         if size > MAX_BYTES:
             raise CheckpointError(f"{path}: {size / 2**30:.1f} GiB is too large for these models' weights")
-    kind = next(kind for kind in KINDS if kind.told(path))
+    kind = next(kind for kind in KINDS if kind.matches(path))
     if kind.name == PICKLED and not pickles:
         raise CheckpointError(
             f"{path}: pickled arrays are read by one verb alone. Name the file that it writes:  {conversion(path)}"

@@ -1,22 +1,34 @@
-"""The forms of weights that are known: a row each. Another form is a row here and a file beside this one.
+"""The forms of weights that are known, a row each, and how they are written. Another form is a row here and a file beside this one.
 
-A row says how a form is told from the names of the tensors, how it becomes ours, and how it is written where its side still has users.
-Rows are tried in order; the last one takes everything. How bytes become tensors is another table, weights/forms/files.py.
+A row says how a form is recognised by the names of the tensors, how it becomes ours, and how it is written where its side still has
+users. Rows are tried in order; the last one takes everything. How bytes become tensors is another table, weights/forms/files.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import pickle
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
+import numpy as np
+import safetensors.torch
+import torch
 from torch import Tensor
 
+from paceline.config.errors import UserError
+from paceline.config.whole import sweep, whole
 from paceline.weights.forms.detectron2 import from_detectron2, is_detectron2, to_detectron2
-from paceline.weights.forms.gluoncv import from_gluoncv, is_gluoncv
-from paceline.weights.forms.mlperf_maskrcnn import from_maskrcnn_benchmark, is_maskrcnn_benchmark
-from paceline.weights.forms.mlperf_ssd import is_reference, read_reference, write_reference
-from paceline.weights.forms.mxnet import from_mxnet, is_mxnet
-from paceline.weights.forms.ours import Facts, Ours, Tensors
+from paceline.weights.forms.mlperf import (
+    from_maskrcnn_benchmark,
+    is_maskrcnn_benchmark,
+    is_reference,
+    read_reference,
+    write_reference,
+)
+from paceline.weights.forms.mxnet import from_gluoncv, from_mxnet, is_gluoncv, is_mxnet
+from paceline.weights.forms.ours import Facts, FormError, Ours, Tensors, to_metadata
 from paceline.weights.forms.tensorflow import from_tensorflow, is_tensorflow
 from paceline.weights.forms.torchvision import from_torchvision, is_ours, write_ours, write_timm, write_torchvision
 
@@ -30,7 +42,7 @@ class Form:
 
     name: str  # as --to has it
     about: str
-    told: Callable[[Tensors, Facts], bool]  # by the tensors' names
+    matches: Callable[[Tensors, Facts], bool]  # by the tensors' names
     read: Callable[[Tensors, Facts], Ours]
     write: Writer | None = None  # None: nobody reads it any more
     suffixes: tuple[str, ...] = (".safetensors", ".pth")  # of files that may be written, the usual one first
@@ -56,4 +68,62 @@ FORMS = (
 
 def form_of(tensors: Tensors, facts: Facts) -> Form:
     """The first row whose names these are."""
-    return next(form for form in FORMS if form.told(tensors, facts))
+    return next(form for form in FORMS if form.matches(tensors, facts))
+
+
+# Forms whose own readers look for the tensors under "model".
+WRAPPED = ("reference", "detectron2")
+
+
+def writable() -> list[Form]:
+    """The forms that may be written."""
+    return [form for form in FORMS if form.write is not None]
+
+
+def write_form(source: Path, ours: Ours, form: Form, out: Path) -> tuple[dict[str, Tensor], tuple[str, ...]]:
+    """Write what `source` held into `out`; -> the tensors as they were written, and what their user must know.
+
+    Raises UserError where the other side has no such network, or the file cannot be written.
+    """
+    assert form.write is not None
+    try:
+        tensors, beside, notes = form.write(ours)
+    except FormError as problem:
+        raise UserError(f"{source}: {problem}. It cannot be written as --to {form.name}.") from None
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        sweep(out.parent, {out.name})
+        with whole(out, sync=True) as part:
+            _write(part, out.suffix, tensors, beside, form, ours)
+    except (OSError, RuntimeError, safetensors.SafetensorError) as problem:
+        reason = getattr(problem, "strerror", None) or (str(problem).splitlines() or [""])[0]
+        raise UserError(f"--out {out}: cannot be written ({reason}). Name another file.") from None
+    return tensors, notes
+
+
+def _write(
+    part: Path, suffix: str, tensors: Mapping[str, Tensor], beside: Mapping[str, Any], form: Form, ours: Ours
+) -> None:
+    if suffix == ".safetensors":
+        metadata = to_metadata(ours) if form.name == "ours" else {"format": "pt"}
+        # save_file would write to a name of its own, which a kill leaves behind, and for the file's owner alone.
+        part.write_bytes(safetensors.torch.save(dict(tensors), metadata=metadata))
+        return
+    with part.open("wb") as file:
+        if suffix == ".pkl":
+            _Pickler(file, protocol=4).dump(
+                {"model": {name: tensor.numpy() for name, tensor in tensors.items()}, **beside}
+            )
+        else:
+            torch.save({"model": dict(tensors), **beside} if form.name in WRAPPED else dict(tensors), file)
+
+
+class _Pickler(pickle.Pickler):
+    """numpy 1 and 2 name the function that usually makes an array again differently, and neither knows the other's name."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        """An array is numpy.ndarray(shape, type, bytes), which both know."""
+        if isinstance(obj, np.ndarray):
+            return np.ndarray, (obj.shape, obj.dtype.str, obj.tobytes())
+        return NotImplemented

@@ -1,21 +1,104 @@
 """torchvision's weights, whose names are ours: older files' names are changed, and what it has no network for is not written.
 
-timm's ResNets have the same names and the same networks.
-Source: torchvision (models: resnet.py, mask_rcnn.py in detection/, from 0.2 on).
+timm's ResNets have the same names and the same networks. torchvision's detectors that none of our networks is are recognised by the
+names of their tensors (`lacks`), and a ResNet's depth and width by their shapes (`resnet_fields`).
+Source: torchvision (models: resnet.py; models/detection/: mask_rcnn.py, faster_rcnn.py, keypoint_rcnn.py, retinanet.py, fcos.py,
+ssd.py; from 0.2 on).
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from paceline.weights.forms.class_names import published
+from paceline.models.resnet import DEPTHS
+from paceline.weights.classes import published
 from paceline.weights.forms.ours import Facts, FormError, Ours, Tensors, of_metadata, refuse_needs
-from paceline.weights.forms.torchvision_others import lacks
-from paceline.weights.resnet_fields import resnet_fields
+
+MASKS = "roi_heads.mask_predictor.mask_fcn_logits.weight"
+SCORES = "roi_heads.box_predictor.cls_score.weight"
+# The second convolution of the proposal head, which the _v2 networks have, with BatchNorm in pyramid and heads.
+SECOND = "rpn.head.conv.1.0.weight"
+TRUNK = "the trunk alone fits: `paceline weights convert FILE --to timm` writes it"
+
+
+def lacks(names: Tensors) -> str:
+    """What such a file is and what of it fits, in words; "" for all others."""
+    if "roi_heads.keypoint_predictor.kps_score_lowres.weight" in names:
+        return f"torchvision's keypointrcnn_resnet50_fpn, which finds key points and no masks; {TRUNK}"
+    if SECOND in names and SCORES in names:
+        name = "maskrcnn" if MASKS in names else "fasterrcnn"
+        return (
+            f"torchvision's {name}_resnet50_fpn_v2: two convolutions in the proposal head and BatchNorm in pyramid and heads, "
+            f"which this network lacks; {TRUNK}"
+        )
+    if is_faster_rcnn(names):
+        return (
+            "torchvision's fasterrcnn_resnet50_fpn, boxes without masks: trunk, pyramid, proposals and box head fit Mask R-CNN "
+            "for training, and its mask head and class rows start anew"
+        )
+    if any(name.startswith("head.classification_head.") for name in names):
+        return "one of torchvision's one-stage detectors (RetinaNet, FCOS, SSD300 on VGG, SSDlite), and no network here is one"
+    return ""
+
+
+def is_faster_rcnn(names: Tensors) -> bool:
+    """Whether it is a Mask R-CNN but for its masks."""
+    return SCORES in names and "roi_heads.box_head.fc6.weight" in names and not any("mask_" in name for name in names)
+
+
+def resnet_fields(state: Mapping[str, Tensor]) -> dict[str, Any]:
+    """depth, width, stem, stem_channels, groups and group_width, as far as they are told; none where it is no ResNet.
+
+    state  under our names: a ResNet's, or a network's that stands on one
+    """
+    body = next(
+        (prefix for prefix in ("", "trunk.", "backbone.body.") if f"{prefix}layer1.0.conv1.weight" in state),
+        None,
+    )
+    if body is None:
+        return {}
+    tensors: dict[str, Tensor] = {
+        name.removeprefix(body): tensor for name, tensor in state.items() if name.startswith(body)
+    }
+    units = [0, 0, 0, 0]
+    for name in tensors:
+        if unit := re.fullmatch(r"layer([1-4])\.(\d+)\.conv1\.weight", name):
+            units[int(unit[1]) - 1] = max(units[int(unit[1]) - 1], int(unit[2]) + 1)
+    bottleneck = "layer1.0.conv3.weight" in tensors
+    found: dict[str, Any] = {}
+    stages = 4 if units[3] else 3
+    depths = [
+        depth
+        for depth, (counts, has) in DEPTHS.items()
+        if has == bottleneck and list(counts[:stages]) == units[:stages]
+    ]
+    # Three stages alone may be of several depths: the usual one.
+    if depths:
+        found["depth"] = 34 if 34 in depths else 50 if 50 in depths else depths[0]
+    stem = tensors.get("conv1.weight")
+    if stem is not None and stem.dim() == 4:
+        found["width"] = stem.shape[0]
+        found["stem"] = "small" if stem.shape[-1] == 3 else "imagenet"
+        found["stem_channels"] = stem.shape[1]
+    middle = tensors.get("layer1.0.conv2.weight")
+    if (
+        bottleneck
+        and middle is not None
+        and middle.dim() == 4
+        and middle.shape[1]
+        and stem is not None
+        and stem.shape[0]
+    ):
+        found["groups"] = middle.shape[0] // middle.shape[1]
+        found["group_width"] = middle.shape[1] * 64 // stem.shape[0]
+    return found
+
 
 # Names of files from before torchvision 0.13 -> ours.
 RENAMED = (

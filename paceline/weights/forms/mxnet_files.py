@@ -1,7 +1,8 @@
-"""Read MXNet's .params: a list of arrays with their names, as `mx.nd.save`, Gluon's `save_parameters` and Module checkpoints write.
+"""Read MXNet's files: .params, and folders with one .npy an array.
 
-The file is numbers after numbers, little-endian, so nothing in it can be executed; what it says of sizes is compared with the
-bytes that are there before anything is allocated.
+A .params is a list of arrays with their names, as `mx.nd.save`, Gluon's `save_parameters` and Module checkpoints write. The file is
+numbers after numbers, little-endian, so nothing in it can be executed; its sizes are compared with the bytes that are there before
+anything is allocated.
 
     u64 0x112, u64 0 | u64 count, that many arrays | u64 count of names (0 or the same), each: u64 length, that many bytes
     array: u32 magic, [i32 storage], shape, [i32 device, i32 number of it, i32 type, values]; what is in brackets by the magic
@@ -17,9 +18,11 @@ from pathlib import Path
 import numpy as np
 
 from paceline.config.errors import CheckpointError
-from paceline.config.plain_file import read_plain
+from paceline.config.plain_file import read_plain, require_plain
 from paceline.config.printable import short
 
+# Of one array: ten times the largest backbone here.
+MOST_OF_ARRAY = 2**30
 LIST = 0x112
 V1, V2, V3 = 0xF993FAC8, 0xF993FAC9, 0xF993FACA  # V3: written with numpy's shapes, where () is a scalar
 DENSE = 0
@@ -28,6 +31,31 @@ MOST_SIDES = 32
 TYPES = {0: "<f4", 1: "<f8", 2: "<f2", 3: "|u1", 4: "<i4", 5: "|i1", 6: "<i8", 7: "|b1"}
 # Prefixes that Module checkpoints put before names.
 KINDS = ("arg:", "aux:")
+
+
+def read_npy_folder(folder: Path) -> dict[str, np.ndarray]:
+    """Every `<name>.npy` of a folder, by name. Raises CheckpointError where there is none, or one is no array."""
+    files = sorted(folder.glob("*.npy"))
+    if not files:
+        raise CheckpointError(f"{folder}: no .npy files here; --weights takes a file, or a folder of saved arrays")
+    arrays: dict[str, np.ndarray] = {}
+    for file in files:
+        try:
+            size = require_plain(file)
+        except OSError as error:
+            raise CheckpointError(f"{file}: cannot be read as weights ({error.strerror})") from None
+        if size > MOST_OF_ARRAY:
+            raise CheckpointError(f"{file}: larger than any array of these models (1024 MiB)")
+        try:
+            # Mapped, so that nothing is allocated for a shape beyond the file's bytes.
+            array = np.load(file, allow_pickle=False, mmap_mode="r")
+        except Exception as error:  # whatever a stranger's bytes make numpy raise
+            raise CheckpointError(f"{file}: not a plain numpy array: {short(str(error), 200)}") from None
+        if not isinstance(array, np.ndarray):
+            array.close()
+            raise CheckpointError(f"{file}: not a plain numpy array: an archive of several")
+        arrays[file.stem] = array
+    return arrays
 
 
 def read_params(path: Path, most: int) -> dict[str, np.ndarray]:

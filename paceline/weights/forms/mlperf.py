@@ -1,9 +1,12 @@
-"""The MLPerf reference SSD's weights, both ways.
+"""The weights of MLPerf's references: SSD, both ways, and Mask R-CNN (maskrcnn_benchmark), read.
 
 Letters: n boxes of a cell   C classes with background
-The reference's head channels run over values first (4 or C), boxes of the cell second, and its outputs over boxes first,
+SSD: the reference's head channels run over values first (4 or C), boxes of the cell second, and its outputs over boxes first,
 cells second; ours run box by box, cell by cell. So a head's output channels are permuted, and nothing else changes.
-Source of the names: MLPerf reference SSD (ssd300.py, base_model.py).
+Mask R-CNN: its networks start from MSRA's, so they take BGR pixels and stride in a bottleneck's first 1x1 convolution. Its mean is
+that of the old Caffe models, 122.7717, 115.9465 and 102.9801, not ImageNet's.
+Source of the names: MLPerf reference SSD (ssd300.py, base_model.py); mlcommons/training, retired_benchmarks/maskrcnn
+(modeling/backbone/resnet.py, rpn, roi_heads).
 """
 
 from __future__ import annotations
@@ -12,12 +15,21 @@ import re
 
 from torch import Tensor
 
-from paceline.weights.forms.class_names import published
-from paceline.weights.forms.ours import Facts, FormError, Ours, Tensors, refuse_needs
-from paceline.weights.forms.renaming import inverse, renamed
+from paceline.weights.classes import published
+from paceline.weights.forms.ours import (
+    CAFFE_NOTE,
+    Facts,
+    FormError,
+    Ours,
+    Tensors,
+    from_caffe,
+    inverse,
+    refuse_needs,
+    renamed,
+)
 
 # Reference name -> ours, for the parts whose tensors stay as they are.
-RULES = (
+SSD_RULES = (
     (r"model\.layer1\.0\.(.*)", r"trunk.conv1.\1"),
     (r"model\.layer1\.1\.(.*)", r"trunk.bn1.\1"),
     (r"model\.layer1\.4\.(.*)", r"trunk.layer1.\1"),
@@ -46,7 +58,7 @@ def from_reference(saved: Tensors) -> dict[str, Tensor]:
                 raise FormError(f"its {name} is of no whole number of boxes")
             state[f"heads.{level}.{kind}.{part}"] = swap_channels(tensor, tensor.shape[0] // boxes[level])
             continue
-        state[renamed(name, RULES) or name] = tensor
+        state[renamed(name, SSD_RULES) or name] = tensor
     return state
 
 
@@ -61,7 +73,7 @@ def read_reference(saved: Tensors, _: Facts) -> Ours:
 
 def to_reference(state: Tensors) -> dict[str, Tensor]:
     """The inverse of `from_reference`."""
-    theirs, rules = {}, inverse(RULES)
+    theirs, rules = {}, inverse(SSD_RULES)
     for name, tensor in state.items():
         if head := OWN_HEAD.fullmatch(name):
             level, kind, part = int(head[1]), head[2], head[3]
@@ -101,3 +113,47 @@ def _levels(saved: Tensors) -> list[int]:
     return sorted(
         int(head[2]) for name in saved if (head := HEAD.fullmatch(name)) and head[1] == "loc" and head[3] == "bias"
     )
+
+
+WB = r"\.(weight|bias)"
+MASK_RCNN_RULES = (
+    (r"backbone\.body\.stem\.(conv1|bn1)\.(.*)", r"backbone.body.\1.\2"),
+    (r"backbone\.body\.(layer[1-4]\..*)", r"backbone.body.\1"),
+    (r"rpn\.head\.conv\.(.*)", r"rpn.head.conv.0.0.\1"),
+    (r"(rpn\.head\.(?:cls_logits|bbox_pred)\..*)", r"\1"),
+    (r"roi_heads\.box\.feature_extractor\.(fc[67]\..*)", r"roi_heads.box_head.\1"),
+    (r"roi_heads\.box\.predictor\.((?:cls_score|bbox_pred)\..*)", r"roi_heads.box_predictor.\1"),
+    (r"roi_heads\.mask\.predictor\.((?:conv5_mask|mask_fcn_logits)\..*)", r"roi_heads.mask_predictor.\1"),
+)
+COUNTED = (
+    (rf"backbone\.fpn\.fpn_(?P<what>inner|layer)(?P<count>[1-4]){WB}", "backbone.fpn.{what}_blocks.{count}.0.{part}"),
+    (rf"roi_heads\.mask\.feature_extractor\.mask_fcn(?P<count>\d){WB}", "roi_heads.mask_head.{count}.0.{part}"),
+)
+NO_WEIGHTS = re.compile(r"rpn\.anchor_generator\.cell_anchors\..*")
+STEM = "backbone.body.conv1.weight"
+
+
+def is_maskrcnn_benchmark(names: Tensors, _: Facts) -> bool:
+    """Whether the names are maskrcnn_benchmark's."""
+    return "backbone.body.stem.conv1.weight" in names
+
+
+def from_maskrcnn_benchmark(saved: Tensors, _: Facts) -> Ours:
+    """Under our names."""
+    state, left_out = {}, []
+    for name, tensor in saved.items():
+        if NO_WEIGHTS.fullmatch(name):
+            left_out.append(name)
+            continue
+        ours = renamed(name, MASK_RCNN_RULES)
+        for pattern, template in COUNTED:
+            if found := re.fullmatch(pattern, name):
+                named = found.groupdict()
+                ours = template.format(what=named.get("what"), count=int(named["count"]) - 1, part=found.groups()[-1])
+        state[ours or name] = tensor
+    state[STEM] = from_caffe(state[STEM].float())
+    needs = {"stride_in": "1x1"} if "backbone.body.layer1.0.conv3.weight" in state else {}
+    scores = state.get("roi_heads.box_predictor.cls_score.bias")
+    classes = () if scores is None else published(len(scores) - 1)
+    mean = "its mean was 122.7717 115.9465 102.9801: --input.mean 0.481458 0.454692 0.403843 gives its own outputs"
+    return Ours(state, (STEM,), needs, classes, (CAFFE_NOTE, mean), tuple(left_out))
