@@ -116,10 +116,14 @@ def _findable(truth: GroundTruth, keep: np.ndarray) -> tuple[GroundTruth, np.nda
     return subset(without, numbers), np.flatnonzero(keep)[rows_of(without.starts, numbers)]
 
 
+def _as_detections(truth: GroundTruth) -> Detections:
+    images = np.repeat(np.arange(len(truth.image_ids), dtype=np.int64), np.diff(truth.starts))
+    return Detections(images, truth.boxes, truth.classes, np.ones(len(truth.classes), np.float32))
+
+
 def _scored(truth: GroundTruth, masks: RunLengths | None) -> BoxScores:
     """The objects as their own detections, scored by their boxes or, if given, by their masks."""
-    images = np.repeat(np.arange(len(truth.image_ids), dtype=np.int64), np.diff(truth.starts))
-    found = Detections(images, truth.boxes, truth.classes, np.ones(len(truth.classes), np.float32))
+    found = _as_detections(truth)
     return score_boxes(truth, found) if masks is None else score_masks(truth, masks, found, masks)
 
 
