@@ -91,6 +91,14 @@ def test_config_needs_the_standard_library_alone() -> None:
                 assert top in {"paceline", *sys.stdlib_module_names}, f"{path}: imports {top}"
 
 
+def test_a_module_that_runs_as_a_program_ends_with_that() -> None:
+    """What stands behind it is not there yet when the program runs."""
+    for path in FILES:
+        *before, _ = ast.parse(path.read_text()).body or [None]
+        early = [node for node in before if isinstance(node, ast.If) and "__main__" in ast.unparse(node.test)]
+        assert not early, f"{path}: code behind `if __name__ == '__main__'`"
+
+
 def test_no_file_is_over_400_lines() -> None:
     long = {str(path.relative_to(PACKAGE)): len(path.read_text().splitlines()) for path in FILES}
     assert {name: lines for name, lines in long.items() if lines > 400} == {}

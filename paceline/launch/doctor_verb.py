@@ -72,15 +72,15 @@ def run(arguments: Sequence[str]) -> int:
     from paceline.machine.doctor.here import examine
 
     findings = examine(Path(flags.folder))
-    told = {"findings": [asdict(finding) for finding in findings], "problems": problems(findings)}
-    write_answer(told, out=flags.out, printed=flags.json)
+    summary = {"findings": [asdict(finding) for finding in findings], "problems": problems(findings)}
+    write_answer(summary, out=flags.out, printed=flags.json)
     if not flags.json:
-        tell(findings)
+        print_findings(findings)
         print(in_number(findings) or "ready: paceline train ssd-tiny")
     return 2 if problems(findings) else 0
 
 
-def tell(findings: Sequence[Finding], width: int = 14) -> None:
+def print_findings(findings: Sequence[Finding], width: int = 14) -> None:
     """A finding a line."""
     from rich.console import Console
     from rich.markup import escape
@@ -119,14 +119,14 @@ def run_nodes(flags: Flags, launch: Launch) -> int:
         print(note, file=sys.stderr)
     called, found = names(nodes), examine_nodes(nodes, system)
     findings = [finding.with_names(called) for finding in found]
-    told = {
+    summary = {
         "nodes": [{"name": name, **asdict(node)} for node, name in zip(nodes, called)],
         "findings": [{**finding._asdict(), "nodes": [called[place] for place in finding.nodes]} for finding in found],
         "problems": problems(findings),
     }
-    write_answer(told, out=flags.out, printed=flags.json)
+    write_answer(summary, out=flags.out, printed=flags.json)
     if not flags.json:
         lines = [Finding(worst(found, place), called[place], line(node)) for place, node in enumerate(nodes)]
-        tell([*lines, *findings], max(map(len, called)))
+        print_findings([*lines, *findings], max(map(len, called)))
         print(in_number(findings) or f"{len(nodes)} node{'s'[: len(nodes) != 1]} alike and healthy")
     return 2 if problems(findings) else 0

@@ -29,7 +29,7 @@ class Elsewhere(Where):
 
 
 def is_launched(arguments: Sequence[str]) -> bool:
-    """Whether a flag says where and how to start ranks."""
+    """Whether a flag names where and how to start ranks."""
     names = {entry.name for entry in fields(Elsewhere)}
     words = (
         word[2:].partition("=")[0].partition(".")[0].replace("-", "_") for word in arguments if word.startswith("--")
@@ -51,7 +51,7 @@ def launch_verb(
     """Carry out `paceline WORDS` on every rank; -> rank 0's exit code.
 
     name         of the verb: its folder is the next of runs/NAME-001, -002, ...
-    words        the verb and what it is asked; it has flags --system and --out (where its JSON goes) beside
+    words        the verb and its flags; it has flags --system and --out (where its JSON goes) beside
     system_name  whose nodes they are; "" = this machine's, with --through local alone
     ranks        ranks a node; 0 = the system's
     json         print the verb's JSON and nothing else
@@ -76,16 +76,16 @@ def launch_verb(
     if system.accelerator != "cpu" and (where.through, where.container) == ("local", "none"):
         from paceline.machine.machine import choose_device
 
-        choose_device(system, 0, system.per_node)  # too few devices are said once, here
+        choose_device(system, 0, system.per_node)  # too few devices are refused once, here
     check_devices(system_name or "auto", system, where)
     check_port(where)
     folder = numbered(name)
     answer = folder / LAUNCH_FOLDER / ANSWER
-    told = ("--system", system_name) if system_name else ()
+    named = ("--system", system_name) if system_name else ()
     # A look around that was cut off is not wanted again when nobody waits for it any more.
     once = replace(where, slurm=replace(where.slurm, requeue=False)) if where.through == "slurm" else where
     job = job_of(
-        (*words, *told, "--out", str(answer)),
+        (*words, *named, "--out", str(answer)),
         folder,
         name=name,
         where=once,

@@ -2,10 +2,10 @@
 
     python -m paceline.launch.preflight_node --folder RUN/launch/preflight --nodes 2 --spares 1 --ranks 8 --number 0
 
-All of it goes through files in that folder, which all nodes see, so that a node which the others do not reach can be told from
-one that is not there: look-N (what the node says of itself), present (whom the first node has heard of), reach-N (whom it
+All of it goes through files in that folder, which all nodes see, so that a node which the others do not reach differs from one
+that is not there: look-N (what the node reports of itself), present (whose look the first node has), reach-N (whom it
 reaches), round-N (which nodes the first one sends to `doctor` and `bench comm` together), ranks-N (what came of it), verdict.
-Node 0 is the first; without it there is no verdict, and the script that started it says so. Each file carries the start's name.
+Node 0 is the first; without it there is no verdict, and the script that started it prints that. Each file carries the start's name.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from paceline.machine.doctor.preflight import Look, Reach, bad, judge
 from paceline.ranks.interfaces import interface_towards, interfaces, is_address_of_this_host
 from paceline.ranks.launcher import SINGLE
 
-# For every node to say what it is: a Python that starts from a slow shared disk, and a second of measuring.
+# For every node to report what it is: a Python that starts from a slow shared disk, and a second of measuring.
 LOOK_SECONDS = 120.0
 REACH_SECONDS = 90.0
 # For ranks together: NCCL gives up after two minutes, a roll call after one.
@@ -75,7 +75,7 @@ def run(arguments: Sequence[str]) -> int:
             first.judge()
         _take_part(flags, board, number, first.after_round if first else lambda _: None)
     if first:
-        first.tell(time.monotonic() - began)
+        first.finish(time.monotonic() - began)
     return 0
 
 
@@ -91,7 +91,7 @@ def _flags(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _own_number(flags: argparse.Namespace) -> int:
-    """As the launcher says; but mpirun may count its own host first, so a name of the list that is this host's counts more."""
+    """As the launcher numbers nodes; but mpirun may count its own host first, so this host's name in the list counts more."""
     for place, name in enumerate(flags.names.split(",") if flags.names else ()):
         if is_address_of_this_host(name):
             return place
@@ -134,13 +134,17 @@ def _address(flags: argparse.Namespace) -> str:
     from paceline.ranks.gloo import ANYWHERE
 
     there = interfaces()
-    told = (
+    candidates = (
         os.environ.get("MASTER_ADDR"),
         os.environ.get("SLURM_LAUNCH_NODE_IPADDR"),
         flags.names.split(",")[0],
         ANYWHERE,
     )
-    found = [flags.interface, os.environ.get("GLOO_SOCKET_IFNAME"), *(interface_towards(one) for one in told if one)]
+    found = [
+        flags.interface,
+        os.environ.get("GLOO_SOCKET_IFNAME"),
+        *(interface_towards(one) for one in candidates if one),
+    ]
     for name in (*found, *there):
         if name and not name.startswith("lo") and there.get(name):
             return there[name]
@@ -179,23 +183,23 @@ def _reach(board: Board, own: int, numbers: Sequence[int]) -> Reach:
 def _take_part(flags: argparse.Namespace, board: Board, number: int, after: Callable[[int], None]) -> None:
     """The rounds in which this node is wanted, up to the verdict."""
     for turn in range(flags.spares + 1):
-        name, told = board.wait(["decided", f"round-{turn}"], REACH_SECONDS + ROUND_SECONDS)
+        name, order = board.wait(["decided", f"round-{turn}"], REACH_SECONDS + ROUND_SECONDS)
         if name != f"round-{turn}":
             return
-        if number in told["numbers"]:
-            _ranks(flags, board, turn, told, told["numbers"].index(number))
+        if number in order["numbers"]:
+            _ranks(flags, board, turn, order, order["numbers"].index(number))
         after(turn)
 
 
-def _ranks(flags: argparse.Namespace, board: Board, turn: int, told: Mapping[str, Any], place: int) -> None:
-    """Start this node's ranks, under torchrun's variables, and leave what they say where they fail."""
-    nodes, each = len(told["numbers"]), flags.ranks
+def _ranks(flags: argparse.Namespace, board: Board, turn: int, order: Mapping[str, Any], place: int) -> None:
+    """Start this node's ranks, under torchrun's variables, and leave their last lines where they fail."""
+    nodes, each = len(order["numbers"]), flags.ranks
     words = [sys.executable, "-m", "paceline.launch.preflight_rank", flags.folder, flags.system or "auto", str(turn)]
     started = []
     for local in range(each):
         own = {"RANK": place * each + local, "WORLD_SIZE": nodes * each, "LOCAL_RANK": local, "LOCAL_WORLD_SIZE": each}
         own |= {"GROUP_RANK": place, "GROUP_WORLD_SIZE": nodes, "TORCHELASTIC_RUN_ID": f"{board.start}-{turn}"}
-        own |= {"MASTER_ADDR": told["address"], "MASTER_PORT": told["port"]}
+        own |= {"MASTER_ADDR": order["address"], "MASTER_PORT": order["port"]}
         environ = {**os.environ, **{name: str(value) for name, value in own.items()}}
         pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         started.append(subprocess.Popen(words, env=environ, stdin=subprocess.DEVNULL, **pipe))
@@ -221,7 +225,7 @@ def _failure(process: subprocess.Popen[str]) -> str:
 
 
 class _First:
-    """What node 0 does beside: it calls the nodes, judges them, chooses, and tells."""
+    """What node 0 does beside: it calls the nodes, judges them, chooses, and leaves report and verdict."""
 
     def __init__(self, flags: argparse.Namespace, board: Board, system: System):
         self.flags, self.board, self.system = flags, board, system
@@ -235,16 +239,18 @@ class _First:
         self.failure = ""
 
     def call(self) -> None:
-        """Wait for all nodes' first word, and say whose has come."""
+        """Wait for all nodes' looks, and leave whose have come."""
         came = self.board.gather("look", range(self.count), LOOK_SECONDS)
         for number, facts in sorted(came.items()):
             self.looks[number] = Look(**{**known_fields(Look, facts), "facts": from_json(facts["facts"])})
-        told = self.flags.names.split(",") if self.flags.names else [f"node {number}" for number in range(self.count)]
-        self.names = [self.looks[number].name if number in self.looks else told[number] for number in range(self.count)]
+        listed = self.flags.names.split(",") if self.flags.names else [f"node {number}" for number in range(self.count)]
+        self.names = [
+            self.looks[number].name if number in self.looks else listed[number] for number in range(self.count)
+        ]
         self.board.leave("present", {"numbers": sorted(self.looks)})
 
     def judge(self) -> None:
-        """Of what every node said alone; then the first round."""
+        """Judge what every node reported alone; then start the first round."""
         came = self.board.gather("reach", sorted(self.looks), REACH_SECONDS)
         self.reaches = {number: Reach(**known_fields(Reach, facts)) for number, facts in came.items()}
         expected = self.system if self.flags.system else None
@@ -265,13 +271,13 @@ class _First:
         """Judge what the ranks found together; a node that is bad by it makes place for a spare one, in another round."""
         self.board.gather(f"done-{turn}", range(len(self.chosen)), ROUND_SECONDS)
         failed = self.board.gather(f"failed-{turn}", range(len(self.chosen)), 0.2)
-        told = {} if failed else self.board.wait([f"ranks-{turn}"], SEEN_SECONDS)[1]
-        if not told:
+        joint = {} if failed else self.board.wait([f"ranks-{turn}"], SEEN_SECONDS)[1]
+        if not joint:
             self.failure = next((facts["text"] for facts in failed.values()), "ranks together came to no end")
             self.board.leave("decided", {})
             return
-        nodes = [from_json(facts) for facts in told["nodes"]]
-        self.comm = told["comm"]
+        nodes = [from_json(facts) for facts in joint["nodes"]]
+        self.comm = joint["comm"]
         before = {number: {finding.text for finding in own} for number, own in self.found.items()}
         for one in examine_nodes(nodes, self.system if self.flags.system else None):
             for place in one.nodes:
@@ -285,14 +291,14 @@ class _First:
         else:
             self.board.leave("decided", {})
 
-    def tell(self, seconds: float) -> None:
+    def finish(self, seconds: float) -> None:
         """The report, which nodes train, and the verdict, which comes last."""
         good = bool(self.chosen) and not self.failure and not any(bad(self.found[number]) for number in self.chosen)
         chosen = [self.names[number] for number in self.chosen] if good else []
-        told = Preflight(
+        result = Preflight(
             self.names, self.looks, self.reaches, self.found, chosen, self.comm, self.failure, seconds, self.flags.nodes
         )
-        print(write_report(told, self.board.folder.parent), flush=True)
+        print(write_report(result, self.board.folder.parent), flush=True)
         folder, slots = self.board.folder, self.flags.ranks
         write_whole(folder / "nodes", "".join(f"{name}\n" for name in chosen))
         write_whole(folder / "hostfile", "".join(f"{name} slots={slots}\n" for name in chosen))

@@ -26,53 +26,15 @@ from paceline.ranks.launcher import read_launch
 
 # A contender's time for each message, and the largest one: a CPU's ranks have no use for a network's whole gradient here.
 SECONDS, LARGEST_MIB, LARGEST_MIB_CPU = 0.05, 512, 2
-
-
-def run(folder: Path, system_name: str, number: str) -> int:
-    """Examine, then time messages; 0. What fails ends the process as it ends a training's rank."""
-    import torch
-
-    from paceline.bench.comm import MIB, measure, messages
-    from paceline.machine.doctor.together import examine_together
-    from paceline.machine.machine import choose_device
-    from paceline.ranks.environment import environment
-    from paceline.ranks.world import open_world
-
-    torch.set_num_threads(1)
-    launch = read_launch(os.environ)
-    system = choose_system(system_name)
-    with environment(system, launch, named=False):
-        nodes = examine_together(launch, folder)
-        again = replace(launch, port=launch.port + 1, job=f"{launch.job}-comm")
-        device = choose_device(system, launch.local_rank, launch.local_world)
-        most = LARGEST_MIB if device.type == "cuda" else LARGEST_MIB_CPU
-        found = [message for message in messages(system.bucket_mib) if message.bytes <= most * MIB]
-        with open_world(again, device=device, secret_folder=folder) as world:
-            comm = {"launcher": launch.kind, "nodes": launch.nodes, **measure(world, found, SECONDS)}
-    if nodes is not None:
-        told = {"nodes": [asdict(node) for node in nodes], "comm": comm}
-        Board(folder).leave(f"ranks-{number}", told)
-    return 0
-
-
-if __name__ == "__main__":
-    settle_environment()
-    try:
-        sys.exit(run(Path(sys.argv[1]), sys.argv[2], sys.argv[3]))
-    except UserError as problem:
-        print_error(f"paceline: {problem}", problem)
-        sys.exit(USER_ERROR)
-
-
-# The files through which the nodes of a preflight talk to each other: a folder that all see, before any network is trusted.
-
-
 POLL_SECONDS = 0.05
 MOST_BYTES = 16 << 20
 
 
 class Board:
-    """The files of this start; those of an earlier one are as if they were not there."""
+    """The files through which the nodes of a preflight talk: a folder that all see, before any network is trusted.
+
+    Files of an earlier start are as if they were not there.
+    """
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -83,10 +45,10 @@ class Board:
 
     def find(self, name: str) -> dict[str, Any] | None:
         try:
-            found = json.loads(read_entry(self.folder / f"{name}.json", MOST_BYTES))
+            facts = json.loads(read_entry(self.folder / f"{name}.json", MOST_BYTES))
         except (OSError, ValueError):
             return None
-        return found if found.get("start") == self.start else None
+        return facts if facts.get("start") == self.start else None
 
     def gather(self, kind: str, numbers: Sequence[int], seconds: float) -> dict[int, dict[str, Any]]:
         """kind-N of these nodes, as many as come within the time."""
@@ -108,3 +70,38 @@ class Board:
                     return name, facts
             time.sleep(POLL_SECONDS)
         return "", {}
+
+
+def run(folder: Path, system_name: str, number: str) -> int:
+    """Examine, then time messages; 0. What fails ends the process as it ends a training's rank."""
+    import torch
+
+    from paceline.bench.comm import MIB, measure, messages
+    from paceline.machine.doctor.together import examine_together
+    from paceline.machine.machine import choose_device
+    from paceline.ranks.environment import environment
+    from paceline.ranks.world import open_world
+
+    torch.set_num_threads(1)
+    launch = read_launch(os.environ)
+    system = choose_system(system_name)
+    with environment(system, launch, named=False):
+        nodes = examine_together(launch, folder)
+        again = replace(launch, port=launch.port + 1, job=f"{launch.job}-comm")
+        device = choose_device(system, launch.local_rank, launch.local_world)
+        most = LARGEST_MIB if device.type == "cuda" else LARGEST_MIB_CPU
+        sent = [message for message in messages(system.bucket_mib) if message.bytes <= most * MIB]
+        with open_world(again, device=device, secret_folder=folder) as world:
+            comm = {"launcher": launch.kind, "nodes": launch.nodes, **measure(world, sent, SECONDS)}
+    if nodes is not None:
+        Board(folder).leave(f"ranks-{number}", {"nodes": [asdict(node) for node in nodes], "comm": comm})
+    return 0
+
+
+if __name__ == "__main__":
+    settle_environment()
+    try:
+        sys.exit(run(Path(sys.argv[1]), sys.argv[2], sys.argv[3]))
+    except UserError as problem:
+        print_error(f"paceline: {problem}", problem)
+        sys.exit(USER_ERROR)

@@ -22,10 +22,10 @@ STYLE += "tr.excluded{background:#fdd}tr.trains{background:#dfd}pre{white-space:
 
 @dataclass(frozen=True)
 class Preflight:
-    """All of it."""
+    """The result of a preflight."""
 
     names: Sequence[str]  # of the nodes, in the order of their numbers
-    looks: Mapping[int, Look]  # number of a node -> what it says of itself
+    looks: Mapping[int, Look]  # number of a node -> what it reported of itself
     reaches: Mapping[int, Reach]  # number of a node -> which others it reaches
     found: Mapping[int, Sequence[Finding]]  # number of a node -> what is wrong there
     chosen: Sequence[str]  # names of the nodes that train; none = the job is refused
@@ -41,76 +41,81 @@ class Preflight:
         return "trains" if self.names[number] in self.chosen else "spare" if self.chosen else "good"
 
 
-def write_report(told: Preflight, folder: Path) -> str:
+def write_report(result: Preflight, folder: Path) -> str:
     """preflight.json and preflight.html in `folder`; -> the lines."""
-    text = "\n".join(_lines(told))
-    write_whole(folder / "preflight.json", json.dumps(_facts(told), indent=1) + "\n")
-    write_whole(folder / "preflight.html", _page(told))
+    text = "\n".join(_lines(result))
+    write_whole(folder / "preflight.json", json.dumps(_facts(result), indent=1) + "\n")
+    write_whole(folder / "preflight.html", _page(result))
     return f"{text}\npreflight: the report is {folder / 'preflight.html'}"
 
 
-def _lines(told: Preflight) -> list[str]:
-    many = f"{len(told.names)} node{'s'[: len(told.names) != 1]}"
-    found = [f"preflight of {many}, {told.wanted} to train, {told.seconds:.0f} s"]
-    width = max(map(len, told.names))
-    for number, name in enumerate(told.names):
-        found.append(f"{told.state(number):<9}{name:<{width}}  {_measured(told, number)}")
-    for number in range(len(told.names)):
-        found += [f"{finding.level:<9}{finding.about:<{width}}  {finding.text}" for finding in told.found[number]]
-    if fit := (told.comm.get("fit") or {}).get("paceline"):
-        comm = told.comm
+def _lines(result: Preflight) -> list[str]:
+    many = f"{len(result.names)} node{'s'[: len(result.names) != 1]}"
+    found = [f"preflight of {many}, {result.wanted} to train, {result.seconds:.0f} s"]
+    width = max(map(len, result.names))
+    for number, name in enumerate(result.names):
+        found.append(f"{result.state(number):<9}{name:<{width}}  {_measured(result, number)}")
+    for number in range(len(result.names)):
+        found += [f"{finding.level:<9}{finding.about:<{width}}  {finding.text}" for finding in result.found[number]]
+    if fit := (result.comm.get("fit") or {}).get("paceline"):
+        comm = result.comm
         bus = f", bus {fit['bus_bandwidth'] / 1e9:,.3f} GB/s" if fit["bus_bandwidth"] else ""
         found.append(
             f"bench comm: {comm['world']} ranks on {comm['nodes']} node{'s'[: comm['nodes'] != 1]}, {comm['backend']}: "
             f"all-reduce alpha {1e6 * fit['alpha_seconds']:,.1f} us{bus}"
         )
-    return [one_line(text) for text in (*found, _verdict(told))]
+    return [one_line(text) for text in (*found, _verdict(result))]
 
 
-def _verdict(told: Preflight) -> str:
-    out = [name for number, name in enumerate(told.names) if told.state(number) == "excluded"]
-    if told.chosen:
+def _verdict(result: Preflight) -> str:
+    out = [name for number, name in enumerate(result.names) if result.state(number) == "excluded"]
+    if result.chosen:
         left = f"; excluded: {', '.join(out)}" if out else ""
-        return f"preflight: trains on {', '.join(told.chosen)}{left}"
-    if told.failure:
-        return f"paceline: preflight refuses the job: {told.failure}"
-    bad_ones = (finding for own in told.found.values() for finding in own if finding.level == "problem")
+        return f"preflight: trains on {', '.join(result.chosen)}{left}"
+    if result.failure:
+        return f"paceline: preflight refuses the job: {result.failure}"
+    bad_ones = (finding for own in result.found.values() for finding in own if finding.level == "problem")
     why = "; ".join(f"{finding.about}: {finding.text}" for finding in bad_ones)
-    good = len(told.names) - len(out)
-    return f"paceline: preflight refuses the job: {why}. {good} of {told.wanted} wanted nodes are good; spare ones: --spares N"
+    good = len(result.names) - len(out)
+    return f"paceline: preflight refuses the job: {why}. {good} of {result.wanted} wanted nodes are good; spare ones: --spares N"
 
 
-def _measured(told: Preflight, number: int) -> str:
-    if number not in told.looks:
+def _measured(result: Preflight, number: int) -> str:
+    if number not in result.looks:
         return ""
-    look, reach = told.looks[number], told.reaches.get(number)
+    look, reach = result.looks[number], result.reaches.get(number)
     slowest = f"slowest core {min(reach.cores.values()):.0f} MB/s of SHA-256; " if reach and reach.cores else ""
     sends = f"sends {max(reach.rates.values()):.0f} MB/s; " if reach and reach.rates else ""
     return f"{slowest}{sends}{line(look.facts)}"
 
 
-def _facts(told: Preflight) -> dict[str, Any]:
+def _facts(result: Preflight) -> dict[str, Any]:
     nodes = [
         {
             "name": name,
-            "state": told.state(number),
-            "findings": [asdict(finding) for finding in told.found[number]],
-            "look": asdict(told.looks[number]) if number in told.looks else None,
-            "reach": asdict(told.reaches[number]) if number in told.reaches else None,
+            "state": result.state(number),
+            "findings": [asdict(finding) for finding in result.found[number]],
+            "look": asdict(result.looks[number]) if number in result.looks else None,
+            "reach": asdict(result.reaches[number]) if number in result.reaches else None,
         }
-        for number, name in enumerate(told.names)
+        for number, name in enumerate(result.names)
     ]
-    facts = {"chosen": list(told.chosen), "failure": told.failure, "seconds": told.seconds, "wanted": told.wanted}
-    return {KEY: "preflight", **facts, "nodes": nodes, "comm": dict(told.comm)}
+    facts = {
+        "chosen": list(result.chosen),
+        "failure": result.failure,
+        "seconds": result.seconds,
+        "wanted": result.wanted,
+    }
+    return {KEY: "preflight", **facts, "nodes": nodes, "comm": dict(result.comm)}
 
 
-def _page(told: Preflight) -> str:
+def _page(result: Preflight) -> str:
     """A table of nodes, their findings, and the lines as they stand in the log."""
     rows = []
-    for number, name in enumerate(told.names):
-        found = "<br>".join(html.escape(f"{finding.level}: {finding.text}") for finding in told.found[number])
-        state = told.state(number)
-        cells = (state, name, _measured(told, number))
+    for number, name in enumerate(result.names):
+        found = "<br>".join(html.escape(f"{finding.level}: {finding.text}") for finding in result.found[number])
+        state = result.state(number)
+        cells = (state, name, _measured(result, number))
         rows.append(
             f'<tr class="{state}">'
             + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells)
@@ -119,11 +124,11 @@ def _page(told: Preflight) -> str:
     comm = "".join(
         f"<tr><td>{html.escape(row['kind'])} {html.escape(row['about'])}</td><td>{row['bytes']:,}</td>"
         f"<td>{1e6 * row['seconds']['paceline']['median']:,.1f}</td></tr>"
-        for row in told.comm.get("rows", ())
+        for row in result.comm.get("rows", ())
     )
     return (
         f'<!doctype html><meta charset="utf-8"><title>preflight</title><style>{STYLE}</style><h1>Preflight</h1>'
-        f"<p>{html.escape(_verdict(told))}</p><table><tr><th>state<th>node<th>what it is<th>found</tr>{''.join(rows)}</table>"
+        f"<p>{html.escape(_verdict(result))}</p><table><tr><th>state<th>node<th>what it is<th>found</tr>{''.join(rows)}</table>"
         + (f"<h2>bench comm</h2><table><tr><th>message<th>bytes<th>us, median</tr>{comm}</table>" if comm else "")
         + "\n"
     )

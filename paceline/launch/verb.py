@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import glob
 import importlib.util
+import math
 import shlex
+import statistics
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
@@ -23,9 +25,11 @@ from paceline.launch.carry_out import launch
 from paceline.launch.checks import check_devices, check_plan, check_port, walltime_of
 from paceline.launch.follow import CODES, INTERRUPTED
 from paceline.launch.job import Batch
-from paceline.launch.trials import Trial, read_trial, summary, trial_folders
 from paceline.launch.where import Where, check_walltime, check_where, job_of, left_outside
+from paceline.log.events import read_events
+from paceline.log.prose import duration
 from paceline.machine.published import published_for
+from paceline.mlperf.logs import LEAST_FOR_MEAN, olympic_mean
 from paceline.ranks.environment import check_interface
 from paceline.ranks.interfaces import interfaces
 from paceline.tasks.workloads import workload_of
@@ -62,13 +66,13 @@ def run(arguments: Sequence[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
         explain("launch RECIPE|RUN/run.json", ABOUT, LaunchFlags(), code=0 if arguments else 2)
     asked, repeats = _parsed(arguments)
-    flags: LaunchFlags = replace(asked.controls, slurm=_asked_of_slurm(asked))
+    flags: LaunchFlags = replace(asked.controls, slurm=_slurm_batch(asked))
     check_controls(flags)
     check_submission(flags.mlperf, asked.recipe)
     check_where(flags)
     if not 0 <= flags.trials <= MOST_TRIALS:
         raise UserError(f"--trials {flags.trials}: must lie in 0 (one run) to {MOST_TRIALS:,}.")
-    folders = trial_folders(Path(flags.out), flags.trials) if flags.out else []
+    folders = _trial_folders(Path(flags.out), flags.trials) if flags.out else []
     refuse_random(asked, command("launch", *arguments), *(folders or [flags.out]))
     if flags.trials and flags.mirror:
         raise UserError(
@@ -128,7 +132,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _data_here(flags: LaunchFlags) -> str:
-    """--data where this machine has it; "" where the nodes will look for it, which is said."""
+    """--data where this machine has it; "" where the nodes will look for it, which is printed."""
     if flags.data and flags.through != "local" and not Path(flags.data).expanduser().exists():
         say(f"--data {flags.data}: not on this machine; the nodes will look for it")
         return ""
@@ -163,7 +167,7 @@ def _check_spares(flags: LaunchFlags) -> None:
         )
 
 
-def _asked_of_slurm(asked: Asked) -> Batch:
+def _slurm_batch(asked: Asked) -> Batch:
     """--slurm, with the network that was published for exactly this."""
     batch, published = asked.controls.slurm, published_for(asked.name, asked.system_name, asked.controls.nodes)
     if published is None or not published.slurm_network or "slurm.network" in asked.given:
@@ -171,11 +175,15 @@ def _asked_of_slurm(asked: Asked) -> Batch:
     return replace(batch, network=published.slurm_network)
 
 
+def _trial_folders(base: Path, count: int) -> list[Path]:
+    return [base / f"trial-{number}" for number in range(count)]
+
+
 def _trials(asked: Asked, flags: LaunchFlags, base: Path, start: Any, again: str) -> int:
     """One run a seed; those that are finished already are counted as they are."""
     done: list[Trial] = []
     codes: list[int] = []
-    for number, folder in enumerate(trial_folders(base, flags.trials)):
+    for number, folder in enumerate(_trial_folders(base, flags.trials)):
         seed = asked.recipe.seed + number
         try:
             codes.append(start(folder, ("--seed", str(seed))))
@@ -195,7 +203,7 @@ def _trials(asked: Asked, flags: LaunchFlags, base: Path, start: Any, again: str
 
 
 def _checked(asked: Asked, folder: Path) -> bool | None:
-    """MLPerf's compliance checker on a trial's log; what it objects to is said. None where the benchmark, the log or it is missing."""
+    """MLPerf's compliance checker on a trial's log; its objections are printed. None where the benchmark, the log or it is missing."""
     from paceline.mlperf import judge
 
     ruleset, log = workload_of(asked.recipe.task).ruleset, folder / "mllog.txt"
@@ -208,7 +216,7 @@ def _checked(asked: Asked, folder: Path) -> bool | None:
 
 
 def _parsed(arguments: Sequence[str]) -> tuple[Asked, bool]:
-    """What is asked for, as `train` parses it; and whether it repeats a run.json."""
+    """The request, as `train` parses it; and whether it repeats a run.json."""
     if not arguments[0].endswith(".json"):
         if is_folder(arguments[0]):
             raise UserError(f"{arguments[0]} is a folder; to repeat a run name its run.json: {arguments[0]}/run.json")
@@ -242,3 +250,49 @@ def without(arguments: Sequence[str], flags: Any, kind: type, more: Collection[s
         elif not inside:
             kept.append(word)
     return tuple(kept)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One run's end. seconds: from its start to its end; infinite where it reached no target."""
+
+    number: int
+    seed: int
+    seconds: float
+    status: str  # of its `end` event; "no end" where it left none
+    checked: bool | None = None  # whether MLPerf's compliance checker passed its log; None: unchecked
+
+    def line(self, name: str) -> str:
+        """RESULT,recipe,trial,seed,seconds,status,checker: for scripts."""
+        verdict = {True: "passed", False: "failed", None: "unchecked"}[self.checked]
+        return f"RESULT,{name},{self.number},{self.seed},{self.seconds:.3f},{self.status},{verdict}"
+
+
+def read_trial(number: int, seed: int, folder: Path) -> Trial:
+    """How the run in `folder` ended."""
+    file = folder / "events.jsonl"
+    events = read_events(file) if file.exists() else []
+    if not events or events[-1]["event"] != "end":
+        return Trial(number, seed, math.inf, "no end")
+    end = events[-1]
+    return Trial(number, seed, end["seconds"] if end["status"] == "success" else math.inf, str(end["status"]))
+
+
+def summary(trials: Sequence[Trial]) -> str:
+    """One line of all trials: how many reached the target, the median, and MLPerf's mean.
+
+    MLPerf's score of five runs drops the fastest and the slowest and takes the mean of the others; a run that missed its target
+    counts as the slowest (MLPerf training rules, section 12, "Benchmark Results").
+    """
+    seconds = [trial.seconds for trial in trials]
+    reached = sum(math.isfinite(one) for one in seconds)
+    parts = [f"{reached} of {len(trials)} trials reached the target", f"median {_time(statistics.median(seconds))}"]
+    if len(trials) >= LEAST_FOR_MEAN:
+        parts.append(f"mean without fastest and slowest {_time(olympic_mean(seconds))}")
+    if judged := [trial.checked for trial in trials if trial.checked is not None]:
+        parts.append(f"MLPerf's checker passed {sum(judged)} of {len(judged)} log{'s'[: len(judged) != 1]}")
+    return ", ".join(parts)
+
+
+def _time(seconds: float) -> str:
+    return duration(seconds) if math.isfinite(seconds) else "none (a run that missed its target is left)"

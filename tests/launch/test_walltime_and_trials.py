@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from paceline.config.errors import UserError
 from paceline.launch.job import Batch
-from paceline.launch.trials import Trial, read_trial, summary
+from paceline.launch.verb import Trial, read_trial, summary
 from paceline.launch.where import check_walltime, minutes_in
 from paceline.log.events import EventLog
 from paceline.mlperf.logs import olympic_mean

@@ -265,7 +265,7 @@ def test_a_node_that_the_ranks_together_find_bad_makes_place_for_a_spare_one_in_
     assert (
         board.find("round-1")["numbers"] == [1] and board.find("round-2") is None and board.find("decided") is not None
     )
-    first.tell(1.0)
+    first.finish(1.0)
     assert (folder / "nodes").read_text() == "b\n" and (folder / "verdict").read_text() == "one good\n"
     assert "problem  a  NCCL failed on GPU 1: unhandled cuda error" in capsys.readouterr().out
 
@@ -285,6 +285,6 @@ def test_ranks_that_break_off_refuse_the_job_with_their_words(tmp_path, capsys):
     board.leave("failed-0-0", {"text": "rank 1 (of 2) failed: it was killed"})
     board.leave("done-0-0", {})
     first.after_round(0)
-    first.tell(1.0)
+    first.finish(1.0)
     assert (folder / "verdict").read_text() == "one refused\n" and (folder / "nodes").read_text() == ""
     assert "paceline: preflight refuses the job: rank 1 (of 2) failed: it was killed" in capsys.readouterr().out

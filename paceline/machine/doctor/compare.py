@@ -102,13 +102,11 @@ def _troubles(node: NodeFacts) -> Iterator[tuple[Level, str]]:
     if why := too_old(node.driver_cuda, node.torch_cuda):
         yield "problem", why
     if node.driver_devices > len(node.devices):
-        yield (
-            "problem",
-            (
-                f"nvidia-smi lists {node.driver_devices} GPUs, torch sees {len(node.devices)}: CUDA_VISIBLE_DEVICES, the "
-                "container's device flags, or Slurm's --gpus-per-task hide them"
-            ),
+        text = (
+            f"nvidia-smi lists {node.driver_devices} GPUs, torch sees {len(node.devices)}: CUDA_VISIBLE_DEVICES, the "
+            "container's device flags, or Slurm's --gpus-per-task hide them"
         )
+        yield "problem", text
     if node.devices and node.ranks > len(node.devices):
         yield "problem", f"{node.ranks} ranks for {len(node.devices)} GPUs: start fewer a node"
     for index, device in enumerate(node.devices):
@@ -121,13 +119,11 @@ def _troubles(node: NodeFacts) -> Iterator[tuple[Level, str]]:
     for text in node.network_warnings:
         yield "note", f"NCCL warns: {text}"
     if "sockets" in node.network and node.adapters:
-        yield (
-            "problem",
-            (
-                f"{node.network} although {', '.join(node.adapters)} is there: NCCL's plugin or its library is missing, or "
-                "NCCL_IB_DISABLE, NCCL_NET or NCCL_IB_HCA is set"
-            ),
+        text = (
+            f"{node.network} although {', '.join(node.adapters)} is there: NCCL's plugin or its library is missing, or "
+            "NCCL_IB_DISABLE, NCCL_NET or NCCL_IB_HCA is set"
         )
+        yield "problem", text
     if node.run_trouble:
         yield "problem", node.run_trouble
     elif 0 <= node.run_gib < LOW_DISK_GIB:
@@ -136,23 +132,19 @@ def _troubles(node: NodeFacts) -> Iterator[tuple[Level, str]]:
         yield "problem", f"/dev/shm has {node.shm_gib:g} GiB: NCCL needs some 0.1 GiB (docker run --shm-size=1g)"
     narrow = [share for share in node.shares if len(listed(share)) == 1]
     if narrow and len(listed(node.allowed)) < node.cores:
-        yield (
-            "problem",
-            (
-                f"ranks may run on one hardware thread each ({', '.join(node.shares[:4])}): the launcher bound them; "
-                "mpirun --bind-to none, srun --cpu-bind=none, and --system.bind exclusive deals cores out"
-            ),
+        text = (
+            f"ranks may run on one hardware thread each ({', '.join(node.shares[:4])}): the launcher bound them; "
+            "mpirun --bind-to none, srun --cpu-bind=none, and --system.bind exclusive deals cores out"
         )
+        yield "problem", text
     if abs(node.offset) > NOTED_SECONDS + node.offset_error:
         far = abs(node.offset) > FAR_SECONDS + node.offset_error
         ahead = "ahead of" if node.offset > 0 else "behind"
-        yield (
-            "problem" if far else "note",
-            (
-                f"its clock is {abs(node.offset):.3g} s {ahead} rank 0's (+-{node.offset_error:.1g} s): is a time service "
-                "running (chrony, ntpd)?"
-            ),
+        text = (
+            f"its clock is {abs(node.offset):.3g} s {ahead} rank 0's (+-{node.offset_error:.1g} s): is a time service "
+            "running (chrony, ntpd)?"
         )
+        yield "problem" if far else "note", text
 
 
 def _unexpected(node: NodeFacts, system: System) -> Iterator[tuple[Level, str]]:
@@ -209,7 +201,9 @@ def _differences(nodes: Sequence[NodeFacts]) -> list[NodeFinding]:
 
     Training refuses other software too (training/alike.py).
     """
-    compared = [(level, what, [value_of(node) for node in nodes]) for level, what, value_of in _COMPARED]
+    compared: list[tuple[Level, str, list[str]]] = []
+    for level, what, value_of in _COMPARED:
+        compared.append((level, what, [value_of(node) for node in nodes]))
     for name in sorted({name for node in nodes for name in node.versions}):
         compared.append(("problem", name, [node.versions.get(name, "absent") for node in nodes]))
     found = []

@@ -251,51 +251,41 @@ def compare_host(host: Mapping[str, str], here: Mapping[str, str]) -> list[Compa
 
 def _devices(host: Mapping[str, str], here: Mapping[str, str]) -> Iterator[Compared]:
     if (have := host.get("gpus", "")) and have != here.get("gpus", ""):
-        yield (
-            "problem",
-            (
-                f"the host has {have} GPUs, the container {here.get('gpus') or 'none'}: docker run --gpus all, apptainer exec "
-                "--nv (AMD: --rocm)"
-            ),
+        text = (
+            f"the host has {have} GPUs, the container {here.get('gpus') or 'none'}: docker run --gpus all, apptainer exec "
+            "--nv (AMD: --rocm)"
         )
+        yield "problem", text
     driver, library = here.get("driver") or host.get("driver", ""), here.get("libcuda", "")
     if host.get("libcuda") and not library:
-        yield (
-            "problem",
-            (
-                f"the host's driver library {host['libcuda']} is not in the container: docker run --gpus all (it needs "
-                "nvidia-container-toolkit), apptainer exec --nv"
-            ),
+        text = (
+            f"the host's driver library {host['libcuda']} is not in the container: docker run --gpus all (it needs "
+            "nvidia-container-toolkit), apptainer exec --nv"
         )
+        yield "problem", text
     elif library and driver and library != driver:
-        yield (
-            "problem",
-            (
-                f"driver library {library} in the container, kernel driver {driver} on the host: an image must not hold a "
-                "libcuda of its own; remove it, the host's comes with --gpus all or --nv"
-            ),
+        text = (
+            f"driver library {library} in the container, kernel driver {driver} on the host: an image must not hold a "
+            "libcuda of its own; remove it, the host's comes with --gpus all or --nv"
         )
+        yield "problem", text
     if (have := host.get("infiniband", "")) and have != here.get("infiniband", ""):
-        yield (
-            "note",
-            (
-                f"the host has {have} InfiniBand or RoCE devices, the container {here.get('infiniband') or 'none'}: NCCL falls to "
-                "TCP; docker run --device /dev/infiniband"
-            ),
+        text = (
+            f"the host has {have} InfiniBand or RoCE devices, the container {here.get('infiniband') or 'none'}: NCCL falls to "
+            "TCP; docker run --device /dev/infiniband"
         )
+        yield "note", text
 
 
 def _launchers(host: Mapping[str, str], here: Mapping[str, str]) -> Iterator[Compared]:
     for name, text in (("mpi", "mpirun"), ("pmix", "PMIx")):
         outside, inside = host.get(name, ""), here.get(name, "")
         if outside and inside and outside != inside:
-            yield (
-                "note",
-                (
-                    f"{text} {inside} in the container, {outside} on the host: ranks of paceline do not speak it, so either "
-                    "starts them; one mpirun whose daemons run on both sides must be one version"
-                ),
+            text = (
+                f"{text} {inside} in the container, {outside} on the host: ranks of paceline do not speak it, so either "
+                "starts them; one mpirun whose daemons run on both sides must be one version"
             )
+            yield "note", text
 
 
 def _user_and_limits(host: Mapping[str, str], here: Mapping[str, str]) -> Iterator[Compared]:

@@ -109,13 +109,11 @@ def _slow_cores(reaches: Mapping[int, Reach]) -> Iterator[tuple[int, str]]:
         others = [own for other, (_, own) in slowest.items() if other != number]
         usual = statistics.median_high(others) if others else 0
         if rate < SLOW_CORE * usual:
-            yield (
-                number,
-                (
-                    f"core {core} hashes {rate:.0f} MB/s, the slowest core of the other nodes {usual:.0f} (bound "
-                    f"{SLOW_CORE:g} of it): another program, heat, or a held clock"
-                ),
+            text = (
+                f"core {core} hashes {rate:.0f} MB/s, the slowest core of the other nodes {usual:.0f} (bound "
+                f"{SLOW_CORE:g} of it): another program, heat, or a held clock"
             )
+            yield number, text
 
 
 def _slow_links(reaches: Mapping[int, Reach]) -> Iterator[tuple[int, str]]:
