@@ -47,8 +47,8 @@ def run(arguments: Sequence[str]) -> int:
     check_request(asked.recipe, flags.data)
     import torch
 
+    from paceline.pages.marks import sample_picture
     from paceline.pages.pictures import mosaic
-    from paceline.pages.samples import sample_picture
     from paceline.ranks.launcher import read_launch
     from paceline.ranks.world import open_world
 

@@ -1,4 +1,4 @@
-"""What a classifier's predictions say: which photos to show, how good each class is, which classes are taken for which.
+"""Read a classifier's predictions: which photos to show, how good each class is, which classes are taken for which.
 
 A predictions file, RUN/predictions/step-*.json:
     {"step": 350, "kind": "classification", "classes": [name, ...],
@@ -75,7 +75,7 @@ def confidently_wrong(answers: Iterable[Answer], most: int) -> list[Answer]:
 
 
 def right_of_each_class(answers: Iterable[Answer], most: int) -> list[Answer]:
-    """Right answers, classes by turns; of each class the middling sure one first: neither luck nor a showpiece."""
+    """Right answers, classes by turns; of each class the one of median score first: neither luck nor a showpiece."""
     by_class: dict[str, list[Answer]] = defaultdict(list)
     for answer in answers:
         if answer.right:
@@ -96,17 +96,15 @@ def class_accuracies(answers: Iterable[Answer]) -> list[tuple[str, int, int]]:
     for answer in answers:
         images[answer.truth] += 1
         right[answer.truth] += answer.right
-    return sorted(
-        ((name, right[name], count) for name, count in images.items()), key=lambda row: (row[1] / row[2], row[0])
-    )
+    rows = [(name, right[name], count) for name, count in images.items()]
+    return sorted(rows, key=lambda row: (row[1] / row[2], row[0]))
 
 
 def confusions(answers: Iterable[Answer], most: int) -> list[tuple[str, str, int]]:
     """(truth, prediction, times) of the most frequent mistakes."""
     pairs = Counter((answer.truth, answer.best) for answer in answers if not answer.right)
-    return [
-        (truth, taken, count) for (truth, taken), count in sorted(pairs.items(), key=lambda pair: (-pair[1], pair[0]))
-    ][:most]
+    ranked = sorted(pairs.items(), key=lambda pair: (-pair[1], pair[0]))[:most]
+    return [(truth, taken, count) for (truth, taken), count in ranked]
 
 
 def with_photos(answers: Sequence[Answer], exif: Exif) -> list[tuple[Answer, str]]:

@@ -1,10 +1,10 @@
-"""What a detector's predictions say: which photos to show, what counts as found, which classes are taken for which.
+"""Read a detector's predictions: which photos to show and how, what counts as found, which classes are taken for which.
 
 A predictions file, RUN/predictions/step-*.json; boxes are left, top, width, height in pixels, labels are 1..K:
     {"step": 350, "kind": "boxes", "classes": [name, ...],
      "images": [{"index", "image_id", "file", "width", "height", "boxes", "labels", "scores",     (best first)
                  "truth": {"boxes", "labels", "crowd"}}, ...],
-     "per_class", "curves": see scored.py}
+     "per_class", "curves": see sections.py}
 Of kind "instances" an image and its truth also have "masks": for each box the `counts` of COCO's compressed run-length
 encoding, its size that of the photo; null for an object whose mask is not known.
 Letters: n boxes found in an image   m boxes annotated   K classes
@@ -16,12 +16,17 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from paceline.config.classification import Exif
+from paceline.pages.marks import Mark, beside, largest_first
 from paceline.pages.masks import RunLengths
+from paceline.pages.pictures import jpeg_uri
+from paceline.pages.stored_photo import read_rgb
 from paceline.tasks.metrics.coco import Detections, GroundTruth
 from paceline.tasks.metrics.confusion import BACKGROUND, MATCH_IOU, SHOWN_SCORE, confusion, overlaps
 
@@ -29,11 +34,15 @@ from paceline.tasks.metrics.confusion import BACKGROUND, MATCH_IOU, SHOWN_SCORE,
 UNSURE = 3
 # Partners of a box found that matches no object.
 FREE, ON_CROWD = -1, -2
+# Each half of a picture fits into this many pixels: legible at the width that the page gives it.
+HALF_WIDTH, HALF_HEIGHT = 400, 300
+# A crowded photo would be nothing but frames.
+MOST_FOUND = 40
 
 
 @dataclass(frozen=True)
 class Scene:
-    """One photo: what was found with a score worth showing (best first), and what is there."""
+    """One photo: the predictions with a score worth showing (best first), and the annotations."""
 
     file: str
     width: int  # pixels of the photo, which the boxes are in
@@ -165,7 +174,7 @@ def count_confusions(scenes: Sequence[Scene], num_classes: int) -> np.ndarray:
         heights=np.array([scene.height for scene in scenes]),
         widths=np.array([scene.width for scene in scenes]),
         starts=np.cumsum([0, *sizes]),
-        boxes=_rows([box for scene in scenes for box in scene.truth]),
+        boxes=_joined([scene.truth for scene in scenes], np.float64).reshape(-1, 4),
         classes=_joined([scene.truth_labels for scene in scenes]),
         crowd=_joined([scene.crowd for scene in scenes]).astype(np.uint8),
         areas=_joined([scene.truth[:, 2] * scene.truth[:, 3] for scene in scenes], np.float64),
@@ -173,7 +182,7 @@ def count_confusions(scenes: Sequence[Scene], num_classes: int) -> np.ndarray:
     )
     found = Detections(
         images=np.repeat(np.arange(len(scenes)), [len(scene.boxes) for scene in scenes]),
-        boxes=_rows([box for scene in scenes for box in scene.boxes]),
+        boxes=_joined([scene.boxes for scene in scenes], np.float64).reshape(-1, 4),
         classes=_joined([scene.labels for scene in scenes]),
         scores=_joined([scene.scores for scene in scenes], np.float64),
     )
@@ -194,17 +203,12 @@ def confusion_matrix(counts: np.ndarray, names: Sequence[str]) -> list[tuple[str
     """Rows of the drawn matrix, background last both ways: (class, [(count, share of the row, tone of the cell)])."""
     order = [*range(1, len(names) + 1), BACKGROUND]
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-    return [
-        (
-            names[true - 1] if true else "no object",
-            [
-                (f"{counts[true, found]:,}" if true or found else "", float(shares[true, found]), tone)
-                for found in order
-                for tone in ["good" if true == found else "bad"]
-            ],
-        )
-        for true in order
-    ]
+
+    def cell(true: int, found: int) -> tuple[str, float, str]:
+        text = f"{counts[true, found]:,}" if true or found else ""
+        return text, float(shares[true, found]), "good" if true == found else "bad"
+
+    return [(names[true - 1] if true else "no object", [cell(true, found) for found in order]) for true in order]
 
 
 def _objects(boxes: Sequence[Any], labels: Sequence[int], count: int, classes: int) -> tuple[np.ndarray, np.ndarray]:
@@ -225,9 +229,42 @@ def _encoded(counts: Sequence[str | None], size: tuple[int, int], number: int) -
     return masks
 
 
-def _rows(boxes: Sequence[Any]) -> np.ndarray:
-    return np.asarray(boxes, np.float64).reshape(-1, 4)
-
-
 def _joined(parts: Sequence[np.ndarray], kind: Any = np.int64) -> np.ndarray:
-    return np.concatenate([np.zeros(0, kind), *(part.astype(kind) for part in parts)])
+    """All parts in a row, flat."""
+    return np.concatenate([np.zeros(0, kind), *(part.astype(kind).reshape(-1) for part in parts)])
+
+
+def with_pictures(scenes: Sequence[Scene], names: Sequence[str], exif: Exif) -> list[tuple[Scene, str]]:
+    """Each photo with its picture, a JPEG data URI with boxes and masks; "" where the file cannot be read.
+
+    names  of classes 1..K
+    exif   how the run took photos that lie turned
+    """
+    return [(scene, _picture(scene, names, exif)) for scene in scenes]
+
+
+def _picture(scene: Scene, names: Sequence[str], exif: Exif) -> str:
+    """Predictions beside annotations as a JPEG data URI; a dashed box has no counterpart on the other side."""
+    photo = read_rgb(scene.file, exif, least=(2 * HALF_WIDTH, 2 * HALF_HEIGHT))
+    if photo is None:  # the data may have moved since: the page says so
+        return ""
+    across, down = photo.width / scene.width, photo.height / scene.height
+
+    def mark(box: np.ndarray, label: int, text: str, alone: bool, mask: RunLengths | None, hue: int) -> Mark:
+        left, top, width, height = (box * [across, down, across, down]).tolist()
+        return Mark((left, top, width, height), label, text, "dashed" if alone else "solid", mask, hue)
+
+    taken = set(scene.partners.tolist())
+    found = [
+        mark(box, label, f"{names[label - 1]} {score:.2f}", partner == FREE, own, hue)
+        for box, label, score, partner, own, hue in zip(
+            scene.boxes, scene.labels.tolist(), scene.scores, scene.partners, scene.masks or repeat(None), scene.hues[0]
+        )
+    ]
+    there = [
+        mark(box, label, names[label - 1] + (" (crowd)" if crowd else ""), not crowd and number not in taken, own, hue)
+        for number, (box, label, crowd, own, hue) in enumerate(
+            zip(scene.truth, scene.truth_labels.tolist(), scene.crowd, scene.truth_masks or repeat(None), scene.hues[1])
+        )
+    ]
+    return jpeg_uri(beside(photo, found[:MOST_FOUND], largest_first(there), width=HALF_WIDTH, height=HALF_HEIGHT))

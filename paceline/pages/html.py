@@ -1,11 +1,36 @@
-"""Self-contained pages from templates: one frame and style (frame.html.jinja) for the report and the check page."""
+"""Pieces of a self-contained page: templates with one frame and style (frame.html.jinja), and charts as inline SVG.
+
+matplotlib draws the charts (ticks, scales, layout) in stand-in colours, which are then replaced by CSS variables, so that
+one drawing serves a light and a dark page. Text stays text.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import io
+import logging
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any, Literal
 
 from jinja2 import ChoiceLoader, DictLoader, Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+# Height of a figure, and widths for one, two and three charts a row, in points: the units of the SVG's viewBox.
+HEIGHT = 230
+FULL, WIDE, NARROW = 1060, 520, 350
+# More points than this cannot be told apart in a drawing of this width.
+MOST_POINTS = 400
+_INK, _GRID = "#a000f0", "#a000f1"
+_SERIES = tuple(f"#a0000{digit}" for digit in range(1, 8))
+_VARIABLES = {
+    _INK: "var(--muted)",
+    _GRID: "var(--grid)",
+    **{colour: f"var(--series-{place + 1})" for place, colour in enumerate(_SERIES)},
+}
 
 
 def templates(folder: Path, own: Mapping[str, str] | None = None) -> Environment:
@@ -18,3 +43,162 @@ def templates(folder: Path, own: Mapping[str, str] | None = None) -> Environment
         loader=ChoiceLoader([DictLoader(own or {}), FileSystemLoader([folder, Path(__file__).parent])]),
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined,
     )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a chart: points with the same place in `x`, `y` and `at`."""
+
+    name: str
+    x: Sequence[float]
+    y: Sequence[float]
+    at: Sequence[str]  # heads of the tooltips: "step 1,200, epoch 3.1"
+    colour: int
+    # Faint: the unsmoothed values behind a line, without legend and tooltip; dots: few points, marked.
+    style: Literal["solid", "bold", "faint", "dots"] = "solid"
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A drawn chart: SVG for the page, and for each line the pixel positions and texts that hovering shows."""
+
+    title: str
+    svg: Markup
+    hover: dict[str, Any] = field(default_factory=dict)
+
+
+def draw_chart(
+    title: str,
+    lines: Sequence[Line],
+    *,
+    x_label: str,
+    x_end: float,
+    value_text: Callable[[str, float], str],
+    percent: bool = False,
+    levels: Sequence[tuple[str, float]] = (),
+    from_zero_to: float | None = None,
+    width: int = WIDE,
+) -> Chart | None:
+    """Draw one chart; None when no line has a finite point.
+
+    x_end         end of the x axis; charts of one page share it
+    value_text    (line name, value) -> text of the tooltip
+    percent       the y axis shows fractions times 100
+    from_zero_to  the y axis begins at 0 and shows at least up to here
+    levels        dashed horizontal lines, such as targets, with their labels
+    """
+    drawn = [line for line in (_thinned(line) for line in lines) if any(map(math.isfinite, line.y))]
+    if not drawn:
+        return None
+    with _quiet():
+        import matplotlib
+        from matplotlib.figure import Figure
+        from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    settings = {"svg.fonttype": "none", "svg.hashsalt": title, "font.size": 9.5}
+    with _quiet(), matplotlib.rc_context({**settings, "text.parse_math": False, "path.simplify": False}):
+        figure = Figure(figsize=(width / 72, HEIGHT / 72), dpi=72, layout="constrained")
+        axes = figure.add_subplot()
+        for line in drawn:
+            axes.plot(line.x, line.y, color=_SERIES[line.colour % len(_SERIES)], label=line.name, **_look(line))
+        for place, (text, level) in enumerate(levels):  # labels alternate between the sides: levels may lie close
+            axes.axhline(level, color=_INK, linewidth=1, linestyle=(0, (4, 3)))
+            edge, side, indent = (1, "right", -2) if place % 2 == 0 else (0, "left", 2)
+            axes.annotate(
+                text, (edge, level), (indent, 3), ("axes fraction", "data"), "offset points", ha=side, color=_INK
+            )
+        axes.yaxis.set_major_locator(MaxNLocator(5))
+        if percent:
+            axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:g} %"))
+        if from_zero_to is not None:
+            axes.set_ylim(0, max(axes.get_ylim()[1], from_zero_to) or 1)
+        axes.set_xlabel(x_label, color=_INK)
+        axes.xaxis.set_major_locator(MaxNLocator(width // 65, integer=x_end >= 8, steps=[1, 2, 5, 10]))
+        axes.set_xlim(-0.015 * x_end, 1.015 * x_end)
+        axes.grid(axis="y", color=_GRID, linewidth=0.8)
+        axes.tick_params(which="both", length=0, labelcolor=_INK)
+        for spine in axes.spines.values():
+            spine.set_visible(False)
+        named = [line for line in drawn if line.style != "faint"]
+        if len(named) > 1:
+            handles = [handle for handle, line in zip(axes.lines, drawn) if line.style != "faint"]
+            figure.legend(handles, [line.name for line in named], loc="outside upper left", ncols=4, frameon=False,
+                          labelcolor=_INK, handlelength=1.2, columnspacing=1.4, borderpad=0)  # fmt: skip
+        buffer = io.StringIO()
+        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    hover = {
+        "width": width,
+        "top": round(HEIGHT - axes.bbox.y1, 1),
+        "bottom": round(HEIGHT - axes.bbox.y0, 1),
+        "lines": [_hover_line(line, axes.transData.transform, value_text) for line in named],
+    }
+    return Chart(title, Markup(_themed(buffer.getvalue(), title)), hover)
+
+
+def smoothed(values: Sequence[float], strength: float) -> list[float]:
+    """Exponential moving average that starts unbiased; non-finite values leave a gap and do not spread.
+
+    strength  0 (none) up to 1: the share of the past in each point
+    """
+    total = weight = 0.0
+    result = []
+    for value in values:
+        if math.isfinite(value):
+            total = strength * total + (1 - strength) * value
+            weight = strength * weight + (1 - strength)
+        result.append(total / weight if math.isfinite(value) else math.nan)
+    return result
+
+
+def _thinned(line: Line) -> Line:
+    """At most MOST_POINTS points, evenly chosen, first and last among them."""
+    count = len(line.x)
+    if count <= MOST_POINTS:
+        return line
+    keep = [round(place * (count - 1) / (MOST_POINTS - 1)) for place in range(MOST_POINTS)]
+    x, y, at = ([values[place] for place in keep] for values in (line.x, line.y, line.at))
+    return replace(line, x=x, y=y, at=at)
+
+
+def _look(line: Line) -> dict[str, Any]:
+    if line.style == "faint":
+        return {"linewidth": 1, "alpha": 0.3, "zorder": 1}
+    if line.style == "bold":
+        return {"linewidth": 3.5, "zorder": 3}
+    few = sum(map(math.isfinite, line.y)) <= 2  # a line through one point is invisible
+    return {"linewidth": 2, "zorder": 2, "marker": "o" if line.style == "dots" or few else None, "markersize": 4}
+
+
+def _hover_line(line: Line, to_pixels: Callable[[Any], Any], value_text: Callable[[str, float], str]) -> dict[str, Any]:
+    points = [
+        [round(float(pixel[0]), 1), round(HEIGHT - float(pixel[1]), 1), value_text(line.name, y), at]
+        for pixel, y, at in zip(to_pixels(list(zip(line.x, line.y))), line.y, line.at)
+        if all(map(math.isfinite, pixel))
+    ]
+    return {"name": line.name, "colour": _VARIABLES[_SERIES[line.colour % len(_SERIES)]], "points": points}
+
+
+def _themed(svg: str, title: str) -> str:
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", svg, flags=re.DOTALL)
+    # ids of groups repeat from chart to chart, and a page may have each only once; clip paths are salted and stay.
+    svg = re.sub(r'<g id="[^"]*"', "<g", svg)
+    svg = re.sub(
+        r'<svg [^>]*?viewBox="([^"]*)"[^>]*>', rf'<svg viewBox="\1" role="img" aria-label="{title}">', svg, count=1
+    )
+    svg = re.sub(r"font: ([\d.]+)px [^;\"]*", r"font-size: \1px", svg)
+    for colour, variable in _VARIABLES.items():
+        svg = svg.replace(colour, variable)
+    return re.sub(r">\s+<", "><", svg)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence matplotlib's log lines on its font cache and on a read-only home."""
+    log = logging.getLogger("matplotlib")
+    was = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(was)

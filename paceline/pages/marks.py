@@ -1,8 +1,10 @@
-"""Photos with boxes and masks: what was found, what was annotated, or both beside each other.
+"""Photos with boxes and masks: predictions, annotations, or both beside each other; and training samples as `paceline preview`
+shows them.
 
 A box is left, top, width, height in pixels of the photo as it is given. Classes are 1..K; a class has one colour in
 every picture. Boxes are cut at the photo's border; one without any pixel inside, or with a number that is none, is not
 drawn. Names never cover each other, and not the picture (names.py).
+Letters: n objects   H, W pixels of the network's input
 """
 
 from __future__ import annotations
@@ -12,11 +14,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Literal
+from typing import Any, Literal
 
+import numpy as np
 from PIL import Image, ImageDraw
 
-from paceline.pages.masks import Mask, instance_colour, with_masks
+from paceline.pages.masks import Mask, instance_colour, placed_pixels, with_masks
 from paceline.pages.names import Rectangle, area, best_names, with_legend, write_names
 from paceline.pages.pictures import BACKGROUND, Photo, fitted, to_picture
 
@@ -28,26 +31,24 @@ PALETTE = (
 _HALO = (10, 12, 16)
 CROWD = 12  # from so many boxes on, frames are no thicker than a twelfth of the middle one's side
 _DASH = 5  # a dash's length in line widths, and the gap's
+# Pixels of a sample's picture: photos at most this large, objects and their names on this much.
+LARGEST, OBJECTS_SIDE = 224, 320
 
 
 @dataclass(frozen=True)
 class Mark:
-    """One box of a picture.
+    """One box of a picture."""
 
-    box    left, top, width, height; pixels of the photo
-    label  class 1..K, picks the colour
-    text   what is written beside the box; "" for nothing
-    line   dashed for a box that wants attention, thin for one that only stands near another
-    mask   of the whole photo, see masks.py; None for a box alone
-    hue    which of its class's hues the mask has, 0, 1, 2, ...; None: the next one, counted through the picture
-    """
-
-    box: tuple[float, float, float, float]
-    label: int
-    text: str
-    line: Literal["solid", "dashed", "thin"] = "solid"
-    mask: Mask | None = None
-    hue: int | None = None
+    box: tuple[float, float, float, float]  # left, top, width, height; pixels of the photo
+    label: int  # class 1..K, picks the colour
+    text: str  # written beside the box; "" for nothing
+    line: Literal["solid", "dashed", "thin"] = (
+        "solid"  # dashed draws attention, thin is a box near the one that is shown
+    )
+    mask: Mask | None = None  # of the whole photo, see masks.py; None for a box alone
+    hue: int | None = (
+        None  # number of the mask's hue among its class's; None: the next one, counted through the picture
+    )
 
 
 def colour_of(label: int) -> tuple[int, int, int]:
@@ -127,16 +128,14 @@ def _with_marks(picture: Image.Image, placed: list[tuple[Rectangle, Mark]], lett
             number = of_class[mark.label] if mark.hue is None else mark.hue
             masks.append((mark.mask, instance_colour(colour_of(mark.label), number)))
             of_class[mark.label] += 1
-    if masks:  # they tell more than the frames, which step back
+    if masks:  # they show more than the frames, which become thinner
         picture = with_masks(picture, masks, line=max(1, line // 3))
         line, text = max(2, line // 2), max(11, round(text * 0.85))
     if letters:
         line, text = max(2, letters // 6), letters
     if len(placed) >= CROWD:
-        line = max(
-            1,
-            min(line, round(median(min(right - left, bottom - top) for (left, top, right, bottom), _ in placed) / 12)),
-        )
+        sides = [min(right - left, bottom - top) for (left, top, right, bottom), _ in placed]
+        line = max(1, min(line, round(median(sides) / 12)))
     canvas = picture.copy()
     draw = ImageDraw.Draw(canvas)
     for rectangle, mark in sorted(placed, key=lambda pair: -area(pair[0])):
@@ -169,3 +168,29 @@ def _outline(
         end = min(start + dash - 1, bottom)
         draw.rectangle((left, start, left + inner - 1, end), colour)
         draw.rectangle((right - inner + 1, start, right, end), colour)
+
+
+def sample_picture(pixels: np.ndarray, label: Any, classes: Sequence[str]) -> tuple[Image.Image, str]:
+    """A training sample, (H, W, 3) uint8 with its label: the photo and its class, or with its objects and their number.
+
+    Boxes are in fractions of the pixels. With masks boxes are in pixels, and a canvas has a ring of one pixel (paceline.batch).
+    """
+    from paceline.batch import InstanceObjects, Objects  # loads torch, which no other drawing needs
+
+    if not isinstance(label, Objects):
+        picture = Image.fromarray(pixels)
+        picture.thumbnail((LARGEST, LARGEST), Image.Resampling.LANCZOS)
+        return picture, classes[int(label)]
+    height, width = pixels.shape[:2]
+    if isinstance(label, InstanceObjects):
+        edges = label.boxes
+        frames = zip(label.canvases, label.frames.tolist())
+        masks = [placed_pixels(canvas[1:-1, 1:-1], frame, height, width) for canvas, frame in frames]
+    else:
+        edges, masks = label.boxes * np.array([width, height, width, height]), [None] * len(label.boxes)
+    marks = [
+        Mark((left, top, right - left, bottom - top), number, classes[int(number) - 1], mask=mask)
+        for (left, top, right, bottom), number, mask in zip(edges.tolist(), label.classes.tolist(), masks)
+    ]
+    picture = marks_picture(pixels, largest_first(marks), width=OBJECTS_SIDE, height=OBJECTS_SIDE)
+    return picture, f"{len(marks)} object{'' if len(marks) == 1 else 's'}"

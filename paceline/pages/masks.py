@@ -1,4 +1,4 @@
-"""Instance masks on a picture: a translucent fill, and a thin contour that tells an instance from its neighbours.
+"""Instance masks on a picture: a translucent fill, and a thin contour that separates an instance from its neighbours.
 
 A mask covers the whole photo, whatever its resolution: (h, w) bool or 0/1, or COCO's run-length encoding
 {"size": [h, w], "counts": compressed, str or bytes}. It is drawn at the picture's scale; what is too small to fill half

@@ -1,7 +1,7 @@
-"""Names beside boxes: where each stands, how large it is written, and what stands below a picture that has too many.
+"""Names beside boxes: their places and size, and a legend below a picture that has too many.
 
 Names never cover each other, and together no more than a part of the picture: they are written smaller first, then those of the
-least important boxes are left out. The colour still tells the class, and a legend can tell which class has which colour.
+least important boxes are left out. The colour still shows the class, and a legend can name each colour's class.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Name(NamedTuple):
 
 
 def best_names(boxes: Sequence[tuple[Rectangle, str]], size: tuple[int, int], text: int) -> tuple[list[Name], int]:
-    """Where each name stands, and the height of the letters: `text`, or as much less as it takes to give more of them a place.
+    """The place of each name, and the height of the letters: `text`, or smaller ones where more names then find a place.
 
     boxes  each with its name, "" for none; the most important first
     size   of the picture
@@ -53,7 +53,7 @@ def best_names(boxes: Sequence[tuple[Rectangle, str]], size: tuple[int, int], te
 
 
 def place_names(boxes: Sequence[tuple[Rectangle, str]], size: tuple[int, int], text: int) -> list[Name]:
-    """Where each name stands; they are placed in order, and those without room are left out.
+    """The place of each name; they are placed in order, and those without room are left out.
 
     Of the free places a name takes the one that hides the least of small boxes, the first of equal ones.
 

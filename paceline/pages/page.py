@@ -1,7 +1,6 @@
-"""report.html: one self-contained page that tells what a run did, from the files in its folder alone.
+"""report.html: one self-contained page on a run, from the files in its folder alone; it needs no network.
 
-It is made for finished, interrupted, failed and still running runs alike. It needs no network, and shows the photos
-that still lie where they lay.
+It is made for finished, interrupted, failed and still running runs alike, and shows the photos that are still where they were.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.config.errors import UserError
+from paceline.config.printable import counted
 from paceline.config.reporting import Lines
 from paceline.config.run import read_run
 from paceline.config.whole import write_whole
@@ -34,15 +34,14 @@ from paceline.log.prose import (
     target_text,
     where_time_goes,
 )
-from paceline.pages.curves import FULL, NARROW, WIDE, Chart, Line, draw_chart, smoothed
-from paceline.pages.html import templates
+from paceline.pages.html import FULL, NARROW, WIDE, Chart, Line, draw_chart, smoothed, templates
 from paceline.pages.sections import predictions_section
 from paceline.tasks.metrics.coco import ABSENT
 from paceline.tasks.workload import Workload
 from paceline.tasks.workloads import WORKLOADS
 
 Event = Mapping[str, Any]
-# A loss curve is smoothed over about one part in so many of the run.
+# A loss curve is smoothed over about 1 / SMOOTH_PARTS of the run.
 SMOOTH_PARTS = 40
 # Parts of a network that one chart has colours for.
 MOST_PARTS = 7
@@ -50,7 +49,7 @@ MOST_PARTS = 7
 # Of COCO's twelve numbers the table leaves out those that hardly anyone compares; events.jsonl has them.
 LESS_READ = ("_ar1", "_ar10", "_ar_small", "_ar_medium", "_ar_large")
 
-# What goes into a head's group: "box AP50" stands as AP50 under box, "box AP small" as small.
+# The part of a head that goes into its group: "box AP50" stands as AP50 under box, "box AP small" as small.
 _BOX_OR_MASK = re.compile("(box|mask) (AP (?=[sml]))?")
 
 STATUS = {  # end event's status -> (colour, words)
@@ -111,7 +110,7 @@ def write_report(run: Path, workload: Workload | None = None) -> Path:
 
 
 def _content(run: Path, facts: Mapping[str, Any], events: Sequence[Event]) -> dict[str, Any]:
-    """What the page's template draws of run.json and the events."""
+    """The template's values from run.json and the events."""
     return {
         "name": facts["name"],
         "synthetic": bool(facts["controls"].get("synthetic")),
@@ -130,7 +129,7 @@ def targets_of(facts: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _began(run: Path, facts: Mapping[str, Any]) -> str:
-    """When the run's first command began; run.json of a run that went on is the newest command's, the first one lies beside it."""
+    """When the run's first command began: run.json of a resumed run is the newest command's, the first one lies beside it."""
     first = run / "run-first.json"
     with suppress(UserError):
         if first.is_file():
@@ -153,9 +152,8 @@ def _headline(facts: Mapping[str, Any], events: Sequence[Event]) -> dict[str, An
         best = _best(evaluated, name)
         if best is not None:
             wanted = f"target {target_text(name, targets[name])}, " if name in targets else ""
-            cards.append(
-                (f"best {metric_label(name)}", metric_text(name, best[name]), f"{wanted}epoch {best['epoch']:.4g}")
-            )
+            value = metric_text(name, best[name])
+            cards.append((f"best {metric_label(name)}", value, f"{wanted}epoch {best['epoch']:.4g}"))
     if reached is not None:
         cards.append(("time to target", duration(reached["seconds"]), f"epoch {reached['epoch']:.4g}"))
     else:
@@ -165,7 +163,7 @@ def _headline(facts: Mapping[str, Any], events: Sequence[Event]) -> dict[str, An
         rate = statistics.median(event["images_per_second"] for event in trained)
         wait = statistics.median(event["data_wait"] for event in trained)
         ranks = facts.get("world", 1)
-        on = f"{ranks} ranks" if ranks != 1 else "1 rank"
+        on = counted(ranks, "rank")
         evaluating = facts.get("plan", {}).get("eval_ranks", 0)
         on += f", and {evaluating} for evaluations" if evaluating else ""
         cards.append(("images per second", quantity(rate), f"median, {on}"))
@@ -269,7 +267,7 @@ def _evaluation_table(events: Sequence[Event]) -> dict[str, Any]:
 
 
 def _provenance(facts: Mapping[str, Any], warmed: Sequence[Event]) -> list[tuple[str, list[tuple[str, str]]]]:
-    """run.json as tables: what stands at its top level first, then one table a part; beside the plan what its warm-up showed."""
+    """run.json as tables: its top level first, then one table a part; beside the plan the values of its warm-up."""
     top = [(key, _text(value)) for key, value in facts.items() if not isinstance(value, Mapping) and key != "format"]
     parts = [(key, _flat(value)) for key, value in facts.items() if isinstance(value, Mapping)]
     last = ("recipe", "system", "plan", "controls")

@@ -1,7 +1,7 @@
 """A photo by the path that predictions name, for the page: a file, or a record of the containers that a folder's manifest indexes.
 
 A predictions file may come from somebody else, and the page is given away: it shows photos that the index of the run's data set
-lists, and no other file. An index that lies in the run's own folder speaks of photos in that folder alone.
+lists, and no other file. An index in the run's own folder may list photos in that folder alone.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def listed(files: Collection[str], run: Path, root: str, manifest: str) -> dict[
 
 
 def _manifests(root: Path, folder: str) -> Iterator[Manifest]:
-    """Those that speak of `root`: in it, in the cache, or where prepare was told to write."""
+    """Those of `root`: in it, in the cache, or in the folder of prepare's --out."""
     named = [Path(folder) / FILE_NAME] if os.path.isabs(folder) else []
     for place in dict.fromkeys((*manifest_places(root), *named)):
         with suppress(DataError):  # gone, or of another version: the page goes without photos

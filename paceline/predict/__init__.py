@@ -1,7 +1,7 @@
 """Prediction on photos: `paceline.load(RUN).predict("cat.jpg")`, for each task in its own kind of result.
 
-Finding photos, taking whatever is handed over as one, batches of them through a trained network, and the folder of answers belong
-here. How a network's outputs are read stands in found.py, in a function for each workload; drawing belongs to draw/.
+Finding photos, taking any kind of object as one, batches of them through a trained network, reading its outputs, and the folder of
+answers belong here; drawing belongs to pages/.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def load(
                 anybody's, whose network is found from it (docs/weights.md)
     checkpoint  best, last or step-N; where no evaluation has chosen a best one yet, the last one is taken
     workload    of a run whose workload is your own, its file: "./file.py:name", which is run as Python
-    say         told that in words; a warning unless another is named
+    say         takes a line on that; a warning unless another function is given
     return      a predictor: .predict(photos), .stream(photos), .classes
     Raises UserError for a folder that is no run and for a run on synthetic batches, CheckpointError (a UserError) for a
     checkpoint that is missing or damaged, and for a file that no network of ours answers with.

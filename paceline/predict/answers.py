@@ -1,9 +1,12 @@
 """The folder that a prediction writes: pictures, predictions.json, and coco_results.json where photos have ids.
 
-What an earlier prediction left there is replaced whole; a folder that holds anything else is refused. The JSON files grow
-under another name, one line a photo, and get theirs when all is written, predictions.json last: a folder without it is not
-finished. A picture is named there before it is written, and appears whole or not at all, so what a kill leaves is known to the
-next prediction.
+An earlier prediction there is replaced whole; a folder that holds anything else is refused. The JSON files grow under another
+name, one line a photo, and get theirs when all is written, predictions.json last: a folder without it is not finished. A picture
+is named there before it is written, and appears whole or not at all, so the next prediction knows what a kill left.
+
+A result file names photos by their ids in a COCO annotation file. These come from a file that the command names, from the data
+set that the run was trained on, or from names that are numbers, as those of COCO's own photos. Nothing is guessed: a number that
+only might be the photo's would be scored as another photo.
 """
 
 from __future__ import annotations
@@ -14,17 +17,21 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, contextmanager
 from pathlib import Path, PurePath
-from typing import Any, TextIO
+from typing import Any, TextIO, TypeAlias
 
-from paceline.config.errors import UserError
+from paceline.config.errors import DataError, UserError
 from paceline.config.plain_file import read_plain
+from paceline.config.printable import short
 from paceline.config.whole import part_of, write_whole
 from paceline.predict.folders import ANSWERS, OURS, PART, Unreadable, begins_as_ours
 from paceline.predict.results import Found, Result
+from paceline.store.box_split import open_boxes
+from paceline.store.manifest import Manifest
 
 COCO, COCO_PART = "coco_results.json", "coco_results.json.part"
 MOST_BYTES = 8 << 30
 _LONGEST = 200  # bytes of a picture's name before its suffix; file systems take 255
+Ids: TypeAlias = dict[Path, int]  # a photo, as the command names it -> its id
 
 
 class Answers:
@@ -43,7 +50,7 @@ class Answers:
         record = {"file": result.file, "picture": where, "image_id": image_id, **result.record()}
         if image_id is None:
             del record["image_id"]
-        with _in_words(self._folder):
+        with _as_user_error(self._folder):
             self._append(self._answers, record)
             self._answers.flush()
             if picture is not None and where is not None:
@@ -57,7 +64,7 @@ class Answers:
     def finish(self, without: Sequence[Unreadable]) -> None:
         """Close the lists, the answers' with the photos that have none. Raises UserError where they cannot be written."""
         skipped = json.dumps([photo._asdict() for photo in without])
-        with _in_words(self._folder):
+        with _as_user_error(self._folder):
             self._answers.write(f'\n], "skipped": {skipped}}}\n')
             self._answers.close()
             if self._coco is not None:
@@ -75,18 +82,17 @@ class Answers:
 def new_answers(folder: Path, head: Mapping[str, Any], *, coco: bool) -> Iterator[Answers]:
     """Answers in `folder`, in place of an earlier prediction's; call `finish` on them at the end.
 
-    head  what predictions.json says of the whole: the run, its classes
+    head  facts of the whole for predictions.json: the run, its classes
     coco  write coco_results.json too
     Raises UserError for a folder that cannot be written, or holds anything else.
     """
     check_answers_folder(folder)
     with ExitStack() as files:
-        with _in_words(folder):
+        with _as_user_error(folder):
             folder.mkdir(parents=True, exist_ok=True)
             _clear(folder)
-            write_whole(
-                folder / PART, f'{OURS.decode()}, {json.dumps({**head, "coco_results": coco})[1:-1]}, "images": ['
-            )
+            facts = json.dumps({**head, "coco_results": coco})[1:-1]
+            write_whole(folder / PART, f'{OURS.decode()}, {facts}, "images": [')
             answers = files.enter_context((folder / PART).open("a"))
             rows = files.enter_context((folder / COCO_PART).open("w")) if coco else None
             if rows is not None:
@@ -96,7 +102,7 @@ def new_answers(folder: Path, head: Mapping[str, Any], *, coco: bool) -> Iterato
 
 def check_answers_folder(folder: Path) -> None:
     """Raises UserError where `folder` holds anything but the answers of an earlier prediction, or is no folder."""
-    with _in_words(folder):
+    with _as_user_error(folder):
         if not folder.exists() and not folder.is_symlink():
             return
         if not folder.is_dir():
@@ -139,7 +145,7 @@ def _short(name: str) -> str:
 
 
 def _files(folder: Path) -> set[str]:
-    """What lies in the folder and its folders, relative; a link to a folder counts as a file."""
+    """Files in the folder and its folders, relative; a link to a folder counts as a file."""
     found = set()
     for where, below, files in os.walk(folder):
         links = [name for name in below if os.path.islink(os.path.join(where, name))]
@@ -148,7 +154,7 @@ def _files(folder: Path) -> set[str]:
 
 
 def _ours(folder: Path, files: Set[str]) -> set[str]:
-    """What an earlier prediction wrote into the folder, relative, as it says itself; of `files`, also parts of such a file."""
+    """Files that an earlier prediction lists as its own, relative; of `files`, also parts of such a file."""
     found: set[str] = {PART} - files
     for name in (ANSWERS, PART):
         if begins_as_ours(folder / name):
@@ -181,12 +187,115 @@ def _clear(folder: Path) -> None:
 
 
 @contextmanager
-def _in_words(folder: Path) -> Iterator[None]:
+def _as_user_error(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as problem:
         place = Path(os.fsdecode(problem.filename or folder))
-        place = part_of(place) or place
-        raise UserError(
-            f"--out {folder}: {place}: cannot be written ({problem.strerror}). Name a folder that can be written."
-        ) from None
+        reason = f"{part_of(place) or place}: cannot be written ({problem.strerror})"
+        raise UserError(f"--out {folder}: {reason}. Name a folder that can be written.") from None
+
+
+def ids_in_file(photos: Sequence[Path], file: Path, categories: Mapping[str, int]) -> Ids:
+    """Ids of the photos that a COCO JSON lists: the whole end of a photo's path must be a `file_name`.
+
+    categories  the run's class names and category ids, which results have
+    Raises UserError where it is none, names two images alike, numbers a category otherwise, or lists none of the photos.
+    """
+    record = _coco(file)
+    _check_categories(record, file, categories)
+    named = _names_in(record, file)
+    ids = {}
+    for photo in photos:
+        ends = (str(PurePath(*photo.parts[first:])) for first in range(len(photo.parts)))
+        # The longest first: val2017/1.jpg before 1.jpg.
+        image = next((named[end] for end in ends if end in named), None)
+        if image is not None:
+            ids[photo] = image
+    if not ids:
+        example = short(next(iter(named), ""))
+        raise UserError(f"--annotations {file}: it lists none of the photos. It has {len(named):,}, e.g. {example!r}.")
+    return ids
+
+
+def known_ids(photos: Sequence[Path], facts: Mapping[str, Any]) -> tuple[Ids, str]:
+    """Ids of all photos without a file that lists them, and whence; or none, and why.
+
+    facts  the run's; photos of a split of its data set have the ids of that split's annotations
+    """
+    if ids := _ids_in_data(photos, facts.get("data", {})):
+        return ids, "ids of the run's data set"
+    numbers = {photo: int(photo.stem) for photo in photos if photo.stem.isascii() and photo.stem.isdigit()}
+    if len(numbers) < len(photos):
+        return {}, "the photos' ids are not known (--annotations FILE, a COCO JSON that lists them, has them)"
+    if len(set(numbers.values())) < len(photos):
+        return {}, "two photos have the same number for a name (--annotations FILE has their ids)"
+    return numbers, "the photos' names are taken for their ids"
+
+
+def _coco(file: Path) -> dict[str, Any]:
+    try:
+        record = json.loads(read_plain(file, MOST_BYTES))
+    except OSError as problem:
+        raise UserError(f"--annotations {file}: cannot be read ({problem.strerror}).") from None
+    except (ValueError, RecursionError) as problem:
+        raise UserError(f"--annotations {file}: this is no JSON ({short(problem)}).") from None
+    if not isinstance(record, dict) or not all(isinstance(record.get(key), list) for key in ("images", "categories")):
+        raise UserError(f"--annotations {file}: this is no COCO JSON: it has no lists of images and categories.")
+    return record
+
+
+def _check_categories(record: Mapping[str, Any], file: Path, categories: Mapping[str, int]) -> None:
+    numbered = {number: name for name, number in categories.items()}
+    for category in record["categories"]:
+        name, number = (category.get("name"), category.get("id")) if isinstance(category, dict) else (None, None)
+        if not isinstance(name, str) or type(number) is not int:
+            continue
+        if numbered.get(number, name) != name and name not in categories:
+            raise UserError(
+                f"--annotations {file}: the id {number} is its category {short(name)!r}, and {short(numbered[number])!r} in the "
+                "run: results would be scored as other classes. Name a file with the training set's categories."
+            )
+        if categories.get(name, number) != number:
+            raise UserError(
+                f"--annotations {file}: its category {short(name)!r} has the id {short(number)}, and {categories[name]} in the "
+                "run: results would be scored as other classes. Name a file that numbers them as the training set did."
+            )
+
+
+def _names_in(record: Mapping[str, Any], file: Path) -> dict[str, int]:
+    named: dict[str, int] = {}
+    for place, image in enumerate(record["images"]):
+        name, number = (image.get("file_name"), image.get("id")) if isinstance(image, dict) else (None, None)
+        if not isinstance(name, str) or type(number) is not int:
+            raise UserError(f"--annotations {file}: image {place} has no file_name or no whole number as its id.")
+        if named.setdefault(os.path.normpath(name), number) != number:
+            raise UserError(f"--annotations {file}: two images have the file_name {short(name)!r}.")
+    return named
+
+
+def _ids_in_data(photos: Sequence[Path], data: Mapping[str, Any]) -> Ids:
+    """Ids of photos that all lie in one split of the run's data set, where that is still there; {} for others."""
+    root, folder = data.get("root"), data.get("manifest")
+    if not isinstance(root, str) or not isinstance(folder, str) or not os.path.isdir(root):
+        return {}
+    places = {photo: os.path.realpath(photo) for photo in photos}
+    top = os.path.realpath(root) + os.sep
+    if not all(place.startswith(top) for place in places.values()):
+        return {}
+    try:
+        manifest = Manifest.load(Path(folder))
+        for ids in _splits(manifest, top):
+            if all(place in ids for place in places.values()):
+                return {photo: ids[place] for photo, place in places.items()}
+    except DataError:
+        return {}  # an index that is gone or outdated: the photos are named in another way, or not
+    return {}
+
+
+def _splits(manifest: Manifest, top: str) -> Iterator[dict[str, int]]:
+    """Of each split: path -> image id."""
+    for split in manifest.splits:
+        opened = open_boxes(manifest, split)
+        names = (os.fsdecode(opened.index.relative_name(i)) for i in range(len(opened)))
+        yield {os.path.realpath(os.path.join(top, name)): int(image) for name, image in zip(names, opened.image_ids)}

@@ -1,4 +1,4 @@
-"""Which photos are meant: named files, and every photo in a named folder and the folders in it."""
+"""Find the photos to answer for: named files, and every photo in a named folder and the folders in it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Unreadable(NamedTuple):
 
 @dataclass
 class Listing:
-    """What was found under the named paths."""
+    """The photos under the named paths."""
 
     photos: list[Path] = field(default_factory=list)
     places: list[PurePath] = field(default_factory=list)  # of each photo: its path in the named folder, or its name
@@ -36,7 +36,7 @@ class Listing:
     passed: Counter[str] = field(default_factory=Counter)  # hidden entries, and folders that were not entered, by why
 
     def skipped(self) -> str:
-        """What was passed over in the named folders, on one line; "" where nothing was."""
+        """The entries that were passed over in the named folders, on one line; "" for none."""
         parts = []
         if left_out := by_suffix(self.others):
             parts.append(left_out)
@@ -131,7 +131,7 @@ def holds_answers(folder: Path) -> bool:
 
 
 def begins_as_ours(file: Path) -> bool:
-    """Whether `file` is a plain file that begins as our predictions.json does; empty, as earlier versions began it, a part."""
+    """Whether `file` is a plain file that begins as our predictions.json does; or an empty part, as earlier versions began it."""
     try:
         if not file.is_file():
             return False

@@ -1,4 +1,4 @@
-"""What people hand over as a photo, and its pixels as the network saw them.
+"""The kinds of objects that are taken as a photo, and a photo's pixels as the network saw them.
 
 A photo is a path, the bytes of an image file, a PIL image, an (H, W, 3), (H, W, 4) or (H, W) uint8 array in RGB order, or a
 torch tensor: (3, H, W) or (1, H, W), uint8 or floating point from 0 to 1. All of them take one path: as an encoded file.

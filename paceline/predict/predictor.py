@@ -1,4 +1,7 @@
-"""From photos to results: read and decoded on threads some photos ahead, a batch at a time through the model, in order."""
+"""From photos to results: read and decoded on threads some photos ahead, a batch at a time through the model, in order.
+
+Letters: n photos   K classes   D places for detections   S side of a mask
+"""
 
 from __future__ import annotations
 
@@ -6,23 +9,28 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from io import IOBase
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar, cast, overload
+from typing import Any, NamedTuple, TypeVar, cast, overload
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from paceline.batch import FoundInstances
+from paceline.boxes.paste import paste_to_rle
 from paceline.config.errors import DataError
 from paceline.input.draw import render
 from paceline.machine.detect import cpu_cores
 from paceline.predict.folders import Unreadable, find_photos
-from paceline.predict.found import Seen, answers_of
-from paceline.predict.photos import KINDS, WANTED, Photo, encoded, name_of
-from paceline.predict.results import Result
-from paceline.store.header import read_header
+from paceline.predict.photos import KINDS, WANTED, Photo, encoded, name_of, whole_photo
+from paceline.predict.results import Answer, Found, Result
+from paceline.store.header import Header, read_header
 from paceline.store.orientation import orientation_of
+from paceline.tasks.metrics.top_k import best_classes
+from paceline.tasks.predictions import to_detections
 from paceline.training.evaluate import inference
 from paceline.training.trained import Trained
 
@@ -31,6 +39,16 @@ MOST_THREADS = 8
 
 Item = TypeVar("Item")
 Done = TypeVar("Done")
+
+
+class Seen(NamedTuple):
+    """A photo as the network takes it."""
+
+    photo: Photo
+    header: Header  # its size in the recipe's frame
+    orientation: int  # as EXIF has it, 1 to 8
+    pixels: np.ndarray  # (H, W, 3) uint8, the network's input
+    label: Any  # what the workload's `draw_eval` labelled it with
 
 
 class Predictor:
@@ -95,16 +113,16 @@ class Predictor:
         by_name = _is_one(photos) or isinstance(photos, str | os.PathLike)  # a name is no list of letters
         listed = _listed(photos) if by_name else cast("Iterable[Photo]", photos)
         size = self.trained.workload.photos_at_once if batch is None else max(1, batch)
-        inputs = in_order(listed, self._read_or_say, ahead=MOST_THREADS + size)
+        inputs = in_order(listed, self._read_or_reason, ahead=MOST_THREADS + size)
         while part := list(islice(inputs, size)):
             answers = iter(self._answers([read for read in part if not isinstance(read, Unreadable)]))
             yield from (read if isinstance(read, Unreadable) else next(answers) for read in part)
 
-    def _read_or_say(self, photo: Photo) -> Seen | Unreadable:
+    def _read_or_reason(self, photo: Photo) -> Seen | Unreadable:
         try:
             return self._read(photo)
         except DataError as problem:
-            # The first line says what is wrong; what follows is advice on training sets.
+            # The first line is the reason; the others are advice on training sets.
             name = name_of(photo)
             reason = str(problem).partition("\n")[0].removeprefix(f"{name}: ")
             return Unreadable(name, reason.rstrip("."))
@@ -164,7 +182,7 @@ def _is_one(photos: object) -> bool:
 
 
 def _listed(photos: Any) -> Iterator[Photo]:
-    """The photos that are meant, with those of folders in place of these. Raises DataError for what holds none."""
+    """The photos, those of a folder in its place. Raises DataError for what holds none."""
     if _is_one(photos):
         yield photos
     elif isinstance(photos, str | os.PathLike):
@@ -181,3 +199,87 @@ def _listed(photos: Any) -> Iterator[Photo]:
             yield from _listed(photo) if isinstance(photo, str | os.PathLike) else [photo]
     else:
         raise DataError(f"{type(photos).__name__} is no photo. {WANTED}; several are a folder, or a list of these.")
+
+
+def answers_of(outputs: Any, photos: Sequence[Seen], trained: Trained) -> Sequence[Result]:
+    """The workload's own results, or ours for this kind of outputs.
+
+    outputs  of the model's `predict` for a batch, the n photos
+    """
+    own = trained.workload.answers(outputs, photos, trained)
+    if own is not None:
+        return own
+    if isinstance(outputs, FoundInstances):
+        return instances_found(outputs, photos, trained)
+    return (boxes_found if trained.workload.finds_objects else best_five)(outputs, photos, trained)
+
+
+def best_five(outputs: Tensor, photos: Sequence[Seen], trained: Trained) -> list[Answer]:
+    """outputs: (n, K) logits."""
+    classes, scores = best_classes(outputs)
+    return [
+        Answer(
+            **_of(seen, trained),
+            classes=tuple(best),
+            names=tuple(trained.classes[index] for index in best),
+            scores=tuple(values),
+        )
+        for seen, best, values in zip(photos, classes.tolist(), scores.tolist())
+    ]
+
+
+def boxes_found(outputs: Tensor, photos: Sequence[Seen], trained: Trained) -> list[Found]:
+    """outputs: (n, D, 6), as `Detector.predict` has them; a network's settings may have `detect.plus_one`."""
+    plus_one = trained.recipe.model.detect.plus_one
+    found = []
+    for seen, rows in zip(photos, outputs.cpu().numpy()):
+        rows = rows[rows[:, 5] > 0].astype(np.float64)
+        one = np.column_stack((np.zeros(len(rows)), rows))  # image number 0: each photo stands alone
+        here = to_detections(one, np.array([seen.header.height]), np.array([seen.header.width]), plus_one)
+        order = np.argsort(-here.scores, kind="stable")
+        found.append(_found(seen, trained, here.boxes[order], here.classes[order], here.scores[order]))
+    return found
+
+
+def instances_found(outputs: FoundInstances, photos: Sequence[Seen], trained: Trained) -> list[Found]:
+    """outputs: detections (n, D, 6) and masks (n, D, S, S); a network's settings have `detect.mask_above`."""
+    found, rules = [], trained.recipe.model.detect
+    for seen, detections, masks in zip(photos, outputs.detections, outputs.masks):
+        height, width = seen.header.height, seen.header.width
+        places = (detections[:, 5] > 0).nonzero()[:, 0]
+        rows = detections[places].cpu().double()
+        ltrb = rows[:, :4] * torch.tensor([width, height, width, height])
+        boxes = ltrb.numpy().copy()
+        boxes[:, 2:] -= boxes[:, :2]
+        drawn = tuple(paste_to_rle(masks[places], ltrb, height, width, threshold=rules.mask_above, law=rules.paste))
+        found.append(_found(seen, trained, boxes, rows[:, 5].long().numpy(), rows[:, 4].numpy(), drawn))
+    return found
+
+
+def _found(
+    seen: Seen,
+    trained: Trained,
+    boxes: np.ndarray,
+    classes: np.ndarray,
+    scores: np.ndarray,
+    masks: tuple[bytes, ...] | None = None,
+) -> Found:
+    """boxes: (m, 4) left, top, width, height in pixels; classes (m,) 1..K, best first."""
+    labels = classes.tolist()
+    return Found(
+        **_of(seen, trained),
+        width=seen.header.width,
+        height=seen.header.height,
+        boxes=boxes,
+        classes=tuple(labels),
+        names=tuple(trained.classes[label - 1] for label in labels),
+        scores=tuple(scores.tolist()),
+        category_ids=tuple(trained.category_ids[label - 1] for label in labels),
+        masks=masks,
+    )
+
+
+def _of(seen: Seen, trained: Trained) -> dict[str, Any]:
+    """The fields of every result."""
+    pixels = partial(whole_photo, seen.photo, trained.recipe.input)
+    return {"file": name_of(seen.photo), "pixels": pixels, "orientation": seen.orientation}

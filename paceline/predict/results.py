@@ -1,4 +1,4 @@
-"""What a prediction gives for one photo, in a class for each kind: it prints, draws and records itself.
+"""The result for one photo, a class for each kind: it prints, draws and records itself.
 
 Letters: n objects   h, w pixels of the photo   K classes
 """
@@ -32,9 +32,8 @@ class Result(ABC):
 
     file: str  # path, or "" for a photo given as bytes or pixels
     pixels: Callable[[], np.ndarray]  # reads the photo as the network saw it: (h, w, 3) uint8 RGB
-    orientation: int = (
-        1  # as EXIF has it, 1 (upright) to 8; the recipe's input.exif says whether pixels are turned by it
-    )
+    # As EXIF has it, 1 (upright) to 8; the recipe's input.exif decides whether pixels are turned by it.
+    orientation: int = 1
 
     def __repr__(self) -> str:
         return one_line(f"<{type(self).__name__} in {self.file or 'the given photo'}: {self.line()}>")
@@ -111,15 +110,9 @@ class Found(Result):
         """The best `most` objects of the named classes alone (None: all)."""
         wanted = None if classes is None else frozenset(classes)
         rows = [i for i, name in enumerate(self.names) if wanted is None or name in wanted][:most]
-        return replace(
-            self,
-            boxes=self.boxes[rows],
-            classes=tuple(self.classes[i] for i in rows),
-            names=tuple(self.names[i] for i in rows),
-            scores=tuple(self.scores[i] for i in rows),
-            category_ids=tuple(self.category_ids[i] for i in rows),
-            masks=None if self.masks is None else tuple(self.masks[i] for i in rows),
-        )
+        columns = ("classes", "names", "scores", "category_ids", *(() if self.masks is None else ("masks",)))
+        kept = {column: tuple(getattr(self, column)[i] for i in rows) for column in columns}
+        return replace(self, boxes=self.boxes[rows], **kept)
 
     def line(self, score_above: float = SHOWN_ABOVE) -> str:
         """The best five with their scores, and how many more there are."""
@@ -133,18 +126,11 @@ class Found(Result):
         """The photo with a box, and a mask where there is one, for each object of this score; with names where labels."""
         from paceline.pages.marks import Mark, marks_picture
 
-        marks = [
-            Mark(
-                tuple(box),
-                label,
-                f"{name} {score:.2f}" if labels else "",
-                mask=None if self.masks is None else self.rle(i),
-            )
-            for i, (box, label, name, score) in enumerate(
-                zip(self.boxes.tolist(), self.classes, self.names, self.scores)
-            )
-            if score >= score_above
-        ]
+        marks = []
+        for i, (box, label, name, score) in enumerate(zip(self.boxes.tolist(), self.classes, self.names, self.scores)):
+            if score >= score_above:
+                mask = None if self.masks is None else self.rle(i)
+                marks.append(Mark(tuple(box), label, f"{name} {score:.2f}" if labels else "", mask=mask))
         side = min(max(self.width, self.height, SMALLEST, round(ROOM * len(marks) ** 0.5)), LARGEST)
         legend = dict(zip(self.classes, self.names))
         return marks_picture(self.pixels(), marks, width=side, height=side, legend=legend)

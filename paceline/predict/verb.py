@@ -202,7 +202,7 @@ def _check_objects(flags: Flags, predictor: Predictor) -> None:
 
 def _image_ids(flags: Flags, listing: Listing, predictor: Predictor) -> tuple[Mapping[Path, int], str]:
     """The photos' ids in an annotation file, for coco_results.json, and whence; or none, and why."""
-    from paceline.predict.coco_ids import ids_in_file, known_ids
+    from paceline.predict.answers import ids_in_file, known_ids
 
     if not predictor.finds_objects:
         return {}, ""

@@ -10,7 +10,7 @@ from PIL import Image
 from tiny_runs import command
 
 from paceline.datasets.shapes.render import render_shapes
-from paceline.pages import samples
+from paceline.pages import marks as samples
 
 
 @pytest.fixture(scope="module")

@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from paceline.batch import Objects
-from paceline.pages.marks import PALETTE, Mark, beside, colour_of, marks_picture
+from paceline.pages.marks import PALETTE, Mark, beside, colour_of, marks_picture, sample_picture
 from paceline.pages.names import SMALLEST_LETTERS, best_names, place_names
 from paceline.pages.pictures import font_of
-from paceline.pages.samples import sample_picture
 
 GREY = (90, 90, 90)
 

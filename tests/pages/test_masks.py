@@ -11,9 +11,8 @@ from PIL import Image
 from pycocotools import mask as coco_mask
 
 from paceline.batch import InstanceObjects
-from paceline.pages.marks import Mark, colour_of, marks_picture
+from paceline.pages.marks import Mark, colour_of, marks_picture, sample_picture
 from paceline.pages.masks import FILL, HUES, instance_colour, mask_pixels, placed_pixels, with_masks
-from paceline.pages.samples import sample_picture
 
 GREY, RED, BLUE = 90, (220, 30, 30), (30, 30, 220)
 

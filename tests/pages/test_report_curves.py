@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from paceline.pages.curves import HEIGHT, MOST_POINTS, WIDE, Line, draw_chart, smoothed
+from paceline.pages.html import HEIGHT, MOST_POINTS, WIDE, Line, draw_chart, smoothed
 
 
 def line(values, name="loss", **look) -> Line:

@@ -14,18 +14,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from paceline.pages import scene_pictures
+from paceline.pages import detected as scene_pictures
 from paceline.pages.detected import (
     Scene,
     confusion_matrix,
     count_confusions,
     mistakes,
     read_scenes,
+    with_pictures,
     worst_and_best,
 )
 from paceline.pages.page import write_report
-from paceline.pages.scene_pictures import with_pictures
-from paceline.pages.scored import ClassRow, class_table, draw_curves, read_curves
+from paceline.pages.sections import ClassRow, class_table, draw_curves, read_curves
 
 
 def scene(found=(), truth=(), file="x.jpg") -> Scene:

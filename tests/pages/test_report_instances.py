@@ -29,10 +29,9 @@ from pycocotools import mask as coco_mask
 from paceline.log.console import Console
 from paceline.log.events import EventLog, read_events
 from paceline.log.prose import leading_metrics
-from paceline.pages import scene_pictures
-from paceline.pages.detected import Scene, read_scenes
-from paceline.pages.scene_pictures import with_pictures
-from paceline.pages.scored import class_table, draw_curves, read_curves, size_table
+from paceline.pages import detected as scene_pictures
+from paceline.pages.detected import Scene, read_scenes, with_pictures
+from paceline.pages.sections import class_table, draw_curves, read_curves, size_table
 
 METRICS = [f"{what}_{name}" for what in ("box", "mask") for name in TWELVE]
 BOTH = [(HERE, 1, 0), (THERE, 3, 0)]

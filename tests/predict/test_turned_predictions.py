@@ -16,8 +16,7 @@ from paceline.cli.main import main
 from paceline.datasets.class_source import prepare_folder
 from paceline.pages.check.tiles import make_tile
 from paceline.pages.classified import Answer, with_photos
-from paceline.pages.detected import Scene
-from paceline.pages.scene_pictures import with_pictures
+from paceline.pages.detected import Scene, with_pictures
 from paceline.predict import load
 from paceline.store.index import open_split
 

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import tyro
 
@@ -14,10 +14,6 @@ from paceline.command.flags import out_folder, parse
 from paceline.command.printing import say
 from paceline.config.errors import UserError
 from paceline.config.printable import counted
-from paceline.datasets.pack.plan import PackRequest, check_request, parse_bytes
-
-if TYPE_CHECKING:
-    from paceline.store.manifest import Manifest
 
 
 @dataclass(frozen=True)
@@ -37,18 +33,17 @@ class Flags:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Pack and prepare a data set, and say what came of it."""
-    flags = parse(
-        arguments,
-        Flags(),
-        prog="pack",
-        description="Pack a data set into WebDataset's tars, MXNet's RecordIO or TFRecord.",
-    )
+    """Pack and prepare a data set, and print its splits and notes."""
+    about = "Pack a data set into WebDataset's tars, MXNet's RecordIO or TFRecord."
+    flags = parse(arguments, Flags(), prog="pack", description=about)
     out = out_folder(flags.out)
     if not flags.folder or out is None:
         raise UserError("name a data set and a folder: paceline pack DIR --to webdataset|recordio|tfrecord --out DIR")
     if flags.order not in ("kept", "shuffled"):
         raise UserError(f"--order {flags.order}: kept or shuffled.")
+    from paceline.datasets.pack.pack import pack
+    from paceline.datasets.pack.plan import PackRequest, check_request, parse_bytes, prepared_source
+
     request = PackRequest(
         to=flags.to,  # type: ignore[arg-type]  # checked below, with a message of ours
         order=flags.order,
@@ -59,17 +54,9 @@ def run(arguments: Sequence[str]) -> int:
         shard_bytes=parse_bytes(flags.shard_size, "--shard-size"),
     )
     check_request(request)
-    from paceline.datasets.pack.pack import pack
-    from paceline.datasets.pack.plan import prepared_source
-
     manifest = prepared_source(flags.folder, say)
     with _progress() as progress:
         packed, notes = pack(manifest, request, out, workers=flags.workers, progress=progress)
-    _tell(packed, notes)
-    return 0
-
-
-def _tell(packed: Manifest, notes: Sequence[str]) -> None:
     for name, split in packed.splits.items():
         files = split.arrays["file_sizes"][1]
         objects = "" if split.boxes is None else f", {counted(split.boxes.objects, 'object')}"
@@ -78,6 +65,7 @@ def _tell(packed: Manifest, notes: Sequence[str]) -> None:
         say(f"note: {note}")
     say(f"content {packed.content_hash}")
     say(f"train with:  --data {shlex.quote(str(packed.folder))}")
+    return 0
 
 
 @contextmanager

@@ -1,7 +1,7 @@
-"""The check page of a box data set, self-contained, to be looked at before training on it.
+"""The check page of a box data set, to be looked at before training on it.
 
 Class balance of each split, object sizes, images without objects, photos that lie in both splits, boxes that look wrong
-with their surroundings, and a dozen random photos with what is annotated in them. It needs no network.
+with their surroundings, and a dozen random photos with their annotations.
 
 Letters: N images, M objects of one split; K classes, 1..K.
 """
@@ -17,7 +17,6 @@ import numpy as np
 
 from paceline.config.printable import some
 from paceline.input.randomness import hash_keys
-from paceline.pages.check.labels import coordinate_notices
 from paceline.pages.check.parts import (
     Find,
     Notice,
@@ -32,7 +31,7 @@ from paceline.pages.check.parts import (
     twins,
     where,
 )
-from paceline.pages.check.suspicious import KINDS, Kind, Suspect, find_suspicious
+from paceline.pages.check.suspicious import KINDS, Kind, Suspect, coordinate_notices, find_suspicious
 from paceline.pages.check.tiles import Tile, make_tile
 from paceline.store.index import Index
 
@@ -64,10 +63,10 @@ def box_page(root: Path, classes: Sequence[str], splits: Mapping[str, Index], no
     root     the data set's folder, for the headline
     classes  names of the classes 1..K
     splits   name -> index of a box data set, training first
-    notices  of what the indexes do not tell
+    notices  further ones, from the manifest
     """
     suspicions, pairs, turned = _suspicions(splits, classes), twins(splits), turned_photos(splits)
-    objects = {split: _objects_of_classes(index, len(classes)) for split, index in splits.items()}
+    objects, images = _class_counts(splits, len(classes))
     upright = [
         make_tile(splits[split], row, classes, side=MOSAIC_SIDE, caption=_objects(splits[split], row))
         for split, row in turned[:EXAMPLES]
@@ -95,7 +94,7 @@ def box_page(root: Path, classes: Sequence[str], splits: Mapping[str, Index], no
             Find("Photos in both splits", f"{len(pairs):,} of val, byte for byte", doubles),
         ],
         cards=_cards(splits, classes, len(pairs)),
-        balance=balance(classes, objects, _images_of_classes(splits, len(classes))),
+        balance=balance(classes, objects, images),
         charts=[_sizes(splits), _counts(splits)],
         suspicions=suspicions,
         mosaic=_mosaic(splits, classes),
@@ -107,17 +106,16 @@ def box_page(root: Path, classes: Sequence[str], splits: Mapping[str, Index], no
 
 def _cards(splits: Mapping[str, Index], classes: Sequence[str], twins: int) -> list[tuple[str, str, str]]:
     """(label, value, note) of the row of numbers at the top."""
-    cards = [
-        (f"{split} images", f"{len(index):,}", f"{len(index.extra['classes']):,} objects")
-        for split, index in splits.items()
-    ]
     counts = np.concatenate([np.diff(index.extra["object_starts"]) for index in splits.values()])
     crowd = sum(int(np.count_nonzero(index.extra["crowd"])) for index in splits.values())
     unusable = sum(int(np.count_nonzero(index.extra["usable"] == 0)) for index in splits.values())
     empty = int(np.count_nonzero(counts == 0))
     most = int(counts.max(initial=0))
     return [
-        *cards,
+        *(
+            (f"{split} images", f"{len(index):,}", f"{len(index.extra['classes']):,} objects")
+            for split, index in splits.items()
+        ),
         ("classes", f"{len(classes):,}", ""),
         ("objects/image", f"{np.mean(counts):.3g}" if len(counts) else "0", f"at most {most:,}"),
         ("empty images", f"{empty:,}", "without objects"),
@@ -146,21 +144,17 @@ def _notices(objects: Mapping[str, np.ndarray], classes: Sequence[str]) -> list[
     return notices
 
 
-def _objects_of_classes(index: Index, num_classes: int) -> np.ndarray:
-    """(K,) objects of each class, crowds not counted."""
-    single = index.extra["classes"][index.extra["crowd"] == 0]
-    return np.bincount(single, minlength=num_classes + 1)[1:]
-
-
-def _images_of_classes(splits: Mapping[str, Index], num_classes: int) -> dict[str, np.ndarray]:
-    """Split -> (K,) images with objects of each class, crowds not counted."""
-    images = {}
+def _class_counts(splits: Mapping[str, Index], num_classes: int) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Split -> (K,) objects of each class, and split -> (K,) images with such objects; crowds are not counted."""
+    objects, images = {}, {}
     for split, index in splits.items():
-        image_of = np.repeat(np.arange(len(index)), np.diff(index.extra["object_starts"]))
         single = index.extra["crowd"] == 0
-        pairs = np.unique(image_of[single] * (num_classes + 1) + index.extra["classes"][single])
+        labels = index.extra["classes"][single]
+        image_of = np.repeat(np.arange(len(index)), np.diff(index.extra["object_starts"]))[single]
+        pairs = np.unique(image_of * (num_classes + 1) + labels)
+        objects[split] = np.bincount(labels, minlength=num_classes + 1)[1:]
         images[split] = np.bincount(pairs % (num_classes + 1), minlength=num_classes + 1)[1:]
-    return images
+    return objects, images
 
 
 def _histogram(title: str, note: str, labels: Sequence[str], counts: Mapping[str, np.ndarray]) -> dict[str, Any]:
@@ -206,19 +200,17 @@ def _suspicions(splits: Mapping[str, Index], classes: Sequence[str]) -> list[Sus
     found = {split: find_suspicious(index) for split, index in splits.items()}
     suspicions = []
     for kind in KINDS:
-        worst: list[tuple[str, Suspect]] = [
-            (split, suspect) for split in found for suspect in found[split][kind.key].worst
-        ]
+        of_kind = {split: suspects[kind.key] for split, suspects in found.items()}
+        worst = [(split, suspect) for split, suspects in of_kind.items() for suspect in suspects.worst]
         worst = _varied(sorted(worst, key=lambda pair: -pair[1].degree))
         if worst:
             tiles = [
                 make_tile(splits[split], s.image, classes, side=EXAMPLE_SIDE, focus=s.objects, caption=s.note)
                 for split, s in worst
             ]
-            counts = {split: found[split][kind.key].count for split in found}
-            suspicions.append(
-                Suspicion(kind, counts, tiles, exact=all(found[split][kind.key].all_met for split in found))
-            )
+            counts = {split: suspects.count for split, suspects in of_kind.items()}
+            exact = all(suspects.all_met for suspects in of_kind.values())
+            suspicions.append(Suspicion(kind, counts, tiles, exact))
     return suspicions
 
 

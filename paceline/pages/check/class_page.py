@@ -1,4 +1,4 @@
-"""The check page of class folders: photos of each class, counts, photos that are there twice, tiny and turned ones.
+"""The check page of class folders: photos of each class, counts, repeated, tiny and EXIF-rotated photos.
 
 Letters: N photos of one split; K classes, 0..K-1.
 """
@@ -46,11 +46,15 @@ def class_page(root: Path, classes: Sequence[str], splits: Mapping[str, Index]) 
     first = next(iter(splits))
     pairs, repeats = twins(splits), _repeats(splits[first])
     conflicts = [pair for pair in repeats if splits[first].labels[pair[0]] != splits[first].labels[pair[1]]]
-    tiny = [(split, row) for split, index in splits.items() for row in np.flatnonzero(_short(index) < TINY).tolist()]
+    tiny = [
+        (split, row)
+        for split, index in splits.items()
+        for row in np.flatnonzero(np.minimum(index.heights, index.widths) < TINY).tolist()
+    ]
     turned = turned_photos(splits)
     notices = twin_notice(len(pairs), noted=False) + _notices(counts, classes, len(conflicts), len(tiny))
     return make_page(
-        "class_page.html.jinja",
+        "page.html.jinja",
         root,
         classes,
         splits,
@@ -146,10 +150,6 @@ def _repeats(index: Index) -> list[tuple[int, int]]:
     _, first, back = np.unique(digests, return_index=True, return_inverse=True)
     again = np.flatnonzero(first[back] != np.arange(len(digests)))
     return [(int(first[back[row]]), int(row)) for row in again]
-
-
-def _short(index: Index) -> np.ndarray:
-    return np.minimum(index.heights, index.widths)
 
 
 def _size(index: Index, row: int) -> str:

@@ -1,4 +1,4 @@
-"""What the check pages of boxes and of class folders share: notices, numbers of photos, examples, and the page itself."""
+"""Shared by the check pages of boxes and of class folders: notices, numbers of photos, examples, and the page itself."""
 
 from __future__ import annotations
 
@@ -18,22 +18,18 @@ MOST_CLASSES = 200  # rows of the table of classes
 
 
 class Notice(NamedTuple):
-    """Something to know before training.
+    """Something to know before training."""
 
-    colour  "bad" or "fair"
-    noted   the manifest's notes, which prepare prints, say it already
-    """
-
-    colour: str
+    colour: str  # "bad" or "fair"
     text: str
-    noted: bool = False
+    noted: bool = False  # the manifest's notes, which prepare prints, have it already
 
 
 class Page(NamedTuple):
-    """A check page. verdict: colour and words."""
+    """A check page."""
 
     html: str
-    verdict: tuple[str, str]
+    verdict: tuple[str, str]  # colour and words
     notices: list[Notice]
 
 
@@ -62,7 +58,7 @@ def make_page(
 
     root     the data set's folder, for the headline
     boxes    how many look suspicious; grave where some make training wrong
-    content  what this template draws beside what all have
+    content  this template's own values
     """
     if grave or any(notice.colour == "bad" for notice in notices):
         verdict = "bad", "Look at this before training"
@@ -70,20 +66,17 @@ def make_page(
         verdict = "fair", f"{boxes:,} boxes to look at" if boxes else "Something to look at"
     else:
         verdict = "good", "Nothing suspicious"
-    html = (
-        templates(Path(__file__).parent)
-        .get_template(template)
-        .render(
-            name=root.name,
-            root=str(root),
-            verdict=verdict,
-            notices=notices,
-            splits=list(splits),
-            num_classes=len(classes),
-            image_sizes=[(split, *image_size(index)) for split, index in splits.items()],
-            finds=[find for find in finds if find.tiles],
-            **content,
-        )
+    page = templates(Path(__file__).parent).get_template(template)
+    html = page.render(
+        name=root.name,
+        root=str(root),
+        verdict=verdict,
+        notices=notices,
+        splits=list(splits),
+        num_classes=len(classes),
+        image_sizes=[(split, *image_size(index)) for split, index in splits.items()],
+        finds=[find for find in finds if find.tiles],
+        **content,
     )
     return Page(html, verdict, notices)
 
@@ -144,14 +137,11 @@ def image_size(index: Index) -> tuple[str, str]:
         return "no images", ""
     sizes, counts = np.unique(np.stack([index.widths, index.heights], axis=1), axis=0, return_counts=True)
     width, height = sizes[counts.argmax()]
-    share = counts.max() / len(index)
-    most = f"{width} x {height} px in {100 * share:.0f} % of the images"
     if len(sizes) == 1:
         return f"all {width} x {height} px", ""
-    return (
-        most,
-        f"{index.widths.min()} to {index.widths.max()} wide, {index.heights.min()} to {index.heights.max()} high",
-    )
+    most = f"{width} x {height} px in {100 * counts.max() / len(index):.0f} % of the images"
+    wide, high = (f"{sides.min()} to {sides.max()}" for sides in (index.widths, index.heights))
+    return most, f"{wide} wide, {high} high"
 
 
 def where(mask: np.ndarray, classes: Sequence[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""check.html beside a manifest: what prepare writes last, and what of it is said in the terminal too."""
+"""check.html beside a manifest: prepare writes it last, and prints its notices in the terminal too."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from paceline.config.errors import DataError
 from paceline.config.whole import replaceable, sweep, write_whole
 from paceline.pages.check.box_page import box_page
 from paceline.pages.check.class_page import class_page
-from paceline.pages.check.labels import mask_notices
 from paceline.pages.check.parts import Page
+from paceline.pages.check.suspicious import mask_notices
 from paceline.store.box_split import box_index
 from paceline.store.index import open_split
 from paceline.store.manifest import Manifest
@@ -19,12 +19,15 @@ FILE_NAME = "check.html"
 
 
 def write_check_page(manifest: Manifest) -> tuple[Path | None, Page]:
-    """Write FOLDER/check.html beside the manifest -> its path, None where another file is in its place, and what it says.
+    """Write FOLDER/check.html beside the manifest -> its path, None where another file is in its place, and its content.
 
     Raises DataError where the index is damaged, or the page cannot be written.
     """
     if manifest.kind == "boxes":
-        splits = {name: box_index(manifest, name, _frame(manifest)) for name in manifest.splits}
+        # The frame that the boxes were drawn in, or where it is unknown, photos as people see them.
+        readings = {split.boxes.exif for split in manifest.splits.values() if split.boxes is not None}
+        frame: Exif = "ignore" if "ignore" in readings else "apply"
+        splits = {name: box_index(manifest, name, frame) for name in manifest.splits}
         page = box_page(manifest.called, manifest.classes, splits, mask_notices(manifest))
     else:
         splits = {name: open_split(manifest, name).as_shown() for name in manifest.splits}
@@ -38,9 +41,3 @@ def write_check_page(manifest: Manifest) -> tuple[Path | None, Page]:
     except OSError as error:
         raise DataError(f"{path}: cannot be written ({error.strerror}). Make the folder writable.") from error
     return path, page
-
-
-def _frame(manifest: Manifest) -> Exif:
-    """How the boxes were drawn, or where nothing tells, as people see the photos."""
-    readings = {split.boxes.exif for split in manifest.splits.values() if split.boxes is not None}
-    return "ignore" if "ignore" in readings else "apply"
