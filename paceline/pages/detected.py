@@ -262,7 +262,9 @@ def _picture(scene: Scene, names: Sequence[str], exif: Exif) -> str:
         )
     ]
     there = [
-        mark(box, label, names[label - 1] + (" (crowd)" if crowd else ""), not crowd and number not in taken, own, hue)
+        mark(
+            box, label, f"{names[label - 1]}{' (crowd)' if crowd else ''}", not crowd and number not in taken, own, hue
+        )
         for number, (box, label, crowd, own, hue) in enumerate(
             zip(scene.truth, scene.truth_labels.tolist(), scene.crowd, scene.truth_masks or repeat(None), scene.hues[1])
         )

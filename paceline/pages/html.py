@@ -95,7 +95,7 @@ def draw_chart(
         from matplotlib.figure import Figure
         from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-    settings = {"svg.fonttype": "none", "svg.hashsalt": title, "font.size": 9.5}
+    settings: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": title, "font.size": 9.5}
     with _quiet(), matplotlib.rc_context({**settings, "text.parse_math": False, "path.simplify": False}):
         figure = Figure(figsize=(width / 72, HEIGHT / 72), dpi=72, layout="constrained")
         axes = figure.add_subplot()

@@ -117,16 +117,20 @@ def joined(parts: Sequence[Contents]) -> Contents:
         mixed = " and ".join(sorted(kinds if len(kinds) > 1 else {scheme or "paths" for scheme in schemes}))
         raise DataError(f"one data set from {mixed}: prepare all of its files from one kind of place.")
     starts = np.cumsum([0, *(len(part.files) for part in parts)])
-    columns = {
-        of: np.concatenate([getattr(part, of) for part in parts]) for of in ("offsets", "lengths", "stored", "crcs")
-    }
+
+    def column(of: str) -> np.ndarray:
+        return np.concatenate([getattr(part, of) for part in parts])
+
     return Contents(
-        kind=kinds.pop() if kinds else RANGES,
-        files=[name for part in parts for name in part.files],
-        statuses=[status for part in parts for status in part.statuses],
-        names=[name for part in parts for name in part.names],
-        file=np.concatenate([part.file + start for part, start in zip(parts, starts)]).astype(np.int32),
-        **columns,
+        kinds.pop() if kinds else RANGES,
+        [name for part in parts for name in part.files],
+        [status for part in parts for status in part.statuses],
+        [name for part in parts for name in part.names],
+        np.concatenate([part.file + start for part, start in zip(parts, starts)]).astype(np.int32),
+        column("offsets"),
+        column("lengths"),
+        column("stored"),
+        column("crcs"),
     )
 
 
