@@ -57,7 +57,7 @@ class Header(NamedTuple):
     height, width  pixels, as stored or, where an orientation is to be applied, as shown
     components     1 grey, 3 colour, 4 CMYK for a JPEG; 0 for other formats
     plain_jpeg     an 8-bit Huffman-coded grey or colour JPEG: libjpeg-turbo gives the same RGB as Pillow
-    height_at      offset of the 2-byte height field where fewer rows may be asked for by changing it, else 0
+    height_at      offset of the 2-byte height field that may be changed so that fewer rows are decoded, else 0
     orientation    to be applied, 2 to 8; 1 for none
     """
 

@@ -1,4 +1,4 @@
-"""Samples that do not come: which they are, and when they are given up."""
+"""Samples that are overdue: which they are, and when they are given up."""
 
 from __future__ import annotations
 

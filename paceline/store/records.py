@@ -85,7 +85,7 @@ class Places:
 class Records(ABC):
     """N encoded photos by number. All methods may be called from any number of threads."""
 
-    # As many as one call of read_many should be asked for: more than one where a store answers several at once.
+    # Records that one call of read_many should have: more than one where a store answers several requests at once.
     at_once = 1
 
     def __init__(self, places: Places) -> None:

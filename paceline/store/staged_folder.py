@@ -1,6 +1,6 @@
 """The folder of a staged data set: its marker, its ledger, its locks, and how it is cleared.
 
-    DIR/paceline-KEY/staged.json    what it is a copy of; a folder without it is none of ours
+    DIR/paceline-KEY/staged.json    the marker: the source; a folder without it is none of ours
                      ledger         a line a file that is whole, or a part of one; appended and never rewritten
                      near/, far/    the files: by the names that the index has, or by a hash of their URL or absolute path
                      parts/         files that are not whole yet
@@ -165,6 +165,6 @@ def _remove(path: Path) -> int:
 
 
 def cannot_write(path: Path, error: OSError) -> UserError:
-    """What to say where a copy cannot be written."""
+    """The error where a copy cannot be written, with the next step."""
     why = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror or str(error)
     return UserError(f"--stage: {path}: cannot be written ({why}). Name another folder, or train without --stage.")

@@ -49,7 +49,7 @@ class RangeError(OSError):
 class Store(ABC):
     """Files by name. Every method raises OSError, whose strerror says why, where a file cannot be read."""
 
-    # As many ranges as one call of read_many should be asked for: more than one where several are answered at once.
+    # Ranges that one call of read_many should have: more than one where several requests are answered at once.
     at_once = 1
     # Whether bytes come over a network, so that a copy on a local disk is worth its room.
     is_remote = False

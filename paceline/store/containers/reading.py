@@ -1,4 +1,4 @@
-"""What every reader of a container shares: bytes by position, what cannot be a photo's size, and where a file was cut off.
+"""Shared by all readers of containers: bytes by position, the largest size of a photo, where a file was cut off, names of members.
 
 A container comes as an open binary file that can seek (a local file, or a buffered object of a store), its size in bytes and
 its name for messages. OSError of the file itself goes through to the caller, who knows where the file lies.
@@ -13,7 +13,7 @@ from typing import BinaryIO, NamedTuple
 from paceline.config.errors import DataError
 from paceline.config.printable import one_line
 
-# Nothing in a container is read into memory that says it is larger than this: no photo is.
+# Nothing larger than this in a container is read into memory: no photo is.
 MOST_BYTES = 1 << 30
 
 _COMPRESSED = (
@@ -31,7 +31,7 @@ class Truncated(DataError):
 
     records  how many those are
     offset   bytes that there are: where the file is cut off
-    inside   what lies there, in words
+    inside   the place there, in words
     """
 
     def __init__(self, name: str, records: int, offset: int, inside: str) -> None:
@@ -52,7 +52,7 @@ def read_at(file: BinaryIO, offset: int, length: int) -> bytes:
 
 
 def compression(start: bytes) -> str:
-    """What a file that begins so was compressed with as a whole; "" where it was not."""
+    """The compression of a file that begins so, as a whole; "" for none."""
     return next((kind for magic, kind in _COMPRESSED if start.startswith(magic)), "")
 
 
@@ -70,12 +70,8 @@ def refuse_compressed(start: bytes, name: str) -> None:
         )
 
 
-# A file inside an archive: its name, checked, and where its bytes lie.
-
-
 # Linux's longest path; nobody's photo has a longer name.
 MOST_NAME_BYTES = 4096
-
 _PLAIN = re.compile(rb"[^/\0\n\r]+(?:/[^/\0\n\r]+)*")
 _DOTS = re.compile(rb"(?:^|/)\.\.?(?:/|$)")
 

@@ -104,7 +104,7 @@ def read_lst(text: bytes, name: str) -> Iterator[Listed]:
             raise DataError(f"{name}: line {number:,} is {short(repr(line))}, not ID <tab> LABEL <tab> PATH.") from None
 
 
-# A float32 tells whole numbers apart up to here.
+# A float32 holds every whole number up to here.
 _MOST_CLASS = 1 << 24
 
 

@@ -38,7 +38,7 @@ class Archive:
     """One file of a data set."""
 
     path: str  # under the publisher's address; a mirror may have it there or by its name alone
-    size: int | None  # bytes; None where no publisher says
+    size: int | None  # bytes; None where nobody publishes it
     sha256: str = ""
     md5: str = ""
     bases: tuple[str, ...] = ()  # addresses; none where an account is needed

@@ -28,7 +28,7 @@ from paceline.store.transfer import in_words
 SLICE = 1 << 18
 # Where nobody publishes how long a file is, no more of it is taken: weights of 2 GiB are the largest that are read.
 MOST_UNPUBLISHED = 2 << 30
-# Files whose comparison takes so long that a line says what is going on.
+# Files whose comparison takes so long that a line is printed before it.
 LARGE = 1 << 30
 
 Say = Callable[[str], None]

@@ -1,6 +1,6 @@
 """A file while it arrives by ranges: NAME.part with holes, and NAME.part.journal with the blocks that are there.
 
-The journal's first line says what is arriving (bytes, the validator of its version, the address); each line after it is the
+The journal's first line has the version (its bytes, validator and address); each line after it is the
 number of a block that is on the disk whole. Blocks are noted after their bytes are on the disk, so what the journal names
 survives a power cut too.
 """
@@ -31,7 +31,7 @@ CONNECTIONS = 8
 # Bytes of one request: large enough for TCP to reach its speed, small enough to share the rest among connections.
 LONGEST_SPAN = 64 << 20
 SLICE = 1 << 18
-# A cut attempt that brought so many bytes is no failure.
+# An attempt that was cut after so many bytes is no failure.
 ENOUGH = 1 << 16
 # Seconds between two notes in the journal.
 NOTE_EVERY = 2.0

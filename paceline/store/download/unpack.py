@@ -153,7 +153,7 @@ class Member(NamedTuple):
     name: str  # as the archive has it
     parts: tuple[str, ...]  # the path under the folder
     is_folder: bool
-    size: int  # bytes, as the archive says
+    size: int  # bytes, from the archive
     open: Callable[[], IO[bytes]]
 
 
@@ -174,7 +174,7 @@ def _zip_members(file: BinaryIO, archive: Path) -> tuple[int, Iterator[Member]]:
     size = os.fstat(file.fileno()).st_size
     book = zipfile.ZipFile(file)
     infos = book.infolist()
-    # A comment that says it is longer takes the entries behind it along; zipfile does not compare their number.
+    # A comment with too great a length hides the entries behind it; zipfile does not compare their number.
     file.seek(size - _END_BYTES - len(book.comment) + 10)
     if int.from_bytes(file.read(2), "little") != min(len(infos), 0xFFFF):
         raise zipfile.BadZipFile(f"its directory lists {len(infos):,} members, and its end says otherwise")
