@@ -68,7 +68,7 @@ def end_all() -> None:
 
 
 def descendants() -> list[int]:
-    """All processes that come from this one and still run; who has ended and not been asked how is none."""
+    """All processes that come from this one and still run; a zombie is none."""
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if not name.isdigit():

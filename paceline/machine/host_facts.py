@@ -72,11 +72,11 @@ def _count(folder: str, pattern: str) -> int:
 def _mpi_version() -> str:
     """Of `mpirun`, e.g. "Open MPI 4.1.4"."""
     try:
-        told = subprocess.run(["mpirun", "--version"], capture_output=True, text=True, timeout=10, check=False).stdout
+        output = subprocess.run(["mpirun", "--version"], capture_output=True, text=True, timeout=10, check=False).stdout
     except (OSError, subprocess.SubprocessError):
         return ""
-    open_mpi = re.search(r"\(Open MPI\) (\S+)", told)
-    return f"Open MPI {open_mpi[1]}" if open_mpi else told.partition("\n")[0].strip()[:40]
+    open_mpi = re.search(r"\(Open MPI\) (\S+)", output)
+    return f"Open MPI {open_mpi[1]}" if open_mpi else output.partition("\n")[0].strip()[:40]
 
 
 def _pmix_version() -> str:
@@ -101,10 +101,10 @@ def _limit(name: str) -> str:
 def _shared_memory() -> str:
     """Size of /dev/shm in MiB."""
     try:
-        told = os.statvfs("/dev/shm")
+        size = os.statvfs("/dev/shm")
     except OSError:
         return ""
-    return str(told.f_blocks * told.f_frsize // 2**20)
+    return str(size.f_blocks * size.f_frsize // 2**20)
 
 
 if __name__ == "__main__":

@@ -46,7 +46,7 @@ def set_threads(system: System, world: World, say: Callable[[str], None], share:
     """Fix the number of compute threads, which decides the bits of a sum; -> what was chosen, for run.json.
 
     share  cores that this rank can count on, where it is bound to some; 0 = its part of those of the process
-    All ranks call it: where nobody named a number, the smallest that a rank would take is taken by all, and that is said.
+    All ranks call it: where nobody named a number, the smallest that a rank would take is taken by all, which is printed.
     """
     share = share or max(1, cpu_cores() // max(1, world.local_world))
     compute, why = compute_threads(system.intra_op_threads, share, world.local_world, os.environ)

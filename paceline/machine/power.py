@@ -37,7 +37,7 @@ class Counter:
         self._last, self.joules = read(), 0.0
 
     def look(self, seconds: float) -> None:
-        """Add what came since the last look; one that goes back without a span was reset, and says nothing of before."""
+        """Add what came since the last look; one that goes back without a span was reset, and its joules before are unknown."""
         now = self._read()
         grown = now - self._last
         if grown < 0:

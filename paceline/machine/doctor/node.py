@@ -124,7 +124,7 @@ def known_fields(kind: Any, facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def see_devices(gpus: Sequence[Gpu]) -> tuple[Device, ...]:
-    """torch's devices, with what nvidia-smi says of them: it lists all of the machine, so only where the numbers are the same."""
+    """torch's devices, with nvidia-smi's facts about them: it lists all of the machine, so only where the numbers are the same."""
     import torch
 
     if not torch.cuda.is_available():

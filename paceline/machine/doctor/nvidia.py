@@ -1,4 +1,4 @@
-"""What nvidia-smi says of a machine's GPUs: memory, driver, clocks, why they are held back, errors, and how GPUs are connected.
+"""nvidia-smi's facts about a machine's GPUs: memory, driver, clocks, why they are held back, errors, and how GPUs are connected.
 
 Readers of its text are pure; where the program or a field is absent, the answer is None or empty: "unknown", never a guess.
 Source: nvidia-smi(1), --query-gpu and topo -m; NVML's header for the bits of nvmlClocksEventReasons.
@@ -51,7 +51,7 @@ class Gpu:
     reasons: int | None = None  # bits of SLOWED and USUAL
 
     def slowed(self) -> list[str]:
-        """What holds it back, in words; empty where nothing does, or nobody says."""
+        """What holds it back, in words; empty where nothing does, or it is unknown."""
         return [text for bit, text in SLOWED.items() if (self.reasons or 0) & bit]
 
     def usual(self) -> list[str]:
@@ -69,12 +69,12 @@ def ask_gpus() -> list[Gpu]:
 
 
 def ask_links() -> dict[tuple[int, int], str]:
-    """How each two GPUs are connected; empty where nobody says."""
+    """How each two GPUs are connected; empty where unknown."""
     return read_links(ask("topo", "-m"))
 
 
 def ask(*words: str) -> str:
-    """What `nvidia-smi WORDS` prints; "" where it is absent, refuses, or says nothing for long (a GPU that fell off its bus)."""
+    """What `nvidia-smi WORDS` prints; "" where it is absent, refuses, or does not answer for long (a GPU that fell off its bus)."""
     try:
         done = subprocess.run(
             ["nvidia-smi", *words], capture_output=True, text=True, errors="replace", timeout=ANSWER_SECONDS

@@ -252,7 +252,7 @@ class Transport:
 
 
 def read_log(text: str) -> Transport:
-    """What one rank's NCCL log says. Pure; lines that NCCL never wrote count for nothing."""
+    """Read one rank's NCCL log. Pure; lines that NCCL never wrote count for nothing."""
     chosen = [first or second for first, second in _CHOSEN.findall(text)]
     ports = [port for line in _PORTS.findall(text) for port in _PORT.findall(line)]
     provider = _PROVIDER.search(text)
