@@ -39,7 +39,7 @@ def count_shapes(
     positives  sampled positive regions of an image for which empty slots are told
     Raises DataError for data that cannot be used.
     """
-    manifest = Manifest.load(ensure_prepared(data, kind="boxes", say=lambda _: None))
+    manifest = Manifest.load(ensure_prepared(data, kind="boxes"))
     images = epochs * max(batch, manifest.splits["train"].images)
     task = task_of("maskrcnn", manifest, settings, batch, images)
     return {

@@ -34,7 +34,7 @@ asked = flags.parse_args()
 recipe, system, controls = RECIPES[asked.recipe](), SYSTEMS["cpu"](), Controls(data=asked.data)
 launch = read_launch(os.environ)  # this process alone, or a rank under torchrun, srun, mpirun
 with open_world(launch, device=choose_device(system, launch.local_rank, launch.local_world)) as world:
-    threads = set_threads(system, world, say=print)
+    threads = set_threads(system, world)
     keep_freed_memory(world.device)
     place = InputRank(world.rank, world.world, world.device, threads["loader"])
 

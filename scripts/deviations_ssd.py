@@ -201,9 +201,7 @@ def main() -> None:
     parser.add_argument("--photos", type=int, default=200)
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    task = ObjectDetection(
-        WORKLOADS["ssd"], mlperf(), Manifest.load(ensure_prepared(asked.data, kind="boxes", say=print))
-    )
+    task = ObjectDetection(WORKLOADS["ssd"], mlperf(), Manifest.load(ensure_prepared(asked.data, kind="boxes")))
     photos = min(asked.photos, task.train_images)
     found = {
         "training photos": task.train_images,

@@ -144,9 +144,7 @@ def main() -> int:
     torch.set_num_threads(1)
     asked.out.mkdir(parents=True, exist_ok=True)
     recipe = our_recipe(asked.batch, max(asked.steps, DROP + 1))
-    task = ObjectDetection(
-        WORKLOADS["ssd"], recipe, Manifest.load(ensure_prepared(asked.data, kind="boxes", say=print))
-    )
+    task = ObjectDetection(WORKLOADS["ssd"], recipe, Manifest.load(ensure_prepared(asked.data, kind="boxes")))
     keys, samples = choose(task, recipe, asked.batch * asked.steps)
     degrees = replace(recipe, input=replace(recipe.input, hue=recipe.input.hue / 360))
     twin_samples = [draw(task, degrees, *key) for key in keys[:COMPARED]]

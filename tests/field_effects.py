@@ -99,7 +99,7 @@ def pictures_drawn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     root = make_instances(tmp_path_factory.mktemp("photos") / "set", train=6, val=2)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PACELINE_CACHE", str(tmp_path_factory.mktemp("cache")))
-        manifest = Manifest.load(ensure_prepared(root, kind="boxes", say=print))
+        manifest = Manifest.load(ensure_prepared(root, kind="boxes"))
         PICTURES.append(Pictures(manifest, (root / "val2017" / "000.jpg").read_bytes()))
         yield
         PICTURES.pop()

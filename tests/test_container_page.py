@@ -22,7 +22,7 @@ def test_the_container_of_the_page_trains_as_the_folder_does(class_photos, tmp_p
     (code,) = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), flags=re.M | re.S)
     (tmp_path / "zipped.py").write_text(code)
     monkeypatch.chdir(tmp_path)
-    prepared = Manifest.load(ensure_prepared(class_photos, say=print))
+    prepared = Manifest.load(ensure_prepared(class_photos))
     runpy.run_path("zipped.py")["pack"](prepared, tmp_path / "packed")
     flags = [*TINY, "--bn-span", "8", "--steps", "2", "--log-every", "1"]
     losses = []

@@ -32,6 +32,7 @@ from paceline.bench.peers import WHERE, peers
 from paceline.config.classification import Decoder, PhotoInput
 from paceline.config.errors import DataError, RecipeError, UserError
 from paceline.config.recipe import Quality, Recipe
+from paceline.config.reporting import Lines
 from paceline.datasets.ensure import ensure_prepared
 from paceline.input.decode import require_decoder
 from paceline.input.randomness import SampleRandom
@@ -126,7 +127,7 @@ def _with_objects(
     name: str, title: str, data: Path, settings: Any, size: int, forms: Mapping[str, Mapping[str, Any]], batch: int
 ) -> Contest:
     """forms: of our input, name -> the settings that it changes."""
-    manifest, cores = Manifest.load(ensure_prepared(data, kind="boxes", say=Console().print)), cpu_cores()
+    manifest, cores = Manifest.load(ensure_prepared(data, kind="boxes", reporter=Lines(Console().print))), cpu_cores()
     task = task_of(name, manifest, settings, batch)
     if not task.train_images:
         raise DataError(f"{data}: no training photo has an object. Give annotated photos:  --data DIR")

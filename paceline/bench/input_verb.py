@@ -16,10 +16,9 @@ from typing import Any
 from paceline.bench.peers import needed_peers
 from paceline.bench.step_verb import benched
 from paceline.command.flags import parse, parse_recipe
-from paceline.command.printing import say, write_answer
+from paceline.command.printing import PRINTER, say, write_answer
 from paceline.config.classification import Decoder
 from paceline.config.errors import RecipeError, UserError
-from paceline.config.reporting import Lines
 from paceline.config.run import Controls
 from paceline.config.whole import check_output
 from paceline.training.opening import check_request, open_task
@@ -165,13 +164,13 @@ def run_stages(arguments: Sequence[str]) -> int:
 
     recipe, device = bench_task_recipe(asked.recipe), choose_device(asked.system, 0)
     with open_world(read_launch({}), device=device) as world:
-        task = open_task(recipe, Controls(data=flags.data), world, Lines(say))
-        threads = set_threads(asked.system, world, say)["loader"]
+        task = open_task(recipe, Controls(data=flags.data), world, PRINTER)
+        threads = set_threads(asked.system, world, PRINTER)["loader"]
         say(
             f"{task.train_images:,} photos, {recipe.input.decoder}, {threads} loader threads, {flags.seconds:g} s a measurement"
         )
         bare = task.train_index.records
-        with photos_in_memory(task, asked.system, world, Lines(say)):
+        with photos_in_memory(task, asked.system, world, PRINTER):
             found = measure_stages(
                 task, asked.system, bare=bare, threads=threads, device=device, seconds=flags.seconds, wanted=wanted
             )

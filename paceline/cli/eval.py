@@ -24,7 +24,7 @@ from paceline.config.errors import DataError, RecipeError, UserError
 from paceline.config.plan import evaluation_batch
 from paceline.config.printable import counted
 from paceline.config.recipe import Recipe, override
-from paceline.config.reporting import Lines
+from paceline.config.reporting import SILENT, Lines, Reporter
 from paceline.config.run import (
     Controls,
     check_controls,
@@ -128,18 +128,19 @@ def run(arguments: Sequence[str]) -> int:
     with environment(system, launch, named=False) as notes, ExitStack() as to_the_end:
         choose_adapter(system, launch, os.environ)
         world = to_the_end.enter_context(open_world(launch, device=device, facts=alike, secret_folder=flags.run))
-        tell = _silent if not world.is_main else print_error if flags.json else say  # stdout is for objects alone
+        # With --json stdout is for objects alone.
+        reporter = SILENT if not world.is_main else Lines(print_error if flags.json else say)
         for note in notes:
-            tell(note)
-        placed = to_the_end.enter_context(bound(system, world, tell))
-        threads = set_threads(system, world, tell, placed.share)
-        task = _open(flags, subject, controls, world, tell)
+            reporter.line(note)
+        placed = to_the_end.enter_context(bound(system, world, reporter))
+        threads = set_threads(system, world, reporter, placed.share)
+        task = _open(flags, subject, controls, world, reporter)
         world.agree(data_facts(task), "data")
         place = InputRank(world.rank, world.world, device, threads["loader"])
         if subject.facts is None:
-            tell(classes_of(flags.run, task))
+            reporter.line(classes_of(flags.run, task))
         for name in subject.checkpoints:
-            model, label, step = _model(flags, subject, name, task, device, tell)
+            model, label, step = _model(flags, subject, name, task, device, reporter)
             if world.world > 1:
                 which = {} if subject.facts is None else {"scored checkpoint": label}
                 world.agree({**which, **weight_facts(model.state_dict(), name)}, f"weights of {name}")
@@ -168,7 +169,7 @@ def run(arguments: Sequence[str]) -> int:
                     say(line)
             for kind, count in result.approximated.items():
                 if count:
-                    tell(left_open(kind, count))
+                    reporter.line(left_open(kind, count))
             if flags.out:
                 write_output(flags.out, json.dumps({KEY: "eval", "step": step, **result.predictions}))
     return 0
@@ -255,14 +256,14 @@ def _own_flags() -> Iterator[None]:
         raise RecipeError(str(problem).replace("--model.detect.", "--")) from None
 
 
-def _open(flags: Flags, subject: Subject, controls: Controls, world: World, tell: Any) -> Task:
+def _open(flags: Flags, subject: Subject, controls: Controls, world: World, reporter: Reporter) -> Task:
     from paceline.training.opening import open_task
 
     if subject.facts is not None:
         refuse_synthetic(subject.facts, flags.run, "score")
     try:
-        manifest = _held_out(flags, subject, world, tell) if flags.elsewhere else None
-        task = open_task(subject.recipe, controls, world, Lines(tell), manifest=manifest)
+        manifest = _held_out(flags, subject, world, reporter) if flags.elsewhere else None
+        task = open_task(subject.recipe, controls, world, reporter, manifest=manifest)
     except UserError as problem:
         if flags.elsewhere or not subject.data:
             raise
@@ -274,7 +275,7 @@ def _open(flags: Flags, subject: Subject, controls: Controls, world: World, tell
     return task
 
 
-def _held_out(flags: Flags, subject: Subject, world: World, tell: Any) -> Manifest:
+def _held_out(flags: Flags, subject: Subject, world: World, reporter: Reporter) -> Manifest:
     """The data to score on, prepared once on each node, in the run's classes."""
     from paceline.datasets.held_out import HeldOut, ensure_held_out
     from paceline.store.scored_as import scored_as
@@ -282,12 +283,12 @@ def _held_out(flags: Flags, subject: Subject, world: World, tell: Any) -> Manife
 
     kind = workload_of(subject.recipe.task).kind
     wanted = HeldOut(flags.data, flags.split, flags.images, flags.annotations)
-    manifest = prepared_once(world, lambda: ensure_held_out(wanted, kind, say=tell))
+    manifest = prepared_once(world, lambda: ensure_held_out(wanted, kind, reporter=reporter))
     return manifest if subject.facts is None else scored_as(manifest, subject.facts)
 
 
 def _model(
-    flags: Flags, subject: Subject, checkpoint: str, task: Task, device: Any, tell: Any
+    flags: Flags, subject: Subject, checkpoint: str, task: Task, device: Any, reporter: Reporter
 ) -> tuple[nn.Module, str, int]:
     """-> the model in eval mode, what its weights are called, and the steps behind them (0 where nobody knows)."""
     if subject.facts is None:
@@ -296,7 +297,7 @@ def _model(
         return with_weights(task, flags.run, flags.recipe, device), str(flags.run), 0
     from paceline.training.trained import open_trained
 
-    trained = open_trained(flags.run, checkpoint=checkpoint, device=device, recipe=subject.recipe, reporter=Lines(tell))
+    trained = open_trained(flags.run, checkpoint=checkpoint, device=device, recipe=subject.recipe, reporter=reporter)
     return trained.model, trained.checkpoint, trained.step
 
 
@@ -350,7 +351,3 @@ def _system(run: Path, facts: Mapping[str, Any], asked: str) -> System:
     from paceline.accelerators import count
 
     return own if count(own.accelerator) else choose_system("auto")
-
-
-def _silent(_: str) -> None:
-    """What ranks other than 0 say."""

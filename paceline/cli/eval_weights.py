@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.command.printing import say
+from paceline.command.printing import PRINTER
 from paceline.config.commands import command
 from paceline.config.errors import CheckpointError, UserError
 from paceline.config.printable import some
@@ -34,7 +34,7 @@ def fitted(weights: Path, asked: Mapping[str, Recipe], given: Collection[str], w
     if world > 1 and not weights.exists() and str(weights) in PUBLISHED:
         bring = command("weights", "get", str(weights), "--out", "DIR")
         raise UserError(f"{weights}: bring it first, once for all ranks, and name its file:  {bring}")
-    path = weights_of(weights, say)
+    path = weights_of(weights, PRINTER)
     file = open_weights(path)
     # A named recipe is built for the data's classes, whatever the file's are; what it lacks is found then.
     fit = next(fits(file, with_rules(file, asked, given), given)) if asked else answering(file, {})

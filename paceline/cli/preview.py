@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paceline.command.flags import explain, parse_recipe
-from paceline.command.printing import say
+from paceline.command.printing import PRINTER, say
 from paceline.config.errors import RecipeError, UserError
-from paceline.config.reporting import Lines
 from paceline.config.run import Controls
 from paceline.config.whole import KEY, check_output, write_output
 from paceline.training.opening import check_request, open_task
@@ -53,7 +52,7 @@ def run(arguments: Sequence[str]) -> int:
     from paceline.ranks.world import open_world
 
     with open_world(read_launch({}), device=torch.device("cpu")) as world:
-        task = open_task(asked.recipe, Controls(data=flags.data), world, Lines(say))
+        task = open_task(asked.recipe, Controls(data=flags.data), world, PRINTER)
     photos, captions = [], []
     step = flags.step
     while len(photos) < flags.images:

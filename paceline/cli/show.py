@@ -11,11 +11,11 @@ from typing import Any
 from paceline.command.choose import MARK, is_folder, published_there, ranks_of
 from paceline.command.estimate import check_rates, estimate_of, not_known, speed_for, speed_of_run
 from paceline.command.flags import Asked, explain, parse_recipe
-from paceline.command.printing import print_error, say
+from paceline.command.printing import PRINTER, print_error, say
 from paceline.config.errors import RecipeError
 from paceline.config.plan import make_plan, training_ranks
 from paceline.config.recipe import DATA_IMAGES, Recipe
-from paceline.config.reporting import Lines
+from paceline.config.reporting import SILENT
 from paceline.config.run import Controls, run_file, run_folder
 from paceline.config.system import System
 from paceline.log.events import read_events
@@ -139,10 +139,10 @@ def _opened(asked: Asked, flags: ShowFlags, system: System, *, repeats: bool) ->
     from paceline.training.opening import settle_target
 
     controls = Controls(data=flags.data, limit_train=flags.train_images, limit_val=flags.val_images)
-    tell = (lambda _: None) if flags.json else say
+    reporter = SILENT if flags.json else PRINTER
     with open_world(read_launch({}), device=torch.device("cpu")) as world:
-        task = open_task(asked.recipe, controls, world, Lines(tell))
-    return task, settle_target(asked.recipe, controls, asked.given, task, Lines(tell), repeats=repeats)
+        task = open_task(asked.recipe, controls, world, reporter)
+    return task, settle_target(asked.recipe, controls, asked.given, task, reporter, repeats=repeats)
 
 
 # Where `show` plans a published row: on the machine that it ran on, told in flags that anyone could give.

@@ -71,8 +71,8 @@ def _get(arguments: Sequence[str]) -> int:
     if flags.name not in PUBLISHED:
         raise UserError(f"weights get {flags.name!r}: there are no such weights. Known: {', '.join(PUBLISHED)}.")
     published = PUBLISHED[flags.name]
-    with live_progress() as progress:
-        kept = bring(flags.name, flags.out, source=flags.from_, say=say, progress=progress)
+    with live_progress() as reporter:
+        kept = bring(flags.name, flags.out, reporter, source=flags.from_)
     for file in published.files:
         known = file.sha256_prefix or file.md5 or file.sha1
         say(f"{flags.out / file.name}: {'its checksum is right' if known else 'nobody published its checksum'}")

@@ -11,14 +11,12 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from paceline.config.errors import RankError, UserError
 from paceline.config.printable import one_line, printable
+from paceline.config.reporting import Lines, Reporter
 from paceline.config.whole import KEY, write_output
-
-if TYPE_CHECKING:
-    from paceline.store.download.data_sets import Progress
 
 LINE_EVERY = 30.0  # seconds between two lines of progress where there is no terminal
 
@@ -36,6 +34,10 @@ def is_first_on_node() -> bool:
 def say(text: object) -> None:
     """Print one line on stdout."""
     print(one_line(str(text)))
+
+
+# For functions that take a reporter: each message is one line on stdout.
+PRINTER = Lines(say)
 
 
 def print_error(text: str, problem: BaseException | None = None) -> None:
@@ -60,37 +62,41 @@ def write_answer(facts: dict[str, Any], *, out: str, printed: bool, flag: str = 
 
 
 @contextmanager
-def live_progress() -> Iterator[Progress]:
+def live_progress() -> Iterator[Reporter]:
     """A bar with speed and time left for the present download on a terminal; elsewhere a line now and then."""
     if not sys.stdout.isatty():
-        yield _lines()
+        yield _Plain(say)
         return
-    from rich.progress import BarColumn, DownloadColumn, TaskID, TimeRemainingColumn, TransferSpeedColumn
-    from rich.progress import Progress as Bar
+    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
 
     columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    with Bar("{task.description}", *columns, transient=True) as bar:
-        jobs: dict[str, TaskID] = {}
-
-        def progress(what: str, done: int, total: int) -> None:
-            if what not in jobs:
-                for job in jobs.values():
-                    bar.update(job, visible=False)
-                jobs[what] = bar.add_task(what, total=total or None)
-            bar.update(jobs[what], completed=done)
-
-        yield progress
+    with Progress("{task.description}", *columns, transient=True) as bar:
+        yield _Bar(bar)
 
 
-def _lines() -> Progress:
-    from paceline.store.transfer import in_words
+class _Bar(Lines):
+    is_live = True
 
-    printed_at = time.monotonic()
+    def __init__(self, bar: Any) -> None:
+        super().__init__(say)
+        self._bar, self._tasks = bar, {}
 
-    def progress(what: str, done: int, total: int) -> None:
-        nonlocal printed_at
-        if time.monotonic() - printed_at > LINE_EVERY:
-            printed_at = time.monotonic()
-            say(f"{what}: {in_words(done)}{f' of {in_words(total)}' if total else ''}")
+    def progress(self, what: str, done: int, total: int) -> None:
+        if what not in self._tasks:
+            for task in self._tasks.values():
+                self._bar.update(task, visible=False)
+            self._tasks[what] = self._bar.add_task(what, total=total or None)
+        self._bar.update(self._tasks[what], completed=done)
 
-    return progress
+
+class _Plain(Lines):
+    def __init__(self, write: Any) -> None:
+        super().__init__(write)
+        self._printed_at = time.monotonic()
+
+    def progress(self, what: str, done: int, total: int) -> None:
+        from paceline.store.transfer import in_words
+
+        if time.monotonic() - self._printed_at > LINE_EVERY:
+            self._printed_at = time.monotonic()
+            self.line(f"{what}: {in_words(done)}{f' of {in_words(total)}' if total else ''}")

@@ -14,8 +14,9 @@ import tyro
 from paceline.command.flags import parse
 from paceline.command.printing import live_progress, say
 from paceline.config.errors import DataError, UserError
+from paceline.config.reporting import Reporter
 from paceline.datasets import prepare_verb
-from paceline.store.download.data_sets import DATA_SETS, DataSet, Progress, download, mismatch_of, missing_text
+from paceline.store.download.data_sets import DATA_SETS, DataSet, download, mismatch_of, missing_text
 
 ABOUT = "Bring a data set from its publisher, check, unpack and prepare it. The same command goes on after a stop."
 
@@ -49,9 +50,9 @@ def run(arguments: Sequence[str]) -> int:
 
 def _carry_out(name: str, folder: Path, flags: Flags) -> int:
     chosen = DATA_SETS[name]
-    with live_progress() as progress:
+    with live_progress() as reporter:
         if chosen.account:
-            _by_account(chosen, name, folder, flags, progress)
+            _by_account(chosen, name, folder, flags, reporter)
             return 0
         download(
             chosen,
@@ -59,8 +60,7 @@ def _carry_out(name: str, folder: Path, flags: Flags) -> int:
             source=flags.from_,
             keep=flags.keep_archives,
             unpacked=flags.unpack,
-            say=say,
-            progress=progress,
+            reporter=reporter,
         )
     if not flags.unpack:
         if chosen.prepare[0] == "coco":
@@ -76,15 +76,15 @@ def _carry_out(name: str, folder: Path, flags: Flags) -> int:
     return code
 
 
-def _by_account(chosen: DataSet, name: str, folder: Path, flags: Flags, progress: Progress) -> None:
+def _by_account(chosen: DataSet, name: str, folder: Path, flags: Flags, reporter: Reporter) -> None:
     """What an account gives out: fetched from a copy where one is named, checked, never unpacked.
 
     Raises UserError, with what to fetch and where to put it, where a file is missing or another one.
     """
     if flags.from_:
-        download(chosen, folder, source=flags.from_, keep=True, unpacked=False, say=say, progress=progress)
+        download(chosen, folder, source=flags.from_, keep=True, unpacked=False, reporter=reporter)
     problems = (
-        {archive.name: mismatch_of(archive, folder, progress) for archive in chosen.archives} if not flags.from_ else {}
+        {archive.name: mismatch_of(archive, folder, reporter) for archive in chosen.archives} if not flags.from_ else {}
     )
     if any(problems.values()):
         raise UserError(missing_text(chosen, name, folder, problems))

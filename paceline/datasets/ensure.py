@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
 from paceline.config.errors import DataError
 from paceline.config.printable import counted, one_line
+from paceline.config.reporting import SILENT, Reporter
 from paceline.datasets.class_source import class_folders, class_place
 from paceline.datasets.findings import findings
 from paceline.datasets.formats.class_folders import TRAIN_FOLDER, list_class_folders, names_changed
@@ -30,7 +30,7 @@ def ensure_prepared(
     root: Path,
     *,
     kind: Kind = "class-folder",
-    say: Callable[[str], None],
+    reporter: Reporter = SILENT,
     on_missing: OnFlaw = "refuse",
     small: int = 20_000,
 ) -> Path:
@@ -38,7 +38,7 @@ def ensure_prepared(
 
     root        a data set's folder, or one that prepare wrote to
     kind        what is needed: class folders, or boxes
-    say         takes a line, where something is prepared: first that it is, then the findings, warnings and check page too
+    reporter    gets lines where something is prepared: first that it is, then the findings, warnings and check page
     on_missing  boxes: "skip" leaves out images that are not on disk, where the set is prepared now
     small       up to so many images are prepared without asking; beyond, DataError with the command to run
     `root` itself is never written to. Raises DataError as `prepare_folder` and `prepare_boxes` do.
@@ -64,7 +64,7 @@ def ensure_prepared(
             source_root = source_root if boxes else manifest.root_path
             continue
         _refuse_half(manifest)
-        name_addresses(manifest, root, say)
+        name_addresses(manifest, root, reporter)
         stale = why_stale(manifest)
         if stale is None:
             return path.parent
@@ -81,10 +81,10 @@ def ensure_prepared(
         raise DataError(
             f"{source_root}: {counted(source.images, 'image')}, {why}. Verify them once, before training:\n  {command}"
         )
-    say(f"{source_root}: {why}; verifying its {counted(source.images, 'image')} once (kept in {place})")
+    reporter.line(f"{source_root}: {why}; verifying its {counted(source.images, 'image')} once (kept in {place})")
     manifest = write_prepared(source, place)
     for line in findings(manifest):
-        say(line)
+        reporter.line(line)
     return manifest.folder
 
 
@@ -125,14 +125,14 @@ def _class_photos(root: Path, source_root: Path, outdated: Manifest | None, _: O
     return source, place, command
 
 
-def name_addresses(manifest: Manifest, root: Path, say: Callable[[str], None]) -> None:
-    """Pass `say` the hosts and buckets that an index names, before any of them is contacted; nothing for photos on a disk."""
+def name_addresses(manifest: Manifest, root: Path, reporter: Reporter) -> None:
+    """Report the hosts and buckets that an index names, before any of them is contacted; nothing for photos on a disk."""
     try:
         named = ", ".join(map(one_line, addresses(manifest)[:MOST_ADDRESSES]))
     except DataError:  # a damaged index is refused where it is compared
         return
     if named:
-        say(f"{root}: its index names {named}, which is asked for its photos")
+        reporter.line(f"{root}: its index names {named}, which is asked for its photos")
 
 
 def why_stale(manifest: Manifest) -> str | None:

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from paceline.config.errors import DataError, UserError
 from paceline.config.printable import counted, some
+from paceline.config.reporting import SILENT, Reporter
 from paceline.datasets.box_source import BoxSource
 from paceline.datasets.class_source import ClassSource
 from paceline.datasets.ensure import name_addresses, why_stale
@@ -53,15 +53,15 @@ class HeldOut:
     annotations: str = ""
 
 
-def ensure_held_out(wanted: HeldOut, kind: Kind, *, say: Callable[[str], None]) -> Path:
+def ensure_held_out(wanted: HeldOut, kind: Kind, *, reporter: Reporter = SILENT) -> Path:
     """The folder of a manifest of that split which matches its files; it is prepared, into the cache, where there is none.
 
     kind  what is needed: class folders, or boxes
-    say   takes a line, of hosts that an index names, and where something is prepared: first that it is, then the findings
+    The reporter gets a line for hosts that an index names, and where something is prepared: first that it is, then the findings
     Raises UserError for flags that contradict each other, DataError for every flaw of layout, annotations or images.
     """
     if wanted.annotations or wanted.images:
-        return _named_files(wanted, kind, say)
+        return _named_files(wanted, kind, reporter)
     root = Path(wanted.data).expanduser()
     if not root.is_dir():
         first = prepare_first(wanted.data, scored=True)
@@ -73,7 +73,7 @@ def ensure_held_out(wanted: HeldOut, kind: Kind, *, say: Callable[[str], None]) 
         if manifest.kind != kind:
             continue
         if wanted.split in ("", "val"):
-            name_addresses(manifest, root, say)
+            name_addresses(manifest, root, reporter)
             if _is_fresh(manifest):
                 return path.parent
             refuse_stale_containers(manifest, check_fresh(manifest) or "out of date")
@@ -92,8 +92,8 @@ def ensure_held_out(wanted: HeldOut, kind: Kind, *, say: Callable[[str], None]) 
         return place
     names = SPLIT_NAMES[wanted.split]
     if kind == "boxes":
-        return _prepared(read_one_split(source, names), place, say)
-    return _prepared(_class_folders(source, names), place, say)
+        return _prepared(read_one_split(source, names), place, reporter)
+    return _prepared(_class_folders(source, names), place, reporter)
 
 
 def _layout(root: Path) -> str:
@@ -110,7 +110,7 @@ def _layout(root: Path) -> str:
     return hashlib.sha256(b"\0".join(sorted(names))).hexdigest()[:12]
 
 
-def _named_files(wanted: HeldOut, kind: Kind, say: Callable[[str], None]) -> Path:
+def _named_files(wanted: HeldOut, kind: Kind, reporter: Reporter) -> Path:
     if wanted.data or wanted.split or not (wanted.annotations and wanted.images):
         raise UserError(
             "--images DIR and --annotations FILE belong together (the photos and their COCO JSON), without --data and --split."
@@ -122,20 +122,22 @@ def _named_files(wanted: HeldOut, kind: Kind, say: Callable[[str], None]) -> Pat
         raise UserError(f"--images {wanted.images}: there is no such folder.")
     key = hashlib.sha256(os.fsencode(f"{images}+{annotations}")).hexdigest()[:12]
     place = cache_place(images) / f"scored-{key}"
-    return place if _is_prepared(place, kind) else _prepared(read_jsons({"val": (annotations, images)}), place, say)
+    return (
+        place if _is_prepared(place, kind) else _prepared(read_jsons({"val": (annotations, images)}), place, reporter)
+    )
 
 
-def _prepared(listed: BoxSet | Listing, place: Path, say: Callable[[str], None]) -> Path:
+def _prepared(listed: BoxSet | Listing, place: Path, reporter: Reporter) -> Path:
     """Verify the one split "val", write its manifest -> the manifest's folder."""
     if isinstance(listed, BoxSet):
         source, title = BoxSource.of(listed, command=""), listed.splits["val"].source
     else:
         source, title = ClassSource.of(listed), listed.splits["val"].folder
     noun = "image" if isinstance(listed, BoxSet) else "photo"
-    say(f"{title}: verifying its {counted(source.images, noun)} once (kept in {place})")
+    reporter.line(f"{title}: verifying its {counted(source.images, noun)} once (kept in {place})")
     manifest = write_prepared(source, place)
     for line in findings(manifest):
-        say(line)
+        reporter.line(line)
     return manifest.folder
 
 

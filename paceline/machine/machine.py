@@ -10,6 +10,7 @@ import torch
 
 from paceline.accelerators import NAMES, count
 from paceline.config.errors import RecipeError
+from paceline.config.reporting import SILENT, Reporter
 from paceline.config.system import MOST_THREADS, System
 from paceline.machine.detect import cpu_cores
 from paceline.machine.torch_builds import no_code_for
@@ -42,7 +43,7 @@ def choose_device(system: System, local_rank: int, local_world: int = 1) -> torc
     return torch.device(system.accelerator, local_rank)
 
 
-def set_threads(system: System, world: World, say: Callable[[str], None], share: int = 0) -> dict[str, int]:
+def set_threads(system: System, world: World, reporter: Reporter = SILENT, share: int = 0) -> dict[str, int]:
     """Fix the number of compute threads, which decides the bits of a sum; -> what was chosen, for run.json.
 
     share  cores that this rank can count on, where it is bound to some; 0 = its part of those of the process
@@ -51,11 +52,11 @@ def set_threads(system: System, world: World, say: Callable[[str], None], share:
     share = share or max(1, cpu_cores() // max(1, world.local_world))
     compute, why = compute_threads(system.intra_op_threads, share, world.local_world, os.environ)
     if why:
-        say(why)
+        reporter.warning(why)
     if not system.intra_op_threads:
         compute, most = smallest(world, compute), -smallest(world, -compute)
         if compute != most:
-            say(
+            reporter.warning(
                 f"{compute} compute threads on every rank, the smallest number that a rank would take (the largest is {most})"
             )
     torch.set_num_threads(compute)

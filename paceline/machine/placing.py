@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Iterator, MutableMapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import takewhile
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from paceline.config.errors import RecipeError
+from paceline.config.reporting import Reporter
 from paceline.config.system import System
 from paceline.machine.detect import allowed_cpus
 from paceline.machine.topology import (
@@ -36,7 +37,6 @@ from paceline.ranks.launcher import Launch
 from paceline.ranks.world import World
 
 TASKS = Path("/proc/self/task")
-Say = Callable[[str], None]
 LINK_LAYERS = {"ib": "InfiniBand", "roce": "Ethernet"}
 
 
@@ -66,10 +66,10 @@ class Adapter:
 
 
 @contextmanager
-def bound(system: System, world: World, say: Say, *, root: Path = SYSFS) -> Iterator[Placed]:
+def bound(system: System, world: World, reporter: Reporter, *, root: Path = SYSFS) -> Iterator[Placed]:
     """While this is open, all threads of this process, present and future, run on the rank's cores.
 
-    Every rank calls it; `say` gets a line of what was bound.
+    Every rank calls it; what was bound is reported.
     Raises RecipeError where there are fewer cores than ranks, or the launcher gave ranks cores that overlap in part.
     """
     if system.bind == "off":
@@ -86,7 +86,7 @@ def bound(system: System, world: World, say: Say, *, root: Path = SYSFS) -> Iter
     own, share = deal(given, masks, near, system, world.local_rank)
     every = [deal(given, masks, near, system, rank)[0] for rank in range(world.local_world)]
     bind_threads(own)
-    say(_in_words(system, masks, every))
+    reporter.warning(_in_words(system, masks, every))
     facts = {"bind": system.bind, "cores": [spelled(cores) for cores in every], "given": spelled(before)}
     try:
         yield Placed(share, {"placement": facts})

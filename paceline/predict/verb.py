@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from paceline.command.flags import parse
-from paceline.command.printing import say
+from paceline.command.printing import PRINTER, say
 from paceline.config.errors import DataError, UserError
 from paceline.config.printable import did_you_mean
-from paceline.config.reporting import Lines
 from paceline.config.run import read_run
 from paceline.tasks.workloads import saved_recipe
 from paceline.training.named_run import means_weights, named_recipe, naming, weights_of
@@ -113,12 +112,12 @@ def _of_weights(flags: Flags) -> Predictor:
     from paceline.weights.weight_file import run_beside
 
     check_answers_folder(flags.out)
-    file = weights_of(flags.run, say)
+    file = weights_of(flags.run, PRINTER)
     if (
         flags.run.is_dir() and not recipe and (run := run_beside(file))
     ):  # RUN/checkpoints/best: the run, as --checkpoint has it
         return predict.load(run, checkpoint=file.parent.name, say=say)
-    return Predictor(open_alone(file, recipe=recipe, given=given, reporter=Lines(say)))
+    return Predictor(open_alone(file, recipe=recipe, given=given, reporter=PRINTER))
 
 
 def _answer(

@@ -102,10 +102,10 @@ def first_weights(name: str, world: World, reporter: Reporter) -> Path | None:
         return None
     if is_published(name):
         if world.is_main:
-            download_to_cache(name, say=reporter.line)
+            download_to_cache(name, reporter)
         world.barrier()
         if world.local_rank == 0 and not world.is_main:
-            download_to_cache(name, say=reporter.line)
+            download_to_cache(name, reporter)
         world.barrier()
         return weights_file(str(in_cache(name)))
     file = weights_file(name)

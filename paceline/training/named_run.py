@@ -15,6 +15,7 @@ from paceline.command.printing import print_error
 from paceline.config.commands import command
 from paceline.config.errors import RecipeError
 from paceline.config.recipe import Recipe
+from paceline.config.reporting import Reporter
 from paceline.config.run import Controls, check_controls, data_from_here, fill, read_run, saved_system
 from paceline.config.system import System
 from paceline.tasks.workloads import saved_recipe
@@ -96,17 +97,17 @@ def means_weights(path: Path) -> bool:
     return str(path) in PUBLISHED or path.with_name(f"{path.name}.index").is_file()
 
 
-def weights_of(path: Path, say: Callable[[str], None]) -> Path:
-    """The file to read; published weights are brought into the cache.
+def weights_of(path: Path, reporter: Reporter) -> Path:
+    """The file to read; published weights are downloaded into the cache.
 
-    Raises CheckpointError as `weights_file`, and for weights that made-up batches trained; DataError where they cannot be brought.
+    Raises CheckpointError as `weights_file`, and for weights that synthetic batches trained; DataError where a download fails.
     """
     from paceline.training.building import refuse_synthetic_weights, weights_file
     from paceline.weights.forms.bring import download_to_cache, is_published
 
     name = str(path)
     if is_published(name):
-        return download_to_cache(name, say=say)
+        return download_to_cache(name, reporter)
     file = weights_file(name)
     refuse_synthetic_weights(file, name)
     return file

@@ -74,7 +74,7 @@ def open_task(
         from paceline.datasets.ensure import ensure_prepared
 
         root = data_folder(controls.data, workload) if controls.data else built_in(workload.kind, reporter)
-        manifest = prepared_once(world, lambda: ensure_prepared(root, kind=workload.kind, say=reporter.line))
+        manifest = prepared_once(world, lambda: ensure_prepared(root, kind=workload.kind, reporter=reporter))
     prepared()
     return workload.open(recipe, manifest, limit_train=controls.limit_train, limit_val=controls.limit_val)
 

@@ -111,9 +111,9 @@ def settle(asked: Asked, held: ExitStack) -> Settled:
     saved, trainers = folder.saved, asked.roles.trainers
     system = saved.system(request.system, given=given, world=trainers)
     reporter.line(f"run: {shown(folder.path)}")
-    placed = held.enter_context(bound(system, world, reporter.warning))
+    placed = held.enter_context(bound(system, world, reporter))
     wanted = saved.with_threads(system, given="system.intra_op_threads" in given, world=trainers)
-    threads = set_threads(wanted, world, reporter.warning, placed.share)
+    threads = set_threads(wanted, world, reporter, placed.share)
     saved.report_threads(threads["intra_op"], reporter)
     controls = replace(controls, mlperf=saved.submission(controls.mlperf, reporter))
     check_request(recipe, controls.data)

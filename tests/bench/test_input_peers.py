@@ -89,7 +89,7 @@ def test_contenders_take_turns_and_the_missing_are_named(photos, fakes, tmp_path
 
 def test_a_prepared_set_is_a_further_contender_and_one_of_other_photos_is_refused(tmp_path, fakes):
     root = make_photos(tmp_path / "classes")
-    prepared = ensure_prepared(root, say=print)
+    prepared = ensure_prepared(root)
     facts = {"peers": [], "environments": fakes, "absent": {}, "seconds": 0.02, "rounds": 1, "size": 32}
     report = run_peers_bench([prepared], **facts, decoders=["simplejpeg"])
     assert f"paceline simplejpeg, {prepared.name}" in report["contenders"]

@@ -244,6 +244,6 @@ RAISED: dict[str, tuple[tuple[tuple[str, str, str], ...], Callable[[Path, Path],
     ),
     "a set that is too large to be verified unasked": (
         (("datasets/ensure.py", "_class_photos", "prepare_command"),),
-        lambda here, data: ensure_prepared(_photos(here, data), say=print, small=9),
+        lambda here, data: ensure_prepared(_photos(here, data), small=9),
     ),
 }

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from coco_sets import HEIGHT, WIDTH, box, document, make_set, write_json
 
+from paceline.config.reporting import Lines
 from paceline.datasets.box_source import prepare_boxes
 from paceline.datasets.ensure import ensure_prepared
 from paceline.datasets.findings import findings
@@ -40,7 +41,7 @@ def boxes_in(form: Form | None, root, good: int = 0):
 @pytest.mark.parametrize("good", [0, 5])
 def test_most_boxes_in_another_form_are_named_with_a_guess(tmp_path, form, good):
     root, said = boxes_in(FORMS[form], tmp_path / "set", good), []
-    ensure_prepared(root, kind="boxes", say=said.append)
+    ensure_prepared(root, kind="boxes", reporter=Lines(said.append))
     for lines in (said, list(findings(prepare_boxes(root)))):
         guesses = [line for line in lines if "look like" in line]
         assert len(guesses) == 1 and guesses[0].startswith("warning: ") and form in guesses[0]

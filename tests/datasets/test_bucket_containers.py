@@ -12,6 +12,7 @@ from packed_sets import CONTAINERS, pack_both
 from tiny_runs import command, make_photos
 
 from paceline.config.errors import UserError
+from paceline.config.reporting import Lines
 from paceline.datasets.class_source import prepare_folder
 from paceline.datasets.held_out import HeldOut, ensure_held_out
 from paceline.datasets.pack.plan import prepared_source
@@ -85,12 +86,15 @@ def test_packing_and_scoring_name_the_bucket_that_an_index_names_before_they_ask
     words = [str(word) for word in pack_both(photos.root_path, "tar", tmp_path / "packed")]
     words = upload(bucket, tmp_path / "packed", words)
     assert command(capsys, "prepare", *words, "--out", tmp_path / "set").code == 0
-    for use in (prepared_source, lambda folder, say: ensure_held_out(HeldOut(data=folder), "class-folder", say=say)):
+    for use in (
+        prepared_source,
+        lambda folder, reporter: ensure_held_out(HeldOut(data=folder), "class-folder", reporter=reporter),
+    ):
         asked, said = len(bucket.requests), []
 
         def say(line: str, asked=asked, said=said) -> None:
             assert len(bucket.requests) == asked, "it was asked before it was named"
             said.append(line)
 
-        use(str(tmp_path / "set"), say)
+        use(str(tmp_path / "set"), Lines(say))
         assert "s3://bucket" in said[0] and len(bucket.requests) > asked

@@ -13,11 +13,12 @@ from coco_sets import HEIGHT, WIDTH, box, document, write_json
 from example_counts import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from photo_folders import paint, silent
+from photo_folders import paint
 from tiny_runs import TINY
 
 from paceline.cli.main import main
 from paceline.config.errors import DataError
+from paceline.config.reporting import Lines
 from paceline.datasets.box_source import BoxRequest, prepare_boxes
 from paceline.datasets.class_source import prepare_folder
 from paceline.datasets.ensure import ensure_prepared
@@ -101,7 +102,7 @@ def test_a_folder_of_classes_alone_is_split_and_stays_untouched(photos, capsys):
     flags = ["--val-fraction", "0.3", "--val-seed", "3", "--val-group", "(litter.)"]
     assert main(["prepare", "folder", str(photos), *flags]) == 0
     assert sorted(photos.rglob("*")) == before, "each folder in it is a class: nothing is added"
-    manifest = Manifest.load(ensure_prepared(photos, say=pytest.fail))
+    manifest = Manifest.load(ensure_prepared(photos, reporter=Lines(pytest.fail)))
     assert manifest.folder == cache_place(photos)
     assert manifest.request == {"val_fraction": 0.3, "val_seed": 3, "val_group": "(litter.)"}
     assert prepare_again(manifest).endswith("/pets --val-fraction 0.3 --val-seed 3 --val-group '(litter.)'")
@@ -123,13 +124,13 @@ def test_training_finds_the_split_and_notices_new_photos(photos, tmp_path, capsy
     capsys.readouterr()
     paint(photos / "cat" / "new.jpg")
     said: list[str] = []
-    manifest = Manifest.load(ensure_prepared(photos, say=said.append))
+    manifest = Manifest.load(ensure_prepared(photos, reporter=Lines(said.append)))
     assert "cat/new.jpg is new" in said[0]
     assert manifest.request and manifest.request["val_fraction"] == 0.3
     assert sum(split.images for split in manifest.splits.values()) == 17
     os.remove(photos / "dog" / "litter0_0.jpg")
     said.clear()
-    assert ensure_prepared(photos, say=said.append) and "litter0_0.jpg is gone" in said[0]
+    assert ensure_prepared(photos, reporter=Lines(said.append)) and "litter0_0.jpg is gone" in said[0]
 
 
 def test_a_train_folder_without_val_is_split_where_it_lies(photos, tmp_path):
@@ -137,9 +138,9 @@ def test_a_train_folder_without_val_is_split_where_it_lies(photos, tmp_path):
     shutil.copytree(photos, root / "train")
     manifest = prepare_folder(root, val=ValSplit(0.2))
     assert manifest.folder == root and manifest.splits["val"].folder == "train"
-    assert ensure_prepared(root, say=pytest.fail) == root
+    assert ensure_prepared(root, reporter=Lines(pytest.fail)) == root
     moved = root.rename(tmp_path / "moved")
-    assert ensure_prepared(moved, say=pytest.fail) == moved
+    assert ensure_prepared(moved, reporter=Lines(pytest.fail)) == moved
     assert open_split(Manifest.load(moved), "val").read(0)
 
 
@@ -168,7 +169,7 @@ def test_what_cannot_be_split_so_is_refused(photos, tmp_path):
     for split in ("train", "val"):
         shutil.copytree(photos, root / split)
     refused("it has validation images of its own, in val/", root=root, val=ValSplit(0.2))
-    ensure_prepared(root, say=silent)
+    ensure_prepared(root)
 
 
 def test_photos_of_boxes_are_grouped_too(tmp_path):

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from coco_sets import box, edit, json_file, make_set
-from photo_folders import silent
 
 from paceline.config.errors import DataError
 from paceline.datasets.box_source import BoxRequest, prepare_boxes
@@ -73,7 +72,7 @@ FLAWS = {
 def test_a_flaw_of_the_json_is_named_with_file_and_entry(root, flaw):
     change, reason = FLAWS[flaw]
     edit(root, change)
-    for prepare in (prepare_boxes, lambda root: ensure_prepared(root, kind="boxes", say=silent)):
+    for prepare in (prepare_boxes, lambda root: ensure_prepared(root, kind="boxes")):
         with pytest.raises(DataError, match=reason) as caught:
             prepare(root)
         assert "train2017" in str(caught.value)

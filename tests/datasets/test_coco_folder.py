@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from coco_sets import HEIGHT, WIDTH, box, edit, json_file, make_set, train_document
-from photo_folders import make_photos, paint, silent
+from photo_folders import make_photos, paint
 
 from paceline.config.errors import DataError
+from paceline.config.reporting import Lines
 from paceline.datasets.box_source import BoxRequest, prepare_boxes
 from paceline.datasets.class_source import prepare_folder
 from paceline.datasets.ensure import ensure_prepared
@@ -148,26 +149,28 @@ def test_files_named_one_by_one_go_to_the_cache_and_are_trained_on_from_there(ro
     )
     manifest = prepare_boxes(None, request)
     assert cache_place(root) in manifest.folder.parents and not (root / "manifest.json").exists()
-    assert ensure_prepared(manifest.folder, kind="boxes", say=pytest.fail) == manifest.folder
+    assert ensure_prepared(manifest.folder, kind="boxes", reporter=Lines(pytest.fail)) == manifest.folder
     assert f"--images {root / 'train2017'} --annotations" in prepare_again(manifest)
     edit(root, lambda record: record["annotations"].pop())
     with pytest.raises(DataError, match=r"annotations changed since it was prepared.*\n.*--val-annotations"):
-        ensure_prepared(manifest.folder, kind="boxes", say=pytest.fail)
+        ensure_prepared(manifest.folder, kind="boxes", reporter=Lines(pytest.fail))
 
 
 def test_a_set_is_prepared_once_into_the_cache_and_again_when_its_annotations_change(root):
     said: list[str] = []
-    place = ensure_prepared(root, kind="boxes", say=said.append)
+    place = ensure_prepared(root, kind="boxes", reporter=Lines(said.append))
     assert place == cache_place(root) and "5 images" in said[0]
     assert (
-        ensure_prepared(root, kind="boxes", say=pytest.fail)
+        ensure_prepared(root, kind="boxes", reporter=Lines(pytest.fail))
         == place
-        == ensure_prepared(place, kind="boxes", say=pytest.fail)
+        == ensure_prepared(place, kind="boxes", reporter=Lines(pytest.fail))
     )
     before = Manifest.load(place)
     edit(root, lambda record: record["annotations"][0]["bbox"].__setitem__(0, 2))
     said.clear()
-    assert ensure_prepared(root, kind="boxes", say=said.append) == place and "annotations changed" in said[0]
+    assert (
+        ensure_prepared(root, kind="boxes", reporter=Lines(said.append)) == place and "annotations changed" in said[0]
+    )
     after = Manifest.load(place)
     assert after.content_hash != before.content_hash
     assert after.splits["val"].content_hash == before.splits["val"].content_hash
@@ -185,9 +188,9 @@ def test_the_hash_speaks_of_every_annotation(root, field):
 
 def test_a_large_set_is_not_prepared_without_being_asked(root):
     with pytest.raises(DataError, match=f"5 images, no manifest yet.*\n  paceline prepare coco --data {root}"):
-        ensure_prepared(root, kind="boxes", say=pytest.fail, small=4)
+        ensure_prepared(root, kind="boxes", reporter=Lines(pytest.fail), small=4)
     prepare_boxes(root)
-    assert ensure_prepared(root, kind="boxes", say=pytest.fail, small=4) == root
+    assert ensure_prepared(root, kind="boxes", reporter=Lines(pytest.fail), small=4) == root
 
 
 def test_a_copy_with_new_times_is_fresh_and_a_changed_image_is_not(root, tmp_path):
@@ -207,10 +210,10 @@ def test_a_copy_with_new_times_is_fresh_and_a_changed_image_is_not(root, tmp_pat
 def test_an_image_that_was_missing_and_came_back_makes_the_manifest_stale(root):
     data = (root / "train2017" / "2.jpg").read_bytes()
     os.remove(root / "train2017" / "2.jpg")
-    place = ensure_prepared(root, kind="boxes", say=silent, on_missing="skip")
-    assert ensure_prepared(root, kind="boxes", say=pytest.fail) == place
+    place = ensure_prepared(root, kind="boxes", on_missing="skip")
+    assert ensure_prepared(root, kind="boxes", reporter=Lines(pytest.fail)) == place
     (root / "train2017" / "2.jpg").write_bytes(data)
-    ensure_prepared(root, kind="boxes", say=silent)
+    ensure_prepared(root, kind="boxes")
     assert Manifest.load(place).splits["train"].images == 3
 
 
@@ -255,17 +258,17 @@ def test_a_share_for_val_is_recorded_and_kept_when_the_set_grows(root):
     assert 3 < len(in_val) < 25 and not in_val & set(open_boxes(manifest, "train").image_ids)
     assert Manifest.load(manifest.folder).request == {**dataclasses.asdict(request), "layout": "coco"}
     edit(root, lambda record: record["annotations"].pop())
-    assert set(open_boxes(Manifest.load(ensure_prepared(root, kind="boxes", say=silent)), "val").image_ids) == in_val
+    assert set(open_boxes(Manifest.load(ensure_prepared(root, kind="boxes")), "val").image_ids) == in_val
 
 
 def test_each_kind_passes_over_a_manifest_of_the_other(root, tmp_path):
     photos = make_photos(tmp_path / "photos")
     prepare_folder(photos)
     with pytest.raises(DataError, match="without boxes, and this recipe learns boxes"):
-        ensure_prepared(photos, kind="boxes", say=pytest.fail)
+        ensure_prepared(photos, kind="boxes", reporter=Lines(pytest.fail))
     prepare_boxes(root)
     with pytest.raises(DataError, match="this recipe learns from class folders"):
-        ensure_prepared(root, say=pytest.fail)
+        ensure_prepared(root, reporter=Lines(pytest.fail))
 
 
 def test_objects_are_read_the_same_whatever_their_order_in_the_file(root):

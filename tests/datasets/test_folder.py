@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torchvision
-from photo_folders import paint, silent
+from photo_folders import paint
 from PIL import Image
 
 from paceline.config.errors import DataError
+from paceline.config.reporting import Lines
 from paceline.datasets.class_source import prepare_folder
 from paceline.datasets.ensure import ensure_prepared
 from paceline.datasets.formats.class_folders import names_changed
@@ -89,7 +90,7 @@ def test_readable_class_names_are_taken_up(photos, file, text):
     (photos / file).unlink()
     assert names_changed(named) is not None
     said: list[str] = []
-    again = Manifest.load(ensure_prepared(photos, say=said.append))
+    again = Manifest.load(ensure_prepared(photos, reporter=Lines(said.append)))
     assert again.class_names is None and "its readable class names changed" in said[0]
     splits = {name: replace(split, records="ranges") for name, split in named.splits.items()}
     assert names_changed(replace(named, splits=splits)) is None  # a container brings no file of names
@@ -123,7 +124,7 @@ def test_out_puts_it_elsewhere_and_that_folder_serves_as_data(photos, tmp_path):
     out = tmp_path / "out"
     prepare_folder(photos, out=out)
     assert sorted(os.listdir(photos)) == ["train", "val"] and find_manifest(out) == out / "manifest.json"
-    assert ensure_prepared(out, say=pytest.fail) == out
+    assert ensure_prepared(out, reporter=Lines(pytest.fail)) == out
 
 
 def test_a_manifest_of_another_tool_is_never_replaced(photos):
@@ -141,10 +142,10 @@ def test_an_output_folder_that_cannot_be_made_is_named(photos, tmp_path):
 
 def test_a_small_set_is_prepared_once_into_the_cache_and_said_so(photos, verified):
     lines: list[str] = []
-    folder = ensure_prepared(photos, say=lines.append)
+    folder = ensure_prepared(photos, reporter=Lines(lines.append))
     assert folder == cache_place(photos) and sorted(os.listdir(photos)) == ["train", "val"]
     assert "no manifest yet; verifying its 10 images once" in lines[0] and not any("\n" in line for line in lines)
-    assert ensure_prepared(photos, say=pytest.fail) == folder and len(verified) == 10
+    assert ensure_prepared(photos, reporter=Lines(pytest.fail)) == folder and len(verified) == 10
 
 
 def test_a_stale_small_set_is_prepared_again_beside_the_users_manifest(photos):
@@ -152,18 +153,18 @@ def test_a_stale_small_set_is_prepared_again_beside_the_users_manifest(photos):
     before = (photos / "manifest.json").read_bytes()
     paint(photos / "train" / "cat" / "new.jpg")
     lines: list[str] = []
-    assert ensure_prepared(photos, say=lines.append) == cache_place(photos)
+    assert ensure_prepared(photos, reporter=Lines(lines.append)) == cache_place(photos)
     assert "out of date" in lines[0] and "new.jpg is new" in lines[0]
     assert (photos / "manifest.json").read_bytes() == before
-    assert ensure_prepared(photos, say=pytest.fail) == cache_place(photos)
+    assert ensure_prepared(photos, reporter=Lines(pytest.fail)) == cache_place(photos)
 
 
 def test_a_stale_out_folder_is_prepared_again_only_once(photos, tmp_path):
     out = tmp_path / "out"
     prepare_folder(photos, out=out)
     paint(photos / "train" / "cat" / "new.jpg")
-    assert ensure_prepared(out, say=silent) == cache_place(photos)
-    assert ensure_prepared(out, say=pytest.fail) == cache_place(photos)
+    assert ensure_prepared(out) == cache_place(photos)
+    assert ensure_prepared(out, reporter=Lines(pytest.fail)) == cache_place(photos)
 
 
 def test_a_damaged_manifest_of_a_small_set_is_made_anew(photos):
@@ -171,7 +172,7 @@ def test_a_damaged_manifest_of_a_small_set_is_made_anew(photos):
     path = photos / "manifest.json"
     path.write_text(path.read_text()[:300])
     lines: list[str] = []
-    assert ensure_prepared(photos, say=lines.append) == cache_place(photos) and "damaged" in lines[0]
+    assert ensure_prepared(photos, reporter=Lines(lines.append)) == cache_place(photos) and "damaged" in lines[0]
 
 
 def test_a_damaged_out_folder_says_so(photos, tmp_path):
@@ -179,17 +180,17 @@ def test_a_damaged_out_folder_says_so(photos, tmp_path):
     path = tmp_path / "out" / "manifest.json"
     path.write_text(path.read_text()[:300])
     with pytest.raises(DataError, match=r"out/manifest\.json: damaged"):
-        ensure_prepared(tmp_path / "out", say=silent)
+        ensure_prepared(tmp_path / "out")
 
 
 def test_a_large_set_is_refused_with_the_command_to_run(photos, verified):
     with pytest.raises(
         DataError, match=r"photos: 10 images, no manifest yet\. .*\n  paceline prepare folder --data .*photos$"
     ):
-        ensure_prepared(photos, small=9, say=pytest.fail)
+        ensure_prepared(photos, small=9, reporter=Lines(pytest.fail))
     assert verified == []
     prepare_folder(photos)
-    assert ensure_prepared(photos, small=9, say=pytest.fail) == photos
+    assert ensure_prepared(photos, small=9, reporter=Lines(pytest.fail)) == photos
 
 
 def test_the_real_photos_are_all_readable(shared_data, tmp_path):

@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from photo_folders import paint, silent
+from photo_folders import paint
 
 from paceline.config.errors import DataError
 from paceline.datasets.class_source import prepare_folder
@@ -143,7 +143,7 @@ def test_two_prepares_at_once_both_end_with_a_valid_index(photos):
 
     def run() -> None:
         together.wait(10)
-        results.append(ensure_prepared(photos, say=silent))
+        results.append(ensure_prepared(photos))
 
     threads = [threading.Thread(target=run) for _ in range(2)]
     for thread in threads:

@@ -14,6 +14,7 @@ from PIL import Image
 from tiny_runs import make_photos
 
 from paceline.config.errors import DataError, UserError
+from paceline.config.reporting import Lines
 from paceline.datasets.class_source import prepare_folder
 from paceline.datasets.ensure import ensure_prepared
 from paceline.datasets.held_out import HeldOut, ensure_held_out
@@ -106,20 +107,22 @@ def named_boxes(split: BoxSplit) -> dict[str, list[tuple[str, list[float]]]]:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_split_that_is_alone_is_read_as_it_is_beside_the_training_images(whole, tmp_path, layout):
-    expected = named_boxes(open_boxes(Manifest.load(ensure_prepared(whole, kind="boxes", say=print)), "val"))
+    expected = named_boxes(open_boxes(Manifest.load(ensure_prepared(whole, kind="boxes")), "val"))
     assert expected["1.jpg"] == [("dog", [1, 1, 9, 9])] and expected["2.jpg"] == [("cat", [2, 2, 9, 9])]
     wanted = lay_out(whole, tmp_path / "alone", layout)
     before = sorted(tmp_path.rglob("alone/**/*"))
     said: list[str] = []
-    folder = ensure_held_out(wanted, "boxes", say=said.append)
+    folder = ensure_held_out(wanted, "boxes", reporter=Lines(said.append))
     manifest = Manifest.load(folder)
     assert list(manifest.splits) == ["val"] and named_boxes(open_boxes(manifest, "val")) == expected
     assert sorted(tmp_path.rglob("alone/**/*")) == before, "the folder itself was written to"
     assert said and "2 images" in said[0]
     said.clear()
-    assert ensure_held_out(wanted, "boxes", say=said.append) == folder and not said, "prepared again for nothing"
+    assert ensure_held_out(wanted, "boxes", reporter=Lines(said.append)) == folder and not said, (
+        "prepared again for nothing"
+    )
     with pytest.raises(DataError, match="only scored on"):
-        ensure_prepared(folder, kind="boxes", say=print)
+        ensure_prepared(folder, kind="boxes")
 
 
 def test_of_a_set_with_several_splits_the_asked_one_is_read(whole, tmp_path):
@@ -128,9 +131,7 @@ def test_of_a_set_with_several_splits_the_asked_one_is_read(whole, tmp_path):
     put(whole / "annotations" / "instances_test2017.json", json.dumps(record))
     shutil.copytree(whole / "val2017", whole / "test2017")
     objects = {
-        split: Manifest.load(ensure_held_out(HeldOut(str(whole), split), "boxes", say=print))
-        .splits["val"]
-        .boxes.objects
+        split: Manifest.load(ensure_held_out(HeldOut(str(whole), split), "boxes")).splits["val"].boxes.objects
         for split in ("", "val", "test", "train")
     }
     assert objects == {"": 2, "val": 2, "test": 1, "train": 4}
@@ -138,26 +139,26 @@ def test_of_a_set_with_several_splits_the_asked_one_is_read(whole, tmp_path):
 
 def test_changed_annotations_are_read_again(whole, tmp_path):
     wanted = lay_out(whole, tmp_path / "alone", "official")
-    ensure_held_out(wanted, "boxes", say=print)
+    ensure_held_out(wanted, "boxes")
     record = val_of(whole)
     record["annotations"] = record["annotations"][:1]
     write_json(tmp_path / "alone", "val", record)
-    assert Manifest.load(ensure_held_out(wanted, "boxes", say=print)).splits["val"].boxes.objects == 1
+    assert Manifest.load(ensure_held_out(wanted, "boxes")).splits["val"].boxes.objects == 1
 
 
 def test_a_validation_split_that_comes_later_is_the_one_that_is_scored(whole, tmp_path):
     wanted = lay_out(whole, tmp_path / "boxes", "roboflow")
     shutil.move(tmp_path / "boxes" / "valid", tmp_path / "boxes" / "test")
-    ensure_held_out(wanted, "boxes", say=print)
+    ensure_held_out(wanted, "boxes")
     shutil.copytree(tmp_path / "boxes" / "test", tmp_path / "boxes" / "valid")
-    now = Manifest.load(ensure_held_out(wanted, "boxes", say=print))
+    now = Manifest.load(ensure_held_out(wanted, "boxes"))
     assert open_boxes(now, "val").index.relative_name(0).startswith(b"valid/")
 
 
 def test_advice_on_photos_that_cannot_be_scored_names_no_flag_of_another_command(whole, tmp_path):
     def refusal(root: Path, kind) -> str:
         with pytest.raises(DataError) as problem:
-            ensure_held_out(HeldOut(str(root)), kind, say=print)
+            ensure_held_out(HeldOut(str(root)), kind)
         return str(problem.value)
 
     lay_out(whole, tmp_path / "boxes", "roboflow test")
@@ -178,9 +179,9 @@ def test_advice_on_photos_that_cannot_be_scored_names_no_flag_of_another_command
 def test_the_training_part_of_photos_that_prepare_divided_is_not_scored_as_all_of_them(tmp_path):
     photos = make_photos(tmp_path / "whole") / "train"
     prepare_folder(photos, out=tmp_path / "out", val=ValSplit(val_fraction=0.5))
-    assert ensure_held_out(HeldOut(str(tmp_path / "out")), "class-folder", say=print) == tmp_path / "out"
+    assert ensure_held_out(HeldOut(str(tmp_path / "out")), "class-folder") == tmp_path / "out"
     with pytest.raises(UserError, match=r"--split train: the validation photos of .* were set apart by prepare"):
-        ensure_held_out(HeldOut(str(tmp_path / "out"), "train"), "class-folder", say=print)
+        ensure_held_out(HeldOut(str(tmp_path / "out"), "train"), "class-folder")
 
 
 def run_of(classes: list[str], **data: object) -> dict:
@@ -189,7 +190,7 @@ def run_of(classes: list[str], **data: object) -> dict:
 
 def test_boxes_count_for_the_run_s_class_of_the_same_name_whatever_ids_and_order(whole, tmp_path):
     wanted = lay_out(whole, tmp_path / "alone", "official")
-    manifest = Manifest.load(ensure_held_out(wanted, "boxes", say=print))
+    manifest = Manifest.load(ensure_held_out(wanted, "boxes"))
     assert manifest.classes == ("dog", "cat") and manifest.category_ids == (3, 7)
     plain = named_boxes(open_boxes(manifest, "val"))
     run = run_of(["ape", "cat", "dog"], category_ids=[1, 2, 7])
@@ -202,7 +203,7 @@ def test_boxes_count_for_the_run_s_class_of_the_same_name_whatever_ids_and_order
 
 
 def test_classes_that_the_scored_set_lacks_have_ids_of_nobody(whole, tmp_path):
-    manifest = Manifest.load(ensure_held_out(lay_out(whole, tmp_path / "alone", "official"), "boxes", say=print))
+    manifest = Manifest.load(ensure_held_out(lay_out(whole, tmp_path / "alone", "official"), "boxes"))
     for of_run in ([1, 2, 5, 8], None):
         mapped = scored_as(manifest, run_of(["cat", "ape", "emu", "dog"], category_ids=of_run))
         cat, ape, emu, dog = mapped.category_ids or ()
@@ -214,7 +215,7 @@ def test_a_category_without_objects_that_the_run_lacks_does_no_harm(whole, tmp_p
     record = val_of(whole)
     record["categories"].insert(0, {"id": 0, "name": "animals"})
     write_json(whole, "val", record)
-    manifest = Manifest.load(ensure_held_out(lay_out(whole, tmp_path / "alone", "official"), "boxes", say=print))
+    manifest = Manifest.load(ensure_held_out(lay_out(whole, tmp_path / "alone", "official"), "boxes"))
     split = open_boxes(scored_as(manifest, run_of(["cat", "dog"], category_ids=[1, 2])), "val")
     assert sorted(split.classes.tolist()) == [1, 2] and split.names == ("cat", "dog")
 
@@ -222,14 +223,14 @@ def test_a_category_without_objects_that_the_run_lacks_does_no_harm(whole, tmp_p
 @pytest.mark.parametrize("folder", ["val", "test", "validation", "."])
 def test_class_folders_alone_are_read_as_they_are_beside_train(tmp_path, folder):
     whole = make_photos(tmp_path / "whole")
-    expected = open_split(Manifest.load(ensure_prepared(whole, say=print)), "val")
+    expected = open_split(Manifest.load(ensure_prepared(whole)), "val")
     shutil.copytree(whole / "val", tmp_path / "alone" / folder)
-    manifest = Manifest.load(ensure_held_out(HeldOut(str(tmp_path / "alone")), "class-folder", say=print))
+    manifest = Manifest.load(ensure_held_out(HeldOut(str(tmp_path / "alone")), "class-folder"))
     split = open_split(manifest, "val")
     assert split.labels.tolist() == expected.labels.tolist()
     assert [split.read(i) for i in range(len(split))] == [expected.read(i) for i in range(len(expected))]
     with pytest.raises(DataError, match="only scored on"):
-        ensure_prepared(manifest.folder, say=print)
+        ensure_prepared(manifest.folder)
 
 
 def test_photos_count_for_the_run_s_class_of_the_same_folder_or_readable_name(tmp_path):
@@ -238,7 +239,7 @@ def test_photos_count_for_the_run_s_class_of_the_same_folder_or_readable_name(tm
     held = HeldOut(str(root))
 
     def labels(run: dict) -> list[int]:
-        manifest = scored_as(Manifest.load(ensure_held_out(held, "class-folder", say=print)), run)
+        manifest = scored_as(Manifest.load(ensure_held_out(held, "class-folder")), run)
         assert manifest.class_names == tuple(run["classes"])
         return open_split(manifest, "val").labels.tolist()
 
@@ -259,15 +260,15 @@ def test_photos_count_for_the_run_s_class_of_the_same_folder_or_readable_name(tm
 
 def test_a_training_set_follows_its_classes_json(tmp_path):
     root = make_photos(tmp_path / "photos")
-    assert Manifest.load(ensure_prepared(root, say=print)).class_names is None
+    assert Manifest.load(ensure_prepared(root)).class_names is None
     (root / "classes.json").write_text(json.dumps({"ant": "Ant", "bee": "Bee", "cat": "Cat"}))
-    assert Manifest.load(ensure_prepared(root, say=print)).class_names == ("Ant", "Bee", "Cat")
+    assert Manifest.load(ensure_prepared(root)).class_names == ("Ant", "Bee", "Cat")
 
 
 def test_what_cannot_be_scored_on_is_refused_with_a_way_out(whole, tmp_path):
     def refused(wanted: HeldOut, kind, *said: str) -> None:
         with pytest.raises(UserError) as problem:
-            ensure_held_out(wanted, kind, say=print)
+            ensure_held_out(wanted, kind)
         assert all(text in str(problem.value) for text in said), str(problem.value)
 
     refused(HeldOut("/nowhere"), "boxes", "--data /nowhere")
@@ -277,7 +278,7 @@ def test_what_cannot_be_scored_on_is_refused_with_a_way_out(whole, tmp_path):
     refused(HeldOut(str(whole), "test"), "boxes", "no annotations of test", "--images DIR --annotations FILE")
     put(whole / "annotations" / "instances_val2014.json", "{}")
     put(whole / "annotations" / "instances_val2012.json", "{}")
-    assert ensure_held_out(HeldOut(str(whole), "val"), "boxes", say=print)  # 2017 is the one that is meant
+    assert ensure_held_out(HeldOut(str(whole), "val"), "boxes")  # 2017 is the one that is meant
     photos = make_photos(tmp_path / "photos")
     shutil.rmtree(photos / "val")
     refused(HeldOut(str(photos)), "class-folder", "no val/", "--split train")
@@ -289,7 +290,7 @@ def test_what_cannot_be_scored_on_is_refused_with_a_way_out(whole, tmp_path):
 
 
 def test_numbers_of_classes_are_those_of_the_run_in_every_row(whole, tmp_path):
-    manifest = Manifest.load(ensure_held_out(HeldOut(str(whole), "train"), "boxes", say=print))
+    manifest = Manifest.load(ensure_held_out(HeldOut(str(whole), "train"), "boxes"))
     plain, mapped = (
         open_boxes(found, "val")
         for found in (manifest, scored_as(manifest, run_of(["cat", "dog"], category_ids=[1, 2])))

@@ -11,6 +11,7 @@ from devkit_files import write_devkit
 
 from paceline.cli.main import main
 from paceline.config.errors import DataError
+from paceline.config.reporting import Lines
 from paceline.datasets.class_source import prepare_folder
 from paceline.datasets.ensure import ensure_prepared
 from paceline.datasets.formats import published
@@ -140,7 +141,7 @@ def test_a_large_imagenet_is_refused_with_its_own_command(tmp_path):
             (tmp_path / split / label).mkdir(parents=True)
             (tmp_path / split / label / "0.JPEG").write_bytes(b"?")
     with pytest.raises(DataError, match=r"2,000 images, no manifest yet.*\n  paceline prepare imagenet --data "):
-        ensure_prepared(tmp_path, small=1999, say=pytest.fail)
+        ensure_prepared(tmp_path, small=1999, reporter=Lines(pytest.fail))
 
 
 def test_a_flat_val_is_explained_and_the_command_in_the_error_sorts_it(tmp_path, monkeypatch, capsys):

@@ -106,6 +106,6 @@ def test_data_of_the_other_kind_get_the_command_that_trains_on_them(
 def test_each_kind_of_data_for_the_other_kind_of_recipe_gets_the_command_of_its_own(tmp_path):
     folders, boxes = make_photos(tmp_path / "folders"), make_instances(tmp_path / "boxes", train=2, val=1)
     with pytest.raises(DataError, match=r"class folders without boxes, .*\n  paceline train resnet50-tiny --data "):
-        ensure_prepared(folders, kind="boxes", say=print)
+        ensure_prepared(folders, kind="boxes")
     with pytest.raises(DataError, match=r"boxes are annotated here, .* on it:\n  paceline train ssd-custom --data "):
-        ensure_prepared(boxes, kind="class-folder", say=print)
+        ensure_prepared(boxes, kind="class-folder")

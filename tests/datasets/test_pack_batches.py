@@ -29,9 +29,9 @@ from paceline.store.manifest import Manifest
 )
 def test_a_packed_set_gives_the_batches_of_its_source(name, to, tmp_path):
     photos, kind = (make_photos, "class-folder") if "resnet" in name else (make_instances, "boxes")
-    folder = ensure_prepared(photos(tmp_path / "set", train=12, val=6), kind=kind, say=print)
+    folder = ensure_prepared(photos(tmp_path / "set", train=12, val=6), kind=kind)
     pack(Manifest.load(folder), PackRequest(to, shards=2), tmp_path / "out")
-    assert ensure_prepared(tmp_path / "out", kind=kind, say=print) == tmp_path / "out"
+    assert ensure_prepared(tmp_path / "out", kind=kind) == tmp_path / "out"
     expected, found = batches(name, folder), batches(name, tmp_path / "out")
     assert len(found) == len(expected) and all(map(torch.equal, found, expected))
 

@@ -277,7 +277,7 @@ def boxes(tmp_path_factory) -> Path:
     """The folder of a box data set's manifest and index."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PACELINE_CACHE", str(tmp_path_factory.mktemp("cache")))
-        return ensure_prepared(make_set(tmp_path_factory.mktemp("boxes") / "set"), kind="boxes", say=lambda line: None)
+        return ensure_prepared(make_set(tmp_path_factory.mktemp("boxes") / "set"), kind="boxes")
 
 
 def test_a_flipped_bit_never_passes_a_reader(setup, boxes, tmp_path, nightly):

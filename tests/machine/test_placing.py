@@ -14,6 +14,7 @@ from sysfs_machines import add_adapter, add_device, even_machine, lay_out
 
 import paceline.machine.placing as placing
 from paceline.config.errors import RecipeError
+from paceline.config.reporting import SILENT, Lines
 from paceline.config.system import System
 from paceline.machine.detect import allowed_cpus
 from paceline.machine.machine import set_threads
@@ -64,7 +65,7 @@ def test_a_bound_rank_s_threads_are_its_share_not_an_eighth_of_it(share, wanted,
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     before = torch.get_num_threads()
     try:
-        assert set_threads(System(), replace(ALONE, local_world=8), print, share) == {
+        assert set_threads(System(), replace(ALONE, local_world=8), SILENT, share) == {
             "intra_op": wanted,
             "loader": wanted,
         }
@@ -98,12 +99,12 @@ def test_threads_that_are_there_and_those_to_come_are_bound_and_let_go_again(tmp
     threads[0].start()
     try:
         bind_threads({low, high})
-        with bound(replace(EXCLUSIVE, bind="node"), ALONE, said.append, root=tmp_path) as placed:
+        with bound(replace(EXCLUSIVE, bind="node"), ALONE, Lines(said.append), root=tmp_path) as placed:
             threads.append(threading.Thread(target=end.wait))
             threads[1].start()
             assert masks_of_threads() == {spelled({low, high})} and placed.share == 2
         bind_threads({low})
-        with bound(EXCLUSIVE, ALONE, said.append, root=tmp_path) as placed:
+        with bound(EXCLUSIVE, ALONE, Lines(said.append), root=tmp_path) as placed:
             assert masks_of_threads() == {str(low)} and placed.share == 1
             assert placed.facts == {"placement": {"bind": "exclusive", "cores": [str(low)], "given": str(low)}}
         assert masks_of_threads() == {str(low)}
@@ -116,7 +117,7 @@ def test_threads_that_are_there_and_those_to_come_are_bound_and_let_go_again(tmp
 
 def test_off_touches_nothing_and_leaves_nothing_in_run_json(monkeypatch):
     monkeypatch.setattr(os, "sched_setaffinity", lambda *_: pytest.fail("bound although it is off"))
-    with bound(System(), ALONE, lambda _: pytest.fail("nothing is said")) as placed:
+    with bound(System(), ALONE, Lines(lambda _: pytest.fail("nothing is said"))) as placed:
         assert placed.share == 0 and placed.facts == {}
 
 
@@ -124,7 +125,7 @@ def test_an_operating_system_that_binds_nothing_is_named(monkeypatch):
     monkeypatch.delattr(os, "sched_setaffinity")
     with (
         pytest.raises(RecipeError, match=r"--system.bind exclusive: this operating system"),
-        bound(EXCLUSIVE, ALONE, print),
+        bound(EXCLUSIVE, ALONE, SILENT),
     ):
         pass
 

@@ -162,9 +162,7 @@ def memory(data: Path, tried: bool) -> list[int]:
         global_batch=4,
         images_seen=4 * 10,
     )
-    task = InstanceSegmentation(
-        WORKLOADS["maskrcnn"], recipe, Manifest.load(ensure_prepared(data, kind="boxes", say=print))
-    )
+    task = InstanceSegmentation(WORKLOADS["maskrcnn"], recipe, Manifest.load(ensure_prepared(data, kind="boxes")))
     with open_world(read_launch({}), device=torch.device("cpu")) as world:
         plan = make_plan(recipe, System(), world=1, most=4, train_images=task.train_images, val_images=task.val_images)
         run = Run("memory", recipe, "cpu", System(precision="fp32"), plan, Controls())

@@ -48,9 +48,7 @@ def test_a_batch_cut_in_any_way_gives_the_same_losses_and_running_statistics(tra
 def test_one_and_two_ranks_take_the_same_photos_at_every_step(trainer, monkeypatch):
     monkeypatch.setenv("PACELINE_CACHE", trainer.environ["PACELINE_CACHE"])
     recipe = small()
-    task = Classification(
-        WORKLOADS["classification"], recipe, Manifest.load(ensure_prepared(trainer.photos, say=print))
-    )
+    task = Classification(WORKLOADS["classification"], recipe, Manifest.load(ensure_prepared(trainer.photos)))
     plans = [
         make_plan(recipe, System(), world=world, most=most, train_images=task.train_images, val_images=task.val_images)
         for world, most in ((1, 12), (2, 6), (2, 3))

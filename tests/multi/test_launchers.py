@@ -82,9 +82,7 @@ def test_an_evaluation_scores_every_image_once_on_1_2_3_and_7_ranks(trainer, und
     found = [trainer.evaluated(undisturbed, *asked, ranks=ranks)[0] for ranks in (1, 2, 3)]
     monkeypatch.setenv("PACELINE_CACHE", trainer.environ["PACELINE_CACHE"])
     trained = open_trained(undisturbed, checkpoint="last", device=torch.device("cpu"))
-    task = Classification(
-        WORKLOADS["classification"], trained.recipe, Manifest.load(ensure_prepared(trainer.photos, say=print))
-    )
+    task = Classification(WORKLOADS["classification"], trained.recipe, Manifest.load(ensure_prepared(trainer.photos)))
     packed = []
     for rank in range(7):
         score = task.new_score()
@@ -104,7 +102,7 @@ def test_an_evaluation_scores_every_image_once_on_1_2_3_and_7_ranks(trainer, und
 def test_a_photo_that_only_one_rank_reads_ends_all_with_its_name(trainer, tmp_path, monkeypatch):
     monkeypatch.setenv("PACELINE_CACHE", trainer.environ["PACELINE_CACHE"])
     photos = Path(shutil.copytree(trainer.photos, tmp_path / "photos"))
-    ensure_prepared(photos, say=print)
+    ensure_prepared(photos)
     spoiled = photos / "train" / "class1" / "004.jpg"
     spoiled.write_bytes(b"\xff\xd8" + b"\0" * (spoiled.stat().st_size - 2))  # the size that the manifest remembers
     command = trainer.train(tmp_path / "run")

@@ -133,7 +133,7 @@ def training(request, tmp_path_factory) -> Training:
     else:
         folder = rendered_boxes(tmp_path_factory)
     workload = WORKLOADS[recipe.task]
-    task = workload.open(recipe, Manifest.load(ensure_prepared(folder, kind=workload.kind, say=lambda line: None)))
+    task = workload.open(recipe, Manifest.load(ensure_prepared(folder, kind=workload.kind)))
     plan = make_plan(recipe, System(), world=1, most=IMAGES, train_images=task.train_images, val_images=1)
     with task.train_loader(plan, System(), InputRank(0, 1, CPU, 1), first=0, one_batch=False) as loader:
         batches = [batch.to("cpu", copy=True) for _, (batch,) in loader]

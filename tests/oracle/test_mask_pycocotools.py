@@ -44,7 +44,7 @@ def test_random_scenes_score_as_pycocotools_scores_them(seed, images, objects, f
 
 def opened(root: Path, split: str) -> tuple[BoxSplit, COCO]:
     """A real set as we prepare it, and its JSON as pycocotools loads it."""
-    found = open_boxes(Manifest.load(ensure_prepared(root, kind="boxes", say=lambda line: None)), split)
+    found = open_boxes(Manifest.load(ensure_prepared(root, kind="boxes")), split)
     return found, loaded(root / "annotations" / f"instances_{split}2017.json")
 
 

@@ -25,7 +25,7 @@ from paceline.tasks.metrics.coco import GroundTruth
 @pytest.mark.parametrize("name", ["coco_mini", "facemask3", "bccd3"])
 @pytest.mark.parametrize("split", ["train", "val"])
 def test_every_number_of_a_real_set_is_the_json_s(shared_data, name, split):
-    manifest = Manifest.load(ensure_prepared(shared_data / name, kind="boxes", say=lambda line: None))
+    manifest = Manifest.load(ensure_prepared(shared_data / name, kind="boxes"))
     found = open_boxes(manifest, split)
     record = json.loads((shared_data / name / "annotations" / f"instances_{split}2017.json").read_text())
     objects: dict[int, list] = {image["id"]: [] for image in record["images"]}
@@ -50,7 +50,7 @@ def test_every_number_of_a_real_set_is_the_json_s(shared_data, name, split):
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 def test_masks_of_a_real_set_decode_to_what_pycocotools_makes_of_the_json(shared_data, capsys):
     root = shared_data / "coco_mini"
-    found = open_boxes(Manifest.load(ensure_prepared(root, kind="boxes", say=lambda line: None)), "val")
+    found = open_boxes(Manifest.load(ensure_prepared(root, kind="boxes")), "val")
     official = COCO(str(root / "annotations" / "instances_val2017.json"))
     capsys.readouterr()
     crowds = np.flatnonzero(found.crowd)

@@ -16,6 +16,7 @@ from coco_sets import make_set
 from loopback_site import Site
 
 from paceline.cli.main import main
+from paceline.config.reporting import Lines
 from paceline.datasets.ensure import ensure_prepared
 from paceline.datasets.formats import published
 from paceline.datasets.formats.published import CocoCounts
@@ -68,7 +69,7 @@ def test_one_command_ends_in_a_folder_to_train_on(coco: Site, tmp_path: Path, ca
     assert main(shlex.split(prepared)) == 0
     assert main(["show", *shlex.split(text.rpartition("paceline train ")[2].partition(" --weights")[0])]) == 0
     assert Manifest.load(folder).expect == "coco2017" and not archives_in(folder)
-    assert ensure_prepared(folder, kind="boxes", say=pytest.fail, small=0) == folder
+    assert ensure_prepared(folder, kind="boxes", reporter=Lines(pytest.fail), small=0) == folder
     assert not [path for path in folder.iterdir() if path.name.startswith(".") or ".part" in path.name]
 
 

@@ -17,6 +17,7 @@ import pytest
 from loopback_site import Site, small_blocks
 
 from paceline.config.errors import DataError
+from paceline.config.reporting import Lines
 from paceline.store.download import check, http, part
 from paceline.store.download import fetch as fetching
 from paceline.store.download.fetch import fetch
@@ -30,7 +31,7 @@ MD5 = hashlib.md5(CONTENT).hexdigest()
 def bring(url: str | list[str], folder: Path, **known) -> tuple[Path, list[str]]:
     said: list[str] = []
     urls = [url] if isinstance(url, str) else url
-    return fetch(urls, folder / "set.zip", say=said.append, **known), said
+    return fetch(urls, folder / "set.zip", reporter=Lines(said.append), **known), said
 
 
 def refusal(url: str | list[str], folder: Path, **known) -> str:
@@ -400,12 +401,13 @@ def test_a_journal_torn_anywhere_loses_blocks_and_never_bytes(there: Site, tmp_p
 PROGRAM = textwrap.dedent("""
     import sys
     from pathlib import Path
+    from paceline.config.reporting import Lines
     from paceline.store.download import fetch, part
     for module in (fetch, part):
         module.BLOCK = 1000
     part.NOTE_EVERY = 0.0
     try:
-        fetch.fetch([sys.argv[1]], Path(sys.argv[2]), say=lambda line: print(line, flush=True))
+        fetch.fetch([sys.argv[1]], Path(sys.argv[2]), reporter=Lines(lambda line: print(line, flush=True)))
     except KeyboardInterrupt:
         sys.exit(75)
 """)

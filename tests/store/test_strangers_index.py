@@ -49,7 +49,7 @@ def put(place: int, value: int) -> Change:
 
 @pytest.fixture
 def classes(class_photos, tmp_path) -> Manifest:
-    return Manifest.load(ensure_prepared(class_photos, say=lambda _: None))
+    return Manifest.load(ensure_prepared(class_photos))
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_a_verb_says_so_in_a_sentence(classes, tmp_path, capsys) -> None:
 )
 def test_an_array_of_boxes_that_cannot_be_is_refused_in_words(tmp_path, name, change, wrong) -> None:
     root = make_set(tmp_path / "set")
-    manifest = Manifest.load(ensure_prepared(root, kind="boxes", say=lambda _: None))
+    manifest = Manifest.load(ensure_prepared(root, kind="boxes"))
     open_boxes(manifest, "train")
     made = forged(manifest, tmp_path / "forged", "train", name, change)
     with pytest.raises(DataError, match=f"its index of train cannot be: {wrong}"):

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from recording_reporter import Recording
 
 from paceline.config.errors import DataError
 from paceline.config.whole import folder_part
@@ -71,10 +72,10 @@ def refusal(archive: Path, folder: Path) -> str:
 def test_all_of_it_is_unpacked(tmp_path: Path, kind: str) -> None:
     long = {"set/" + "x" * 120 + "/" + "y" * 150: b"long name"}
     archive = MAKERS[kind](tmp_path / "set.archive", {**FILES, **long})
-    ticks: list[int] = []
-    assert unpack(archive, tmp_path / "out", progress=lambda done, total: ticks.append(done)) == 5
+    reporter = Recording()
+    assert unpack(archive, tmp_path / "out", reporter) == 5
     assert found(tmp_path / "out") == {**FILES, **long}
-    assert ticks[-1] == sum(map(len, FILES.values())) + 9
+    assert reporter.steps[-1][1] == sum(map(len, FILES.values())) + 9
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["notes.txt", "set"]
 
 

@@ -64,11 +64,11 @@ def test_a_zip_gives_the_batches_of_the_folder_and_names_what_is_broken(name, tm
     monkeypatch.setitem(RECORDS, "zip", ZipRecords)
     photos, kind = (make_photos, "class-folder") if "resnet" in name else (make_instances, "boxes")
     folder, zipped = (
-        ensure_prepared(photos(tmp_path / "set", train=12, val=6), kind=kind, say=print),
+        ensure_prepared(photos(tmp_path / "set", train=12, val=6), kind=kind),
         tmp_path / "zipped",
     )
     pack(Manifest.load(folder), zipped)
-    assert ensure_prepared(zipped, kind=kind, say=print) == zipped
+    assert ensure_prepared(zipped, kind=kind) == zipped
     expected, *others = batches(name, folder), batches(name, zipped), batches(name, zipped, 3)
     assert all(len(found) == len(expected) and all(map(torch.equal, found, expected)) for found in others)
     content = bytearray((zipped / "all.zip").read_bytes())
@@ -80,7 +80,7 @@ def test_a_zip_gives_the_batches_of_the_folder_and_names_what_is_broken(name, tm
     with pytest.raises(
         DataError, match=r"all\.zip: cannot be read \(No such file or directory\)\. Its photos lie in containers"
     ):
-        ensure_prepared(zipped, kind=kind, say=print)
+        ensure_prepared(zipped, kind=kind)
 
 
 def test_a_deflated_record_whose_file_was_cut_is_named_with_its_length(tmp_path):

@@ -46,7 +46,7 @@ def tasks(tmp_path_factory) -> Iterator[list[ObjectDetection | InstanceSegmentat
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PACELINE_CACHE", str(tmp_path_factory.mktemp("cache")))
         root: Path = make_instances(tmp_path_factory.mktemp("photos") / "set", train=8, val=2)
-        manifest = Manifest.load(ensure_prepared(root, kind="boxes", say=print))
+        manifest = Manifest.load(ensure_prepared(root, kind="boxes"))
         ssd = WORKLOADS["ssd"]
         small = {"global_batch": 2, "optim.lr": 0.01, "bn_span": 1}
         found = [

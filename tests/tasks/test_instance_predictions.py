@@ -241,7 +241,7 @@ def test_real_masks_score_one(shared_data: Path, name: str) -> None:
     from paceline.datasets.ensure import ensure_prepared
     from paceline.store.manifest import Manifest
 
-    split = open_boxes(Manifest.load(ensure_prepared(shared_data / name, kind="boxes", say=lambda line: None)), "val")
+    split = open_boxes(Manifest.load(ensure_prepared(shared_data / name, kind="boxes")), "val")
     assert masks_score_one(truth_in(split, np.arange(len(split))), split.names) == 0
 
 

@@ -53,9 +53,7 @@ def drawn(prepared, tmp_path_factory) -> Path:
 
 
 def task_of(recipe: Recipe, root: Path) -> InstanceSegmentation:
-    return InstanceSegmentation(
-        WORKLOADS["maskrcnn"], recipe, Manifest.load(ensure_prepared(root, kind="boxes", say=print))
-    )
+    return InstanceSegmentation(WORKLOADS["maskrcnn"], recipe, Manifest.load(ensure_prepared(root, kind="boxes")))
 
 
 def changed(task: InstanceSegmentation, **fields) -> InstanceSegmentation:

@@ -26,7 +26,7 @@ ALONE = InputRank(0, 1, torch.device("cpu"), 1)
 
 
 def classification(folder: Path) -> Task:
-    manifest = Manifest.load(ensure_prepared(make_photos(folder / "photos"), say=print))
+    manifest = Manifest.load(ensure_prepared(make_photos(folder / "photos")))
     return Classification(WORKLOADS["classification"], replace(resnet50_tiny(), global_batch=8, bn_span=4), manifest)
 
 
@@ -35,7 +35,7 @@ def detection(folder: Path) -> Task:
     return ObjectDetection(
         WORKLOADS["ssd"],
         replace(ssd_tiny(), global_batch=8, bn_span=4),
-        Manifest.load(ensure_prepared(root, kind="boxes", say=print)),
+        Manifest.load(ensure_prepared(root, kind="boxes")),
     )
 
 

@@ -151,7 +151,7 @@ def test_what_comes_in_a_zip_is_taken_out_of_it_and_compared(tmp_path, monkeypat
     (tmp_path / "mirror" / "w.params").write_bytes(content)
     for place, source in enumerate(("", str(archive), str(tmp_path), str(tmp_path / "mirror"))):
         folder = tmp_path / f"kept-{place}"
-        assert bring("w", folder, source=source, say=print) == folder / "w.params"
+        assert bring("w", folder, source=source) == folder / "w.params"
         assert (folder / "w.params").read_bytes() == content and [path.name for path in folder.iterdir()] == [
             "w.params"
         ]
@@ -162,11 +162,11 @@ def test_what_comes_in_a_zip_is_taken_out_of_it_and_compared(tmp_path, monkeypat
     ):
         monkeypatch.setitem(PUBLISHED, "w", Published("", (replace(file, sha1=sha1, member=member),)))
         with pytest.raises(DataError, match=says):
-            bring("w", tmp_path / "other", say=print)
+            bring("w", tmp_path / "other")
         assert not list((tmp_path / "other").iterdir())
     archive.write_bytes(content)
     with pytest.raises(DataError, match="no zip that can be read"):
-        bring("w", tmp_path / "other", say=print)
+        bring("w", tmp_path / "other")
     assert not list((tmp_path / "other").iterdir())
 
 

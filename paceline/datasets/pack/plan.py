@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -19,6 +19,7 @@ import numpy as np
 
 from paceline.config.errors import DataError, UserError
 from paceline.config.printable import short
+from paceline.config.reporting import Reporter
 from paceline.datasets.ensure import ensure_prepared, name_addresses
 from paceline.datasets.formats.layouts import detect_layout
 from paceline.datasets.pack.photo import encoded_anew, packed_names, smaller_size
@@ -217,11 +218,11 @@ def _cut(sizes: Sequence[int] | np.ndarray, most: int) -> list[int]:
     return edges
 
 
-def prepared_source(folder: str, say: Callable[[str], None]) -> Manifest:
+def prepared_source(folder: str, reporter: Reporter) -> Manifest:
     """The fresh manifest of a data set; a folder that was not prepared yet is prepared first, as training would.
 
     folder  a data set's root, or a folder that prepare wrote to; it may have one split alone where it was prepared
-    say     takes a line: of hosts that an index names, and when something is prepared
+    The reporter gets lines: for hosts that an index names, and when something is prepared
     Raises UserError where there is no such folder, DataError where it cannot be used.
     """
     root = Path(folder).expanduser()
@@ -233,11 +234,11 @@ def prepared_source(folder: str, say: Callable[[str], None]) -> Manifest:
     stale = None
     for path in manifest_places(root):
         manifest = Manifest.load(path)
-        name_addresses(manifest, root, say)
+        name_addresses(manifest, root, reporter)
         if (why := check_fresh(manifest)) is None:
             return manifest
         stale = stale or DataError(f"{root}: out of date: {why}. Prepare it again:\n  {prepare_again(manifest)}")
     if stale is not None:
         raise stale
     kind: Kind = "class-folder" if detect_layout(root) is None else "boxes"
-    return Manifest.load(ensure_prepared(root, kind=kind, say=say))
+    return Manifest.load(ensure_prepared(root, kind=kind, reporter=reporter))

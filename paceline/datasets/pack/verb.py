@@ -11,7 +11,7 @@ from typing import Annotated
 import tyro
 
 from paceline.command.flags import out_folder, parse
-from paceline.command.printing import say
+from paceline.command.printing import PRINTER, say
 from paceline.config.errors import UserError
 from paceline.config.printable import counted
 
@@ -54,7 +54,7 @@ def run(arguments: Sequence[str]) -> int:
         shard_bytes=parse_bytes(flags.shard_size, "--shard-size"),
     )
     check_request(request)
-    manifest = prepared_source(flags.folder, say)
+    manifest = prepared_source(flags.folder, PRINTER)
     with _progress() as progress:
         packed, notes = pack(manifest, request, out, workers=flags.workers, progress=progress)
     for name, split in packed.splits.items():

@@ -15,22 +15,19 @@ again, resumes: archives that are unpacked are not fetched again, those that are
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.config.errors import DataError
 from paceline.config.printable import one_line
+from paceline.config.reporting import SILENT, Reporter
 from paceline.config.table import read_menu
 from paceline.store.download.check import Expected, Mismatch, require_room
 from paceline.store.download.fetch import fetch, local_path
 from paceline.store.download.http import Refused
 from paceline.store.download.unpack import is_unfinished, unpack
-
-Say = Callable[[str], None]
-# What is done, and how far: (words, bytes done, bytes in all).
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
@@ -53,10 +50,10 @@ class Archive:
         """The official addresses."""
         return [f"{base}/{self.path}" for base in self.bases]
 
-    def check(self, path: Path, progress: Progress) -> None:
+    def check(self, path: Path, reporter: Reporter) -> None:
         """Raises Mismatch where `path` is another file than the official one, DataError where it cannot be read."""
         expected = Expected(self.size, self.sha256 or None, md5=self.md5 or None)
-        expected.check(path, progress=lambda done: progress(f"checking {self.name}", done, self.size or 0))
+        expected.check(path, progress=lambda done: reporter.progress(f"checking {self.name}", done, self.size or 0))
 
 
 @dataclass(frozen=True)
@@ -81,8 +78,7 @@ def download(
     source: str = "",
     keep: bool = False,
     unpacked: bool = True,
-    say: Say,
-    progress: Progress = lambda what, done, total: None,
+    reporter: Reporter = SILENT,
 ) -> None:
     """All of a data set's archives into `folder`, unpacked there.
 
@@ -94,18 +90,18 @@ def download(
     wanted = [archive for archive in chosen.archives if not (unpacked and is_unpacked(archive, folder))]
     for archive in chosen.archives:
         if archive not in wanted:
-            say(f"{archive.name}: unpacked already")
+            reporter.line(f"{archive.name}: unpacked already")
     _require_room(wanted, folder, source, keep, unpacked)
     for archive in wanted:
-        path, ours = _obtain(archive, folder, source, keep or not unpacked, say, progress)
+        path, ours = _obtain(archive, folder, source, keep or not unpacked, reporter)
         if not unpacked:
             continue
-        count = unpack(path, folder, progress=_named(f"unpacking {archive.name}", progress))
-        say(f"{archive.name}: {count:,} files unpacked, sizes and sums as the archive has them")
+        count = unpack(path, folder, reporter)
+        reporter.line(f"{archive.name}: {count:,} files unpacked, sizes and sums as the archive has them")
         if ours and not keep:
             path.unlink()
         elif not ours and path.parent == folder and not keep:
-            say(f"{archive.name}: stays, it was there before")
+            reporter.line(f"{archive.name}: stays, it was there before")
 
 
 def is_unpacked(archive: Archive, folder: Path) -> bool:
@@ -121,19 +117,19 @@ def is_unpacked(archive: Archive, folder: Path) -> bool:
     return True
 
 
-def mismatch_of(archive: Archive, folder: Path, progress: Progress) -> str:
+def mismatch_of(archive: Archive, folder: Path, reporter: Reporter) -> str:
     """Why the archive in `folder` is not the official one; empty where it is."""
     path = folder / archive.name
     if not path.exists():
         return "missing"
     try:
-        archive.check(path, progress)
+        archive.check(path, reporter)
     except Mismatch as problem:
         return str(problem).removeprefix(f"{path}: ")
     return ""
 
 
-def _obtain(archive: Archive, folder: Path, source: str, keep: bool, say: Say, progress: Progress) -> tuple[Path, bool]:
+def _obtain(archive: Archive, folder: Path, source: str, keep: bool, reporter: Reporter) -> tuple[Path, bool]:
     """-> the checked archive, and whether this call put it there."""
     target = folder / archive.name
     there = os.path.lexists(target)
@@ -141,20 +137,13 @@ def _obtain(archive: Archive, folder: Path, source: str, keep: bool, say: Say, p
     if not there and not keep and (local := _local(urls)) is not None:
         # Read where it lies: a copy would only be deleted again.
         try:
-            archive.check(local, progress)
+            archive.check(local, reporter)
         except Mismatch as other:
             raise DataError(f"{other} Name another place with --from.") from None
-        say(f"{archive.name}: read from {one_line(str(local))}")
+        reporter.line(f"{archive.name}: read from {one_line(str(local))}")
         return local, False
-    fetch(
-        urls,
-        target,
-        size=archive.size,
-        sha256=archive.sha256 or None,
-        md5=archive.md5 or None,
-        say=say,
-        progress=_named(archive.name, progress),
-    )
+    sha256, md5 = archive.sha256 or None, archive.md5 or None
+    fetch(urls, target, size=archive.size, sha256=sha256, md5=md5, reporter=reporter)
     return target, not there
 
 
@@ -170,10 +159,6 @@ def _local(urls: Sequence[str]) -> Path | None:
             if (path := local_path(url)) is not None and path.is_file():
                 return path
     return None
-
-
-def _named(what: str, progress: Progress) -> Callable[[int, int], None]:
-    return lambda done, total: progress(what, done, total)
 
 
 def _require_room(wanted: Sequence[Archive], folder: Path, source: str, keep: bool, unpacked: bool) -> None:

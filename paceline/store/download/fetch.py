@@ -1,6 +1,6 @@
 """Download one file from the first of its addresses that gives it: in parallel ranges, resumed, checked, whole or not at all.
 
-    fetch(urls, destination, size=..., sha256=..., say=print)
+    fetch(urls, destination, size=..., sha256=...)
 An address is http://, https://, file:// or a path. Under the final name there is nothing, or the expected file.
 Until then NAME.part and NAME.part.journal hold what has arrived, and the same call resumes from there after a kill, a cut
 or an interrupt. Servers without ranges are read in one stream, from the beginning each time.
@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
@@ -19,6 +19,7 @@ from urllib.request import url2pathname
 from paceline.config.errors import DataError
 from paceline.config.plain_file import open_plain_sized
 from paceline.config.printable import one_line
+from paceline.config.reporting import SILENT, Reporter
 from paceline.store.download.check import Expected, Mismatch, require_room
 from paceline.store.download.http import Changed, Cut, Refused, get, printable_url, with_retries
 from paceline.store.download.part import BLOCK, Part, Version, cannot_write, fetch_ranges
@@ -31,9 +32,6 @@ MOST_UNPUBLISHED = 2 << 30
 # Files whose comparison takes so long that a line is printed before it.
 LARGE = 1 << 30
 
-Say = Callable[[str], None]
-Progress = Callable[[int, int], None]
-
 
 def fetch(
     urls: Sequence[str],
@@ -44,15 +42,14 @@ def fetch(
     sha256_prefix: str | None = None,
     md5: str | None = None,
     sha1: str | None = None,
-    say: Say,
-    progress: Progress = lambda done, total: None,
+    reporter: Reporter = SILENT,
+    called: str = "",
 ) -> Path:
     """Download the file to `destination`, and return it.
 
     urls           addresses of the same file, tried in this order
     size           bytes, where they are known; digests are hexadecimal; `sha256_prefix` is a beginning of one
-    say            takes a line where something is worth one
-    progress       called with (bytes there, bytes in all)
+    called         name of the file in the progress, which counts its bytes; "": the destination's
     A file that is there already is checked and kept. Raises DataError, in one line and with the next step, where no address
     gives the file, what arrives is another one, or there is no room; what arrived is kept where that is of use.
     """
@@ -62,7 +59,7 @@ def fetch(
             expected.check(destination)
         except Mismatch as other:
             raise DataError(f"{other} Move it away, and give the same command again.") from None
-        say(f"{destination.name}: there already{f', {expected.words} as wanted' if expected.words else ''}")
+        reporter.line(f"{destination.name}: there already{f', {expected.words} as wanted' if expected.words else ''}")
         return destination
     if not urls:
         raise ValueError("no address is given")
@@ -76,7 +73,7 @@ def fetch(
                     failures.append((url, "not asked, because its host did not answer"))
                     continue  # it would be waited for as long
                 try:
-                    _fetch_checked(url, part, expected, say, progress)
+                    _fetch_checked(url, part, expected, reporter, called or destination.name)
                     part.finish()
                     return destination
                 except (Refused, Mismatch, Cut) as failure:
@@ -91,7 +88,7 @@ def fetch(
             raise DataError(f"{destination}: the disk is full. {again}, or choose a folder on another disk.") from None
         except KeyboardInterrupt:
             if kept := part.bytes_kept():
-                say(f"{destination.name}: {in_words(kept)} are kept; the same command goes on from there")
+                reporter.line(f"{destination.name}: {in_words(kept)} are kept; the same command goes on from there")
             raise
         kept = part.bytes_kept()
     reasons = [f"{printable_url(url)}: {reason.rstrip('.')}." for url, reason in failures]
@@ -118,13 +115,13 @@ def local_path(url: str) -> Path | None:
     raise Refused(f"addresses begin with http://, https:// or file://, not with {one_line(scheme)[:20]}://")
 
 
-def _fetch_checked(url: str, part: Part, expected: Expected, say: Say, progress: Progress) -> None:
+def _fetch_checked(url: str, part: Part, expected: Expected, reporter: Reporter, called: str) -> None:
     """As `_fetch`, and compared; once more where bytes of several addresses or days may have been mixed."""
     for again in (True, False):
         resumed = part.bytes_kept()
-        _fetch(url, part, expected, say, progress)
+        _fetch(url, part, expected, reporter, called)
         if expected.has_digest and part.path.stat().st_size > LARGE:
-            say(f"{part.destination.name}: all of it is here; comparing {expected.words}")
+            reporter.line(f"{part.destination.name}: all of it is here; comparing {expected.words}")
         try:
             expected.check(part.path)
             return
@@ -133,14 +130,14 @@ def _fetch_checked(url: str, part: Part, expected: Expected, say: Say, progress:
             reason = str(other).removeprefix(f"{part.path}: ")
             if not (resumed and again):
                 raise Mismatch(reason) from None
-            say(f"{part.destination.name}: {reason} What had arrived is dropped; from the beginning again")
+            reporter.line(f"{part.destination.name}: {reason} What had arrived is dropped; from the beginning again")
 
 
-def _fetch(url: str, part: Part, expected: Expected, say: Say, progress: Progress) -> None:
+def _fetch(url: str, part: Part, expected: Expected, reporter: Reporter, called: str) -> None:
     """All bytes of the file into `part`. Raises Refused, Cut, Mismatch, OSError, DataError."""
     path = local_path(url)
     if path is not None:
-        _copy(path, part, expected, progress)
+        _copy(path, part, expected, reporter, called)
         return
 
     def probe() -> Version | None:
@@ -150,21 +147,21 @@ def _fetch(url: str, part: Part, expected: Expected, say: Say, progress: Progres
 
     for _ in range(2):
         try:
-            version = with_retries(probe, threading.Event(), say, first=True)
+            version = with_retries(probe, threading.Event(), reporter, first=True)
             if version is None or not (version.validator or expected.has_digest):  # two versions could be mixed
-                _stream(url, part, expected, say, progress)
+                _stream(url, part, expected, reporter, called)
             else:
-                _resume(version, part, expected, say, progress)
+                _resume(version, part, expected, reporter, called)
             return
         except Changed:
             part.drop()
-            say(
+            reporter.line(
                 f"{part.destination.name}: {printable_url(url)} has another version of it now; from the beginning again"
             )
     raise Refused("the file there changes while it is read")
 
 
-def _copy(path: Path, part: Part, expected: Expected, progress: Progress) -> None:
+def _copy(path: Path, part: Part, expected: Expected, reporter: Reporter, called: str) -> None:
     try:
         descriptor, size = open_plain_sized(path)
     except OSError as error:
@@ -177,10 +174,10 @@ def _copy(path: Path, part: Part, expected: Expected, progress: Progress) -> Non
         while count := source.readinto(buffer):
             target.write(buffer[:count])
             done += count
-            progress(done, size)
+            reporter.progress(called, done, size)
 
 
-def _stream(url: str, part: Part, expected: Expected, say: Say, progress: Progress) -> None:
+def _stream(url: str, part: Part, expected: Expected, reporter: Reporter, called: str) -> None:
     """One connection, from the beginning at each attempt: this server gives no ranges."""
 
     def attempt() -> None:
@@ -200,33 +197,33 @@ def _stream(url: str, part: Part, expected: Expected, say: Say, progress: Progre
                     raise Refused(f"the server sends more than the {size:,} bytes of the file")
                 if size is None and done > MOST_UNPUBLISHED:
                     _refuse_size(done, expected)
-                progress(done, size or 0)
+                reporter.progress(called, done, size or 0)
             if size is not None and done < size:
                 raise Cut(f"the connection was cut after {done:,} of {size:,} bytes")
 
     why = "the server gives no ranges, or no mark of the version"
-    say(f"{part.destination.name}: from {printable_url(url)}, in one stream ({why})")
-    with_retries(attempt, threading.Event(), say)
+    reporter.line(f"{part.destination.name}: from {printable_url(url)}, in one stream ({why})")
+    with_retries(attempt, threading.Event(), reporter)
 
 
-def _resume(version: Version, part: Part, expected: Expected, say: Say, progress: Progress) -> None:
+def _resume(version: Version, part: Part, expected: Expected, reporter: Reporter, called: str) -> None:
     """What is missing, by ranges over several connections."""
     _refuse_size(version.size, expected)
     there = part.begin(version, same_content=expected.has_digest)
     name, done = part.destination.name, part.bytes_kept()
     require_room(part.destination.parent, version.size - done, f"the rest of {name}" if done else name)
     before = f", {in_words(done)} of it from before" if done else ""
-    say(f"{name}: {in_words(version.size)} from {printable_url(version.url)}{before}")
-    progress(done, version.size)
+    reporter.line(f"{name}: {in_words(version.size)} from {printable_url(version.url)}{before}")
+    reporter.progress(called, done, version.size)
 
     def came(count: int) -> None:
         nonlocal done
         done += count
-        progress(done, version.size)
+        reporter.progress(called, done, version.size)
 
     missing = [block for block in range(-(-version.size // BLOCK)) if block not in there]
     if cuts := fetch_ranges(version, part, missing, came):
-        say(f"{name}: connections were cut {cuts:,} times on the way")
+        reporter.line(f"{name}: connections were cut {cuts:,} times on the way")
 
 
 def _refuse_size(found: int, expected: Expected) -> None:

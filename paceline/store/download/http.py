@@ -21,6 +21,7 @@ from typing import TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 from paceline.config.printable import one_line
+from paceline.config.reporting import SILENT, Reporter
 from paceline.version import __version__
 
 # Seconds without a byte until a connection counts as cut.
@@ -101,13 +102,13 @@ def _opener() -> urllib.request.OpenerDirector:
 def with_retries(
     attempt: Callable[[], Result],
     stop: threading.Event,
-    say: Callable[[str], None] | None = None,
+    reporter: Reporter = SILENT,
     *,
     first: bool = False,
 ) -> Result:
     """`attempt()`, again after a pause where the network fails; `stop` ends the waiting.
 
-    say    takes a line when the waiting begins
+    The reporter gets one line, when the waiting begins.
     first  the host was never reached: where its name leads nowhere, it hardly will a little later
     Raises the last Cut when all pauses are used up.
     """
@@ -118,10 +119,9 @@ def with_retries(
             unknown = first and isinstance(cut, UnknownHost)
             if unknown and number == ATTEMPTS_AT_UNKNOWN:
                 raise
-            if say is not None:
+            if number == 1:
                 seconds = sum(PAUSES[: ATTEMPTS_AT_UNKNOWN - 1] if unknown else PAUSES)
-                say(f"{cut}; trying again for {seconds:.0f} second{'' if seconds == 1 else 's'}")
-                say = None
+                reporter.line(f"{cut}; trying again for {seconds:.0f} second{'' if seconds == 1 else 's'}")
             if stop.wait(max(pause, cut.after)):
                 raise
     return attempt()

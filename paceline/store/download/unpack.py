@@ -23,6 +23,7 @@ from typing import IO, BinaryIO, NamedTuple, cast
 from paceline.config.errors import DataError
 from paceline.config.plain_file import open_plain
 from paceline.config.printable import short
+from paceline.config.reporting import SILENT, Reporter
 from paceline.config.whole import folder_part, folder_parts
 from paceline.store.download.check import require_room
 
@@ -32,7 +33,6 @@ DAMAGED = (
     *(zipfile.BadZipFile, tarfile.TarError, gzip.BadGzipFile, zlib.error, struct.error),
     *(EOFError, ValueError, OverflowError, RuntimeError),
 )
-Progress = Callable[[int, int], None]
 # ImageNet has 1.3 million files; a zip's directory of more than that is not read.
 MOST_MEMBERS = 3_000_000
 # Photos hardly shrink, annotations to a tenth. What is small may unpack to as much as it likes.
@@ -51,17 +51,17 @@ def is_unfinished(archive: str, folder: Path) -> bool:
     return bool(folder_parts(folder / archive))
 
 
-def unpack(archive: Path, folder: Path, *, progress: Progress = lambda done, total: None) -> int:
+def unpack(archive: Path, folder: Path, reporter: Reporter = SILENT) -> int:
     """Unpack `archive` into `folder` -> how many files it holds.
 
-    progress  called with (bytes written, bytes in all; of a tar: of the archive)
+    The progress counts bytes written, of all; of a tar: of the archive.
     What an earlier attempt left is dropped. A file that is there already with the same bytes stays; with others, nothing is
     moved. Raises DataError for every flaw of the archive, naming the member; then nothing of it is in `folder`.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with folder_part(folder / archive.name) as part:
-            count = _write_members(archive, part, folder, progress)
+            count = _write_members(archive, part, folder, reporter)
             os.sync()  # a power cut must not leave empty files under final names
             _refuse_conflicts(archive, part, folder)
             _move(part, folder)
@@ -73,19 +73,19 @@ def unpack(archive: Path, folder: Path, *, progress: Progress = lambda done, tot
     return count
 
 
-def _write_members(archive: Path, part: Path, folder: Path, progress: Progress) -> int:
+def _write_members(archive: Path, part: Path, folder: Path, reporter: Reporter) -> int:
     with open(open_plain(archive), "rb") as file:
         try:
             zipped = file.read(2) == b"PK"
             file.seek(0)
             total, members = (_zip_members if zipped else _tar_members)(file, archive)
             require_room(folder, total, f"what {archive.name} holds")
-            return _write_all(archive, members, part, total, progress)
+            return _write_all(archive, members, part, total, reporter)
         except DAMAGED as error:
             raise DataError(f"{archive}: damaged or cut off ({short(str(error), 200)}). Bring it again.") from None
 
 
-def _write_all(archive: Path, members: Iterator[Member], part: Path, total: int, progress: Progress) -> int:
+def _write_all(archive: Path, members: Iterator[Member], part: Path, total: int, reporter: Reporter) -> int:
     seen: set[tuple[str, ...]] = set()
     folders: set[tuple[str, ...]] = {()}
     count = done = 0
@@ -115,7 +115,7 @@ def _write_all(archive: Path, members: Iterator[Member], part: Path, total: int,
                 "Nothing is unpacked; bring it again."
             )
         count, done = count + 1, done + written
-        progress(done, total)
+        reporter.progress(f"unpacking {archive.name}", done, total)
     if not count:
         raise DataError(f"{archive}: there is no file in it.")
     return count

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import zipfile
 import zlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from paceline.config.cache import cache_folder
 from paceline.config.commands import command
 from paceline.config.errors import DataError
+from paceline.config.reporting import SILENT, Reporter
 from paceline.config.whole import whole
 from paceline.store.download.check import Expected, Mismatch
 from paceline.store.download.fetch import fetch
 from paceline.weights.forms.published import PUBLISHED, File
 
-Say = Callable[[str], None]
-Progress = Callable[[str, int, int], None]
 # GluonCV's are the only ones that come in an archive; unpacked it is about as large.
 MOST_UNPACKED = 2 << 30
 
@@ -32,13 +30,13 @@ def kept_weights() -> Path:
     return cache_folder() / "weights"
 
 
-def download_to_cache(name: str, *, say: Say) -> Path:
+def download_to_cache(name: str, reporter: Reporter) -> Path:
     """The file to read of published weights, brought into the cache where it is not there yet, and compared in any case.
 
     Raises DataError, in a line with what to do without a network.
     """
     try:
-        return bring(name, kept_weights(), say=say)
+        return bring(name, kept_weights(), reporter)
     except DataError as error:
         by_hand = command("weights", "get", name, "--from", "FILE_OR_DIR", "--out", str(kept_weights()))
         reason = " ".join(str(error).split()).removesuffix("; --from names another place.")
@@ -52,32 +50,27 @@ def in_cache(name: str) -> Path:
     return kept_weights() / PUBLISHED[name].files[-1].name
 
 
-def bring(name: str, folder: Path, *, source: str = "", say: Say, progress: Progress | None = None) -> Path:
+def bring(name: str, folder: Path, reporter: Reporter = SILENT, *, source: str = "") -> Path:
     """Bring published weights into `folder`; -> the one of their files to read.
 
     source    a copy: its folder, its address, or the file; "" = where they are published
-    progress  called with (name, bytes there, bytes in all)
     Raises DataError as `fetch`, and for a file that is another one.
     """
     for file in PUBLISHED[name].files:
         wanted: dict[str, Any] = {"sha256_prefix": file.sha256_prefix, "md5": file.md5, "sha1": file.sha1}
 
-        def named(done: int, total: int, name: str = file.name) -> None:
-            if progress is not None:
-                progress(name, done, total)
-
         place, path = _place(source, file), folder / file.name
         if place.endswith(".zip") and not path.exists():
             archive = folder / place.rpartition("/")[2]
             ours = not archive.exists()
-            fetch([place], archive, say=say, progress=named)
+            fetch([place], archive, reporter=reporter, called=file.name)
             try:
                 _unpack(archive, path, Expected(**wanted))
             finally:
                 if ours:
                     archive.unlink()
         else:
-            fetch([place], path, **wanted, say=say, progress=named)
+            fetch([place], path, **wanted, reporter=reporter)
     return folder / PUBLISHED[name].files[-1].name
 
 
