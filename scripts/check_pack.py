@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from paceline.config.errors import UserError
+from paceline.config.reporting import SILENT
 from paceline.datasets.pack.objects import in_label
 from paceline.datasets.pack.pack import pack
 from paceline.datasets.pack.photo import encode
@@ -178,7 +179,7 @@ def main() -> int:
 
     same = True
     for data in asked.data:
-        manifest = prepared_source(str(data), lambda line: None)
+        manifest = prepared_source(str(data), SILENT)
         tools: list[tuple[Form, str | None]] = [
             ("recordio", asked.mxnet),
             ("webdataset", asked.webdataset),
