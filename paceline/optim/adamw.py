@@ -51,7 +51,10 @@ class AdamW(Optimiser):
             for (rate, decays), places in groups.items():
                 alike = [[tensors[place] for place in places] for tensors in (weights, gradients, means, squares)]
                 foreach.fused_adamw_(
-                    *alike,
+                    alike[0],
+                    alike[1],
+                    alike[2],
+                    alike[3],
                     [],
                     [self.steps] * len(places),
                     lr=times(lr, rate),
