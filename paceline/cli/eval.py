@@ -30,7 +30,6 @@ from paceline.config.run import (
     check_controls,
     data_from_here,
     fill,
-    read_run,
     refuse_synthetic,
     run_folder,
     saved_system,
@@ -40,8 +39,8 @@ from paceline.config.whole import KEY, check_output, write_output
 from paceline.log.console import open_console
 from paceline.log.prose import left_open
 from paceline.ranks.launcher import read_launch
-from paceline.tasks.workloads import saved_recipe, workload_of
-from paceline.training.named_run import means_weights, named_recipe, naming, saved_count
+from paceline.tasks.workloads import workload_of
+from paceline.training.named_run import means_weights, named_recipe, open_run, saved_count
 from paceline.training.opening import check_request
 
 if TYPE_CHECKING:
@@ -86,7 +85,7 @@ class Flags:
 
 @dataclass(frozen=True)
 class Subject:
-    """What is scored: a run, or the weights in a file."""
+    """A run, or a file of weights, to score."""
 
     recipe: Recipe  # the run's, or the one that the weights fit
     facts: Mapping[str, Any] | None  # run.json's; None for weights
@@ -187,14 +186,7 @@ def _check(flags: Flags) -> None:
 
 def _run(flags: Flags) -> Subject:
     """A run folder."""
-    if not flags.run.exists():
-        raise UserError(f"{flags.run}: there is no such run, nor file of weights.")
-    if flags.recipe:
-        raise UserError(
-            f"--recipe {flags.recipe}: {flags.run} has its recipe in run.json. The flag is for a file of weights. Leave it away."
-        )
-    facts = read_run(flags.run)
-    recipe = saved_recipe(facts, flags.run, named=flags.workload, again=naming("eval", flags.run))
+    facts, recipe = open_run(flags.run, verb="eval", recipe=flags.recipe, workload=flags.workload)
     saved = fill(Controls(), facts["controls"], f"{flags.run}: controls")
     check_controls(saved)
     saved_count(facts, "images_per_forward")
@@ -210,7 +202,7 @@ def _run(flags: Flags) -> Subject:
 
 
 def _weights(flags: Flags, world: int) -> tuple[Flags, Subject]:
-    """Weights, in the network that --recipe describes, or that is found from them -> the flags with their file, and that."""
+    """A file of weights, in the network of --recipe, else in the one that it fits -> the flags with the file, and it."""
     if flags.workload:
         raise UserError(
             f"--workload {flags.workload}: {flags.run} is a file of weights; its --recipe names the workload."
@@ -249,7 +241,7 @@ def _refuse_early(recipe: Recipe, data: str) -> None:
 
 @contextmanager
 def _own_flags() -> Iterator[None]:
-    """The checks of a recipe name its flags, which are shorter here."""
+    """Shorten the flags that a recipe's checks name to those of `eval`."""
     try:
         yield
     except RecipeError as problem:
@@ -290,7 +282,7 @@ def _held_out(flags: Flags, subject: Subject, world: World, reporter: Reporter) 
 def _model(
     flags: Flags, subject: Subject, checkpoint: str, task: Task, device: Any, reporter: Reporter
 ) -> tuple[nn.Module, str, int]:
-    """-> the model in eval mode, what its weights are called, and the steps behind them (0 where nobody knows)."""
+    """-> the model in eval mode, the name of its weights, and their step (0 where it is unknown)."""
     if subject.facts is None:
         from paceline.cli.eval_weights import with_weights
 

@@ -58,13 +58,13 @@ VERBS = {
     "doctor": ("launch.doctor_verb", "say what this machine has and what is missing"),
 }
 
-# These leave something behind, so they go on when nobody reads what they print. The others are the text that they print.
+# These write files, so they go on when nobody reads what they print. The others only print.
 WORKERS = ("train", "launch", "predict", "preview", "download", "prepare", "pack", "report", "weights", "image")
 
-# Verbs of older versions -> what does their work now.
+# Verb of older versions -> our command.
 FORMER = {"convert": "paceline weights convert FILE --to ours|reference|... --out FILE"}
 
-# What other tools call it -> what does it here.
+# Verb of other tools -> our command.
 ELSEWHERE = {
     "test": "paceline eval RUN",
     "val": "paceline eval RUN",
@@ -93,8 +93,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if ours:
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is over: its code stands
         output.flush()  # here, where the loss of a short text is noticed
-        told = output.lost is None or isinstance(output.lost, BrokenPipeError) or not output.quiet_pipe
-        code = code if told else code or FAILED
+        complete = output.lost is None or isinstance(output.lost, BrokenPipeError) or not output.quiet_pipe
+        code = code if complete else code or FAILED
     leave_exit_code(code)
     if ours and code in (FAILED, INTERRUPTED):
         # Threads may be anywhere, and Python aborts where it meets one that holds stderr while it ends.
@@ -103,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 class _Interrupts:
-    """What Ctrl-C does: the first one ends the command in good order, one while it does leaves at once."""
+    """The first Ctrl-C ends the command in order; a second one while it ends leaves at once."""
 
     def __init__(self) -> None:
         self._ending = False
@@ -116,7 +116,7 @@ class _Interrupts:
 
 
 def _outcome(words: Sequence[str]) -> int:
-    """Carry out one command; -> its exit code, whatever happened."""
+    """Run one command; return its exit code, whatever happened."""
     try:
         return _carry_out(words)
     except UserError as problem:

@@ -145,11 +145,8 @@ def _opened(asked: Asked, flags: ShowFlags, system: System, *, repeats: bool) ->
     return task, settle_target(asked.recipe, controls, asked.given, task, reporter, repeats=repeats)
 
 
-# Where `show` plans a published row: on the machine that it ran on, told in flags that anyone could give.
-
-
-# Flags, and what of a row's machine gives way to them beside their own place: ranks are told instead of nodes, and a loss scale
-# belongs to its number format.
+# A published row is planned on its own machine, given as flags. Flag of the user -> flag of that machine which it replaces too:
+# --world names ranks instead of nodes, and a loss scale belongs to its number format.
 GIVES_WAY = {"--world": "--nodes", "--system.precision": "--system.loss-scale"}
 
 
@@ -177,11 +174,11 @@ def on_its_machine(words: Sequence[str]) -> tuple[list[str], list[str]]:
     yours = sorted(names & (flags.keys() | GIVES_WAY.keys()))
     replaced = {*yours, *(GIVES_WAY[name] for name in yours if name in GIVES_WAY)}
     kept = {name: value for name, value in flags.items() if name not in replaced}
-    told = [word for pair in kept.items() for word in pair]
+    added = [word for pair in kept.items() for word in pair]
     ours = f" Not published, so ours: {row.ours}." if row.ours else ""
     about = f"{row.name}: {row.source}, on {row.machine}.{ours}"
     there = f"planned there but for your {' and '.join(yours)}" if yours else "planned there"
-    return [*words, *told], [about, f"{there}: {' '.join(told)}"]
+    return [*words, *added], [about, f"{there}: {' '.join(added)}"]
 
 
 def machine_flags(row: Row) -> dict[str, str]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from paceline.command.flags import Asked
 
 
-# What stands in the name of a published row, and in no recipe's: workload@submitter-machine-batch.
+# Only names of published rows have it: workload@submitter-machine-batch.
 MARK = "@"
 
 
@@ -55,14 +55,14 @@ def choose_system(name: str) -> System:
 
 
 def is_folder(word: str) -> bool:
-    """Whether a command's first word names a folder: a recipe's name is the recipe, whatever lies in the working directory."""
+    """Whether a command's first word is a folder; the name of a recipe always means the recipe."""
     from paceline.recipes import RECIPES
 
     return word not in RECIPES and Path(word).is_dir()
 
 
 def _refuse_path(name: str, noun: str) -> None:
-    """A Python file without its function, or another path: what is named there is said, not run."""
+    """Refuse a Python file without its function, or another path. The file's functions are listed, not run."""
     if is_in_file(name):
         return
     path = Path(name).expanduser()
@@ -100,12 +100,12 @@ def _choose(name: str, menu: Mapping[str, Callable[[], Any]], kinds: tuple[type,
     return thing
 
 
-# Flags after which a batch is cut in another way than it was published.
+# Flags that cut a batch in another way than it was published.
 CUTTING = {"global_batch", "bn_span", "system.per_node"}
 
 
 def published_there(asked: Asked) -> str:
-    """What to say of the nodes that --nodes names; "" where nothing, or where flags cut the batch in another way.
+    """A note on what was published for --nodes; "" where nothing was, or where flags cut the batch in another way.
 
     Raises RecipeError where the recipe cannot be cut over them, naming what was published.
     """
@@ -132,5 +132,5 @@ def ranks_of(flags: Any, given: Collection[str], per_node: int) -> int:
 
 
 def nodes_of(flags: Any, given: Collection[str], per_node: int) -> int:
-    """The machines that so many ranks take; 0 for the flags of a verb that learns them from its launcher."""
+    """Number of nodes of the plan; 0 for the flags of a verb whose launcher decides it."""
     return math.ceil(ranks_of(flags, given, per_node) / per_node) if hasattr(flags, "nodes") else 0

@@ -1,4 +1,4 @@
-"""The estimate that `show` adds to a plan: where its computing speed is from, its lines, its JSON."""
+"""The estimate of time that `show` and `launch` add to a plan: source of the computing speed, lines, JSON."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from paceline.machine.estimate import (
 from paceline.machine.machines import SYSTEMS
 from paceline.machine.published import RESULTS, Result, published_for, results_of
 
-# Slower and faster than any machine and network.
+# Bounds of --rate and --link-gbit, beyond any machine and network.
 LEAST, MOST = 1e-3, 1e9
 
 
 def check_rates(rate: float, link_gbit: float) -> None:
-    """Raises RecipeError for a speed or a link that cannot be."""
+    """Raises RecipeError for an impossible --rate or --link-gbit."""
     for flag, value in (("--rate", rate), ("--link-gbit", link_gbit)):
         if value != 0 and not LEAST <= value <= MOST:
             raise RecipeError(f"{flag} {value:g}: must lie in {LEAST:g} to {MOST:g}, or be 0 for what is known.")
@@ -77,7 +77,7 @@ def published_row(recipe: Recipe, recipe_name: str, system_name: str, system: Sy
 
 
 def speed_of_run(path: Path, facts: Mapping[str, Any], recipe: Recipe, chip: str) -> Speed | None:
-    """What a run measured: the median over its train events, the first left out, which holds the start; None where it has none.
+    """A run's own speed: the median over its train events without the first, which includes start-up; None without events.
 
     Raises UserError for events that cannot be read, RecipeError for a plan that is none.
     """
@@ -104,7 +104,7 @@ def published_end(workload: str, recipe_name: str, system_name: str) -> Result |
 
 
 def not_known(recipe: str | Path) -> list[str]:
-    """What is said in place of an estimate, and how to come to one; recipe: as `train` is given it, a Path for a run.json."""
+    """Lines in place of an estimate, with the commands that measure one. recipe: a name, or the Path of a run.json."""
     without = ("--data", "", "--stage", "") if isinstance(recipe, Path) else ()  # a run.json names its own
     return [
         "estimate none: nothing is known of this machine's speed. Say it: --rate IMG/S (of one rank), or measure it:",

@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 
 Fields = TypeVar("Fields")
 
-# What every command answers beside its own flags; the last three are the parser's own, for tab completion and scripts.
+# Flags of every command; the last three are tyro's, for tab completion and scripts.
 ALWAYS = ("--help", "--tyro-print-completion", "--tyro-write-completion", "--tyro-print-introspection")
 
 
 @dataclasses.dataclass(frozen=True)
 class Asked:
-    """What one command line asked for."""
+    """One parsed command line."""
 
     name: str  # the recipe's name
     recipe: Recipe
@@ -49,7 +49,7 @@ class Asked:
 
     @cached_property
     def system(self) -> System:
-        """Where to compute. The machine is asked when this is first read: that takes torch, which no refusal should wait for.
+        """Where to compute. The machine is detected at the first use: that takes torch, which no refusal should wait for.
 
         Raises RecipeError for a machine that lacks what was asked for, and for numbers that cannot describe one.
         """
@@ -75,9 +75,9 @@ def parse(arguments: Sequence[str], default: Fields, *, prog: str, description: 
 
 
 def explain(prog: str, about: str, flags: Any, *, code: int = 0) -> NoReturn:
-    """What a verb that wants a recipe does, its usage and its own flags: `paceline show --help`, without a recipe.
+    """Print the --help of a verb that needs a recipe, without one: what it does, its usage, its own flags.
 
-    code  the exit code: 0 where that was asked for, 2 where words are missing
+    code  the exit code: 0 for --help, 2 where words are missing
     """
     with contextlib.suppress(SystemExit):
         parse(["--help"], flags, prog=prog, description=about)
@@ -104,11 +104,11 @@ def parse_recipe(
     if base is None:
         name = _first_word(words, verb)
         recipe = choose_recipe(name)
-        asked_system, words = _take_system(words[1:])
+        asked_system, words = take_value(words[1:], "--system", "h100x8")
         system_name, system = asked_system or "auto", None
     else:
         name, recipe, system_name, system = base
-        asked_system, words = _take_system(words)
+        asked_system, words = take_value(words, "--system", "h100x8")
         if asked_system:
             system_name, system = asked_system, None
     asks = system is None and asks_machine(system_name, words)
@@ -135,7 +135,7 @@ def parse_recipe(
     changed = settle_length(Recipe(**vars(parsed.recipe)), given)
     check_batch_and_lr(recipe, changed, given)
     check_recipe(changed)
-    # Whether a loss scale or a graph fits is the machine's to say: its number format and accelerator are not known yet.
+    # Number format and accelerator are not known before the machine is detected, so loss scale and graph are checked later.
     check_system(dataclasses.replace(parsed.system, loss_scale=0.0, graph=False) if asks else parsed.system)
     # Variables: the system's, over them those published for so many nodes, over them the run's and the command line's.
     published = published_for(name, system_name, nodes_of(parsed.controls, given, parsed.system.per_node))
@@ -149,7 +149,7 @@ def parse_recipe(
 
 
 def asks_machine(system_name: str, words: Sequence[str]) -> bool:
-    """Whether the machine is asked once the words are parsed; for --help, auto is not asked at all and a named one at once."""
+    """Whether this machine is detected after parsing; --help detects auto never and a named machine at once."""
     from paceline.machine.machines import DETECTED
 
     help_asked = any(word in ("-h", "--help") for word in words)
@@ -182,7 +182,7 @@ def _with_bounds() -> ConstructorRegistry:
         nonlocal usual
         if usual or not dataclasses.is_dataclass(info.type):
             return None
-        usual = True  # this rule is not asked for what the parser's own makes of the class
+        usual = True  # get_struct_spec would call this rule again
         try:
             found = ConstructorRegistry.get_struct_spec(info)
         finally:
@@ -204,7 +204,7 @@ def _help_of(kind: Any, name: str, text: str | Callable[[], str | None] | None) 
 
 
 def _check_names(words: Sequence[str], known: Sequence[str], prog: str) -> None:
-    """Refuse a flag that is not there, in one line that names its nearest neighbours."""
+    """Refuse an unknown flag in one line that names its nearest neighbours."""
     for word in words:
         flag = _spelt(word)
         if not flag.startswith("--") or flag in known or flag in ALWAYS:
@@ -252,7 +252,7 @@ def _flags_of(node: Any, above: str = "") -> tuple[str, ...]:
 
 
 def _gathered(words: Sequence[str], flag: str) -> list[str]:
-    """`--sink A --sink B` as `--sink A B`, at the end: of a flag given twice the parser would keep the last alone."""
+    """`--sink A --sink B` as `--sink A B`, at the end: tyro keeps only the last of a repeated flag."""
     values, rest, inside = [], [], False
     for word in words:
         name, equals, value = word.partition("=")
@@ -274,27 +274,27 @@ def _first_word(words: list[str], verb: str) -> str:
     return words[0]
 
 
-def _take_system(words: list[str]) -> tuple[str, list[str]]:
-    """Take `--system NAME` out of the words; the system must be known before its fields can be offered as flags."""
-    name, rest = "", []
-    position = 0
-    while position < len(words):
-        word = words[position]
-        if word == "--system":
-            if position + 1 == len(words):
-                raise RecipeError("--system: name one, e.g. --system h100x8.")
-            name = words[position + 1]
-            position += 1
-        elif word.startswith("--system="):
-            name = word.partition("=")[2]
+def take_value(words: Sequence[str], flag: str, example: str) -> tuple[str, list[str]]:
+    """The value of `flag` among the words, "" where it is not there, and the other words.
+
+    Raises RecipeError for a flag without a value, naming the example.
+    """
+    value, rest, words = "", [], list(words)
+    while words:
+        word = words.pop(0)
+        if word == flag:
+            if not words:
+                raise RecipeError(f"{flag}: name one, e.g. {flag} {example}.")
+            value = words.pop(0)
+        elif word.startswith(f"{flag}="):
+            value = word.partition("=")[2]
         else:
             rest.append(word)
-        position += 1
-    return name, rest
+    return value, rest
 
 
 def _first_paragraph(name: str, recipe: Recipe) -> str:
-    """What opens a recipe's --help: its docstring's first paragraph, and the systems there are."""
+    """The beginning of a recipe's --help: its docstring's first paragraph, and the known systems."""
     from paceline.machine.machines import SYSTEMS
     from paceline.recipes import RECIPES
     from paceline.recipes.rows import ROWS
@@ -315,14 +315,14 @@ class OfferedRecipe(Recipe[ModelT, InputT]):
 
 
 def check_shared(flags: Any) -> None:
-    """Raises UserError for a number of threads that is none; `flags` may have no such flag."""
+    """Raises UserError for a negative --workers, where `flags` has that flag."""
     workers = getattr(flags, "workers", 0)
     if workers < 0:
         raise UserError(f"--workers {workers}: a number of threads, 0 or more (0: one a core).")
 
 
 def out_folder(out: str) -> Path | None:
-    """The folder that --out names, None for "". Raises UserError for an address: what is written has to be renamed in place."""
+    """The folder that --out names, None for "". Raises UserError for an address: files written there are renamed in place."""
     if scheme_of(out):
         raise UserError(f"--out {out}: packs and indexes are written to folders; copy them there.")
     return Path(out).expanduser() if out else None

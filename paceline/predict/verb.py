@@ -17,9 +17,7 @@ from paceline.command.flags import parse
 from paceline.command.printing import PRINTER, say
 from paceline.config.errors import DataError, UserError
 from paceline.config.printable import did_you_mean
-from paceline.config.run import read_run
-from paceline.tasks.workloads import saved_recipe
-from paceline.training.named_run import means_weights, named_recipe, naming, weights_of
+from paceline.training.named_run import means_weights, named_recipe, open_run, weights_of
 
 if TYPE_CHECKING:
     from paceline.predict.folders import Listing, Unreadable
@@ -85,13 +83,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _of_run(flags: Flags) -> Predictor:
     """A run folder, which is refused before torch is loaded where it is none."""
-    if flags.recipe:
-        raise UserError(
-            f"--recipe {flags.recipe}: {flags.run} is no file of weights; a run has its recipe in run.json."
-        )
-    if not flags.run.exists():
-        raise UserError(f"{flags.run}: there is no such run, nor file of weights.")
-    saved_recipe(read_run(flags.run), flags.run, named=flags.workload, again=naming("predict", flags.run))
+    open_run(flags.run, verb="predict", recipe=flags.recipe, workload=flags.workload)
     from paceline import predict  # the module: what follows needs torch
     from paceline.predict.answers import check_answers_folder
 

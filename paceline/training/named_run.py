@@ -1,4 +1,7 @@
-"""A request read back from a run.json: as data. Python files that it names run only where this command line names them."""
+"""What a verb's first word names: a run's folder, its run.json, or a file of weights.
+
+A run.json is read as data: Python files that it names run only where this command line names them too.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from paceline.command.choose import choose_recipe
-from paceline.command.flags import parse_recipe
+from paceline.command.flags import parse_recipe, take_value
 from paceline.command.printing import print_error
 from paceline.config.commands import command
-from paceline.config.errors import RecipeError
+from paceline.config.errors import RecipeError, UserError
 from paceline.config.recipe import Recipe
 from paceline.config.reporting import Reporter
 from paceline.config.run import Controls, check_controls, data_from_here, fill, read_run, saved_system
@@ -29,14 +32,13 @@ MOST_IMAGES = 2**40
 def saved_request(
     path: Path, words: Sequence[str], verb: str
 ) -> tuple[tuple[str, Recipe, str, System], Controls, dict[str, Any], list[str]]:
-    """What a run.json asked for, as the starting point of the same command again; all facts; and the words left over.
+    """The request in a run.json as defaults of the same command, all its facts, and the words left over.
 
     words   what follows the run on the command line: --workload is taken out
-    A recipe of one's own is read back without its Python file; --out is asked anew. A run.json that was edited by hand is
-    taken, with a line that says so.
+    A recipe of one's own is read without its Python file; --out is not kept. An edited run.json is accepted with a warning.
     Raises RecipeError for a workload of one's own that --workload does not name, UserError when `path` is no run.
     """
-    named, rest = _take(words, "--workload")
+    named, rest = take_value(words, "--workload", "./file.py:name")
     facts = read_run(path, changed=print_error)
     recipe = saved_recipe(facts, path, named=named, again=naming(verb, path))
     # How a run was followed is no part of it; and a sink may be a Python file, which only a command line may name.
@@ -50,8 +52,24 @@ def saved_request(
     return (facts["name"], recipe, facts.get("system_name", "auto"), saved_system(facts, path)), controls, facts, rest
 
 
+def open_run(path: Path, *, verb: str, recipe: str, workload: str) -> tuple[dict[str, Any], Recipe]:
+    """Facts and recipe of a run's folder, for `eval` and `predict`; imports no torch.
+
+    recipe, workload   the verb's flags; --recipe is for a file of weights alone
+    Raises UserError for a folder that is no run, RecipeError for a workload of one's own that --workload does not name.
+    """
+    if not path.exists():
+        raise UserError(f"{path}: there is no such run, nor file of weights.")
+    if recipe:
+        raise UserError(
+            f"--recipe {recipe}: {path} has its recipe in run.json; the flag is for a file of weights. Leave it away."
+        )
+    facts = read_run(path)
+    return facts, saved_recipe(facts, path, named=workload, again=naming(verb, path))
+
+
 def naming(verb: str, path: Path) -> Callable[[str], str]:
-    """The command that names a run's own workload, as `saved_recipe` asks for it."""
+    """The command that names a run's own workload, for `saved_recipe`'s error."""
     return lambda name: command(verb, path, "--workload", name)
 
 
@@ -63,32 +81,13 @@ def saved_count(facts: Mapping[str, Any], name: str) -> int:
     return number
 
 
-def _take(words: Sequence[str], flag: str) -> tuple[str, list[str]]:
-    """The value of `flag` among the words, empty where it is not there, and the other words."""
-    value, rest, words = "", [], list(words)
-    while words:
-        word = words.pop(0)
-        if word == flag:
-            if not words:
-                raise RecipeError(f"{flag}: name one, e.g. {flag} ./file.py:name")
-            value = words.pop(0)
-        elif word.startswith(f"{flag}="):
-            value = word.partition("=")[2]
-        else:
-            rest.append(word)
-    return value, rest
-
-
-# A file of weights in the place of a run, as predict and eval take it: which words mean one, and which recipe was named with it.
-
-
 @dataclass(frozen=True)
 class NoMore:
     """No flags beside the recipe's own."""
 
 
 def means_weights(path: Path) -> bool:
-    """Whether the first word of a command means weights and no run: a file, a folder of arrays, a checkpoint, a published name."""
+    """Whether a command's first word names weights, not a run: a file, a folder of arrays, a checkpoint, a published name."""
     if path.is_file():
         return path.suffix != ".json"
     if path.is_dir():

@@ -212,7 +212,9 @@ def test_flags_of_runs_are_refused_for_weights_and_those_of_weights_for_runs(res
         command(capsys, "predict", tmp_path / "w.pth", photo, "--checkpoint", "last"), "--checkpoint last: for a run"
     )
     refused(
-        command(capsys, "predict", resnet_run.folder, photo, "--recipe", "ssd"), "--recipe ssd", "is no file of weights"
+        command(capsys, "predict", resnet_run.folder, photo, "--recipe", "ssd"),
+        "--recipe ssd",
+        "has its recipe in run.json",
     )
     refused(command(capsys, "predict", tmp_path / "gone.pth", photo), "no such run, nor file of weights")
     refused(
