@@ -20,13 +20,13 @@ from paceline.config.run import Controls, Run, profile_steps
 from paceline.config.system import System
 from paceline.store.containers.exports import prepare_first
 from paceline.store.manifest import Kind, Manifest
-from paceline.tasks.memory import MemoryEstimate, images_that_fit
 from paceline.tasks.metrics import in_words
 from paceline.tasks.workloads import workload_of
 
 if TYPE_CHECKING:
     from paceline.ranks.roles import Roles
     from paceline.ranks.world import World
+    from paceline.tasks.memory import MemoryEstimate
     from paceline.tasks.task import Task
     from paceline.tasks.workload import Workload
 
@@ -126,6 +126,8 @@ def built_in(kind: Kind, reporter: Reporter) -> Path:
 
 def plan_for(task: Task, recipe: Recipe, system: System, roles: Roles, memory: MemoryEstimate) -> Plan:
     """The plan of `recipe` on the task's data. Raises RecipeError where no plan keeps to the recipe."""
+    from paceline.tasks.memory import images_that_fit
+
     plan = make_plan(
         recipe,
         system,
