@@ -27,7 +27,7 @@ from paceline.datasets.ensure import ensure_prepared
 from paceline.input.buckets import Shape, buckets, resized_all
 from paceline.models.mask_rcnn import MaskRCNN
 from paceline.store.manifest import Manifest
-from paceline.tasks.objects import InstanceSegmentation
+from paceline.tasks.maskrcnn import InstanceSegmentation
 
 
 def count_shapes(

@@ -35,7 +35,7 @@ from paceline.input.randomness import SampleRandom
 from paceline.recipes.ssd import SSDRecipe, gaudi, mlperf, mlperf_1024
 from paceline.store.header import read_header
 from paceline.store.manifest import Manifest
-from paceline.tasks.objects import ObjectDetection
+from paceline.tasks.ssd import ObjectDetection
 from paceline.tasks.workloads import WORKLOADS
 
 

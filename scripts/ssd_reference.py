@@ -32,7 +32,7 @@ from ssd_reference_systems import DROP, LOSSES, Control, our_recipe, ours, plain
 
 from paceline.datasets.ensure import ensure_prepared
 from paceline.store.manifest import Manifest
-from paceline.tasks.objects import ObjectDetection
+from paceline.tasks.ssd import ObjectDetection
 from paceline.tasks.workloads import WORKLOADS
 
 EARLY, TWIN_STEPS, TAIL = 20, 10, 20

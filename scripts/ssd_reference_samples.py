@@ -27,7 +27,7 @@ from paceline.input.draw import render
 from paceline.input.randomness import SampleRandom
 from paceline.recipes.ssd import SSDRecipe
 from paceline.store.header import read_header
-from paceline.tasks.objects import ObjectDetection
+from paceline.tasks.ssd import ObjectDetection
 
 COLOURS = ("brightness", "contrast", "saturation", "hue")
 

@@ -31,7 +31,7 @@ from paceline.models.mask_rcnn import initialise_mask_rcnn
 from paceline.ranks.launcher import read_launch
 from paceline.ranks.world import World, open_world
 from paceline.store.manifest import Manifest
-from paceline.tasks.objects import InstanceSegmentation
+from paceline.tasks.maskrcnn import InstanceSegmentation
 from paceline.tasks.task import InputRank
 from paceline.tasks.workloads import WORKLOADS
 from paceline.training.building import build_model, build_state

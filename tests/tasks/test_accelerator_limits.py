@@ -25,8 +25,9 @@ from paceline.machine.machines import h200x8
 from paceline.recipes import RECIPES
 from paceline.store.manifest import Manifest
 from paceline.tasks import memory as memory_module
+from paceline.tasks.maskrcnn import InstanceSegmentation
 from paceline.tasks.memory import COUNTABLE, MemoryEstimate, images_that_fit, memory_of
-from paceline.tasks.objects import InstanceSegmentation, ObjectDetection
+from paceline.tasks.ssd import ObjectDetection
 from paceline.tasks.task import InputRank
 from paceline.tasks.workloads import WORKLOADS
 from paceline.training.opening import settle_system

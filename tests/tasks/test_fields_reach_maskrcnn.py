@@ -21,7 +21,7 @@ from paceline.models.batch_norm import commit_running_statistics
 from paceline.models.segmenter import Segmenter
 from paceline.predict.predictor import Seen, answers_of
 from paceline.store.header import read_header
-from paceline.tasks.objects import InstanceSegmentation
+from paceline.tasks.maskrcnn import InstanceSegmentation
 from paceline.tasks.workloads import workload_of
 
 MASKRCNN = workload_of("maskrcnn")

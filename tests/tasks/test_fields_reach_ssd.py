@@ -18,7 +18,7 @@ from paceline.config.recipe import Recipe, override
 from paceline.input.draw import render
 from paceline.models.detector import Detector
 from paceline.store.header import read_header
-from paceline.tasks.objects import ObjectDetection
+from paceline.tasks.ssd import ObjectDetection
 from paceline.tasks.workloads import workload_of
 
 SSD = workload_of("ssd")

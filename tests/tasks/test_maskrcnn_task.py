@@ -26,7 +26,7 @@ from paceline.input.buckets import buckets
 from paceline.models.segmenter import Segmenter
 from paceline.recipes import RECIPES
 from paceline.store.manifest import Manifest
-from paceline.tasks.objects import InstanceSegmentation
+from paceline.tasks.maskrcnn import InstanceSegmentation
 from paceline.tasks.shapes import Buckets, Sizes
 from paceline.tasks.task import InputRank, is_target_data
 from paceline.tasks.workloads import WORKLOADS

@@ -21,8 +21,9 @@ from paceline.datasets.class_source import prepare_folder
 from paceline.recipes import RECIPES
 from paceline.store.manifest import Manifest
 from paceline.tasks.classification import Classification
-from paceline.tasks.objects import InstanceSegmentation, ObjectDetection
+from paceline.tasks.maskrcnn import InstanceSegmentation
 from paceline.tasks.shapes import Fit
+from paceline.tasks.ssd import ObjectDetection
 from paceline.tasks.workloads import WORKLOADS
 
 TASKS = {"ssd-tiny": ObjectDetection, "maskrcnn-tiny": InstanceSegmentation}

@@ -18,7 +18,7 @@ from paceline.recipes.ssd import tiny as ssd_tiny
 from paceline.store.index import Index
 from paceline.store.manifest import Manifest
 from paceline.tasks.classification import Classification
-from paceline.tasks.objects import ObjectDetection
+from paceline.tasks.ssd import ObjectDetection
 from paceline.tasks.task import InputRank, Task
 from paceline.tasks.workloads import WORKLOADS
 

@@ -48,7 +48,7 @@ class MaskRCNN(Workload):
             )
 
     def open(self, recipe: InstanceRecipe, manifest, **limits):
-        from paceline.tasks.objects import InstanceSegmentation
+        from paceline.tasks.maskrcnn import InstanceSegmentation
 
         return InstanceSegmentation(self, recipe, manifest, **limits)
 

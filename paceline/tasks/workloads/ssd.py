@@ -38,7 +38,7 @@ class SSD(Workload):
         check_detection(recipe)
 
     def open(self, recipe: BoxRecipe, manifest, **limits):
-        from paceline.tasks.objects import ObjectDetection
+        from paceline.tasks.ssd import ObjectDetection
 
         return ObjectDetection(self, recipe, manifest, **limits)
 

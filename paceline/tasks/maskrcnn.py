@@ -1,0 +1,84 @@
+"""Mask R-CNN: photos with instance masks in, boxes and masks and COCO's numbers for both out. Binds the recipe to one data set."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from paceline.batch import InstanceObjects
+from paceline.config.instances import InstanceRecipe
+from paceline.input import instance_sample
+from paceline.input.draw import Draw
+from paceline.input.randomness import SampleRandom
+from paceline.store.header import Header
+from paceline.store.manifest import Manifest
+from paceline.tasks.objects import ObjectTask
+from paceline.tasks.predictions import (
+    InstanceScore,
+    describe_instances,
+    instance_truth,
+    require_masks,
+    score_instances,
+)
+from paceline.tasks.self_check import masks_score_one
+from paceline.tasks.shapes import Buckets, Fit, Sizes
+from paceline.tasks.task import Evaluation
+from paceline.tasks.workload import Workload
+
+
+class InstanceSegmentation(ObjectTask):
+    """The task; see `paceline.tasks.task.Task` for what each method promises."""
+
+    def __init__(
+        self, workload: Workload, recipe: InstanceRecipe, manifest: Manifest, *, limit_train=0, limit_val=0
+    ) -> None:
+        """Raises DataError as ObjectTask does, and where the annotations have no masks or these do not score 1."""
+        # Crowd regions have one mask for many objects: no published system trains on them.
+        super().__init__(workload, recipe, manifest, limit_train=limit_train, limit_val=limit_val, crowd=False)
+        for split in (self.train, self.val):
+            require_masks(split, manifest.called)
+        self.masks = instance_truth(self.truth, self.val, self.val_numbers)
+        unseen = masks_score_one(self.masks, self.classes)
+        self.facts = {**self.facts, "val_objects_without_a_pixel": unseen}
+        self.shapes = Buckets(
+            recipe,
+            Sizes(self.train.heights, self.train.widths, self.train_numbers),
+            Sizes(self.val.heights, self.val.widths, self.val_numbers),
+        )
+
+    def draw_train(self, fit: Fit, epoch: int, index: int, header: Header, name: str) -> Draw:
+        """The photo, resized and augmented, in the left upper corner of the input."""
+        random = SampleRandom(self.recipe.seed, epoch, index)
+        key = instance_sample.image_key(self.recipe.seed, epoch, index)
+        objects, canvas = (self.train, self.wanted_rows(index)), self.recipe.model.mask.canvas
+        return instance_sample.draw_training_sample(
+            header, name, *objects, random, key, self.recipe.input, fit.side, canvas, fit.shape
+        )
+
+    def sample(self, epoch: int, number: int) -> tuple[np.ndarray, InstanceObjects]:
+        """As `Task.sample`, without the padding: pixels (h, w, 3)."""
+        pixels, objects = super().sample(epoch, number)
+        return pixels[: objects.size[0], : objects.size[1]], objects
+
+    def new_score(self) -> InstanceScore:
+        """An empty score."""
+        rules = self.recipe.model.detect
+        return InstanceScore(self.val.heights, self.val.widths, rules.mask_above, rules.paste)
+
+    def summarise(self, packed: Sequence[bytes]) -> Evaluation:
+        """The twelve numbers of boxes and of masks over all ranks' photos, and the report's predictions."""
+        scored = score_instances(self.masks, packed, self.val_numbers)
+        predictions = describe_instances(
+            self.masks, scored, self.val_files(), self.val_numbers, self.classes, self.category_ids
+        )
+        return Evaluation(scored.metrics, len(self.val_numbers), predictions, scored.approximated)
+
+    def slots_to_try(self, device: torch.device) -> int:
+        """As many as every batch has on an accelerator; on a CPU, where batches differ, enough for the heads.
+
+        A step on them takes as much memory as any step of the run can, so a run that survives it does not run out of memory later.
+        """
+        roi = self.recipe.model.roi
+        return max(self.most_objects, int(roi.samples * roi.positive_share) if device.type == "cpu" else 0)
