@@ -33,8 +33,20 @@ class _Undrawn:
         """Draw nothing."""
 
 
+# oneDNN's strided 1 x 1 kernel for AVX2 writes past its memory where a channels_last input has fewer channels than a register has
+# numbers: its weight gradients are wrong, or the process dies (uxlfoundation/oneDNN issue 6035, open; its release 3.13 has it).
+STRIDED_1X1_IS_BROKEN, NARROW = torch.backends.cpu.get_cpu_capability() == "AVX2", 8
+
+
 class Conv2d(_Undrawn, nn.Conv2d):
-    """nn.Conv2d without torch's first weights."""
+    """nn.Conv2d without torch's first weights; a narrow strided 1 x 1 convolution is safe on every CPU."""
+
+    def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        down, right = self.stride
+        strided = self.kernel_size == (1, 1) and self.padding == (0, 0) and self.stride != (1, 1)
+        if strided and STRIDED_1X1_IS_BROKEN and self.in_channels < NARROW and input.device.type == "cpu":
+            return F.conv2d(input[:, :, ::down, ::right], weight, bias, groups=self.groups)
+        return super()._conv_forward(input, weight, bias)
 
 
 class ConvTranspose2d(_Undrawn, nn.ConvTranspose2d):
@@ -151,7 +163,7 @@ class FoldedConv2d(Conv2d):
         """As nn.Conv2d, then the norm."""
         scale, shift = self.norm[0].line()
         weight = self.weight * scale.view(-1, 1, 1, 1)
-        return F.conv2d(input, weight, shift, self.stride, self.padding, self.dilation, self.groups)
+        return self._conv_forward(input, weight, shift)
 
 
 def group_norm(channels: int, eps: float = 1e-5) -> nn.GroupNorm:
