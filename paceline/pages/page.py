@@ -70,7 +70,7 @@ def write_report(run: Path, workload: Workload | None = None) -> Path:
     run of ours has, or the page cannot be written.
     """
     notes: list[str] = []
-    facts = read_run(run, changed=Lines(notes.append))
+    facts = read_run(run, changed=notes.append)
     events = read_events(run / "events.jsonl", Lines(notes.append))
     workload = workload or WORKLOADS.get(facts["recipe"].get("task", ""))
     try:
