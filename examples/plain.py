@@ -2,7 +2,7 @@
 
     python examples/plain.py ssd-tiny [--data DIR] [--out OUT] [--steps N]
 
-One process, no resume, no logs, no refusals: those are what training/setup.py and training/loop.py add around the same lines.
+One process, no resume, no logs, no refusals: those are training/setup.py's and training/loop.py's. Changes: docs/architecture.md.
 """
 
 import argparse
@@ -38,7 +38,7 @@ with open_world(launch, device=choose_device(system, launch.local_rank, launch.l
     keep_freed_memory(world.device)
     place = InputRank(world.rank, world.world, world.device, threads["loader"])
 
-    # Data, plan, network, optimiser. The plan is arithmetic alone: steps, batches, accumulation, when to evaluate.
+    # Data (a class of tasks/ssd.py, for one), plan (arithmetic alone: steps, batches, when to evaluate), network, optimiser.
     task = open_task(recipe, controls, world)
     images = {"train_images": task.train_images, "val_images": task.val_images}
     plan = shorten(make_plan(recipe, system, world=world.world, most=recipe.global_batch, **images), steps=asked.steps)

@@ -46,7 +46,7 @@ class System:
     fetch_threads: Threads = 0  # threads a rank that fetch photos ahead of decoding; 0 = 2 for buckets, none for files
     store_cache: str = "off"  # local disk for what buckets and web servers send, e.g. 200GiB, in PACELINE_CACHE; off
     intra_op_threads: Threads = 0  # compute threads a rank on a CPU; 0 = OMP_NUM_THREADS, else cores / ranks of a node
-    prefetch: Annotated[int, Ge(1), Le(MOST_PREFETCH)] = 3  # batches that the loader keeps ready
+    prefetch: Annotated[int, Ge(1), Le(MOST_PREFETCH)] = 3  # steps that the loader keeps ready
     cache: str = "auto"  # memory of a node for encoded photos, e.g. 40GiB; off; auto = half of the free, for far stores
     check_photos: bool = True  # compare the bytes of each photo that is read with the digest that prepare noted
     score_beside: bool = True  # compute an evaluation's metrics in a thread while training goes on

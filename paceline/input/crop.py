@@ -8,9 +8,9 @@ SSD's crop is one of seven options, of equal probability: the whole photo; a cro
 0.7 or 0.9; a free crop. A proposal that fails is proposed again, and after some failures the option is drawn again. An object stays
 when its centre lies inside the crop; at least one must. Crops are whole pixels from the start, so pixels and boxes agree exactly; the
 reference judges a crop in fractions and cuts the pixels up to one pixel beside it.
-Sources: Szegedy et al. 2014 (arXiv 1409.4842), section 6, for the random crop; the rounding, the ten tries and the fallback are
-torchvision's (transforms RandomResizedCrop, Resize, CenterCrop). Liu et al. 2016 (arXiv 1512.02325), section 2.2; MLPerf reference
-SSD, utils.py SSDCropping.
+Sources of random_resized_crop: Szegedy et al. 2014 (arXiv 1409.4842), section 6; the rounding, the ten tries and the fallback are
+torchvision's (transforms RandomResizedCrop, Resize, CenterCrop). Of ssd_crop: Liu et al. 2016 (arXiv 1512.02325), section 2.2; MLPerf
+reference SSD, utils.py SSDCropping.
 """
 
 from __future__ import annotations

@@ -136,7 +136,10 @@ def box_loss_fixed(deltas: Tensor, boxes: Tensor, slots: Tensor, positives: Tens
 
 
 class ChosenCrossEntropy(torch.autograd.Function):
-    """Sum of the chosen default boxes' cross-entropy, whose gradient is computed straight from the logits."""
+    """Sum of the chosen default boxes' cross-entropy, whose gradient is computed straight from the logits.
+
+    Another cross-entropy changes both methods; a further term beside it is plain autograd.
+    """
 
     @staticmethod
     def forward(ctx, logits: Tensor, logsumexp: Tensor, targets: Tensor, chosen: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """A task: one workload bound to one recipe and one data set. The loop, evaluation and preview know tasks alone.
 
 Here is what all workloads on photos share: loaders over the sample stream, the images of a step, the network. A workload's own task
-defines how a photo becomes a sample, and how an evaluation is scored.
+(classification.py, ssd.py, maskrcnn.py) defines how a photo becomes a sample, `draw_train`, and how an evaluation is scored.
 
 Letters: n images   H, W pixels of the network's input
 """

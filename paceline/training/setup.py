@@ -7,7 +7,7 @@
     Job       here         logs, checkpoint writer, clocks: everything that the loop (loop.py) uses
 
 Everything a user can get wrong is refused here, before the first step; after it only the machine can fail. What needs no data
-is refused before they are opened: a check that needs the data takes an Opened.
+is refused before they are opened; a check that needs the data stands in opening.py, and open_data (opened.py) calls it.
 """
 
 from __future__ import annotations

@@ -231,7 +231,7 @@ PREPARING = {
 # What no command comes to while the checks before it hold: places, and the call that raises the message.
 RAISED: dict[str, tuple[tuple[tuple[str, str, str], ...], Callable[[Path, Path], object]]] = {
     "a folder that was never prepared": (
-        (("store/manifest.py", "_read", "prepare_command"), ("store/manifest.py", "prepare_command", "prepare")),
+        (("store/manifest.py", "_read", "prepare_command"),),
         lambda here, data: Manifest.load(_photos(here, data)),
     ),
     "an index that lost an array after the check": (

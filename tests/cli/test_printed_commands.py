@@ -99,7 +99,7 @@ ELSEWHERE = {
     (
         "cli/test_going_on.py",
         "test_a_run_whose_folder_nobody_named_says_where_it_lies_and_its_parting_command_goes_on",
-    ): (("training/job.py", "goes_on", "to_go_on"),),
+    ): (("training/job.py", "how_to_resume", "to_go_on"),),
     ("cli/test_going_on.py", "test_a_report_that_cannot_be_written_changes_nothing_of_how_a_run_ended"): (
         ("training/job.py", "write_report", "report"),
     ),
@@ -181,7 +181,7 @@ REASONS = {
     ("cli/weights.py", "_get", "conversion"): "wants published weights",
     ("cli/weights_check.py", "run_check", "weights"): "a form: timm/NAME is to be filled in",
     ("training/find_network.py", "_refusal", "train"): "a form: timm/NAME is to be filled in",
-    ("machine/doctor/container.py", "read_host", "doctor"): "its output goes into a variable of the host",
+    ("machine/doctor/here.py", "read_host", "doctor"): "its output goes into a variable of the host",
     ("log/console.py", "_advise", "bench"): "a kind of measurement, in a sentence",
     ("mlperf/logs.py", "mllog_lines", "mlperf"): "names a verb, in a sentence",
     ("weights/forms/files.py", "_torch", "weights"): "names a verb, in a sentence",

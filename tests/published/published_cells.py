@@ -66,7 +66,7 @@ def same(found: Any, wanted: Any) -> bool:
 def differences(recipe: Any, table: Mapping[str, Cell]) -> list[str]:
     """Fields of a recipe that are not as its table has them, fields without a cell, and cells without a field; a line each."""
     found = dict(leaves(recipe))
-    lines = [f"{name}: the table has no cell for it" for name in found if name not in table]
+    lines = [f"{name}: its published_*.py has no cell for it" for name in found if name not in table]
     lines += [f"{name}: the recipe has no such field" for name in table if name not in found]
     for name, cell in table.items():
         if name in found and not same(found[name], cell.value):
