@@ -94,14 +94,15 @@ class CocoFlags(BoxFlags):
     expect: Literal["any", "coco2017"] = "any"  # coco2017: refuse whatever is not the whole of COCO 2017
 
 
+Files = tuple[str, ...]
+
+
 @dataclass(frozen=True)
 class ContainerFlags:
     """What to index, and what to do about flaws."""
 
-    train: tuple[
-        str, ...
-    ] = ()  # may be left out; paths, 'shards-*.tar', 'shard-{000..127}.tar', or addresses (s3://, gs://, https://)
-    val: tuple[str, ...] = ()  # the same of the validation photos
+    train: Files = ()  # may be left out; paths, 'shards-*.tar', 'shard-{000..127}.tar', or addresses (s3://, gs://, https://)
+    val: Files = ()  # the same of the validation photos
     out: str = ""  # where manifest and index go; empty = a folder in the cache, which is printed
     annotations: str = ""  # boxes: COCO JSON of the training photos, or the zip that holds it
     val_annotations: str = ""  # boxes: the same of the validation photos

@@ -254,11 +254,11 @@ def without(arguments: Sequence[str], flags: Any, kind: type, more: Collection[s
 
 @dataclass(frozen=True)
 class Trial:
-    """One run's end. seconds: from its start to its end; infinite where it reached no target."""
+    """One run's end."""
 
-    number: int
-    seed: int
-    seconds: float
+    number: int  # of the trial, from 0
+    seed: int  # the recipe's
+    seconds: float  # from the run's start to its end; infinite where it reached no target
     status: str  # of its `end` event; "no end" where it left none
     checked: bool | None = None  # whether MLPerf's compliance checker passed its log; None: unchecked
 
