@@ -84,6 +84,7 @@ def _unpack(archive: Path, path: Path, wanted: Expected) -> None:
             content = book.read(info)
     except KeyError:
         raise DataError(f"{archive}: there is no {path.name} in it. Nothing is kept.") from None
+    # zipfile raises NotImplementedError for a compression that it does not know, RuntimeError for an encrypted member.
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, OSError, EOFError, zlib.error) as error:
         raise DataError(f"{archive}: no zip that can be read ({error}). Nothing is kept.") from None
     with whole(path, sync=True) as part:
