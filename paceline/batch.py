@@ -100,9 +100,7 @@ class DetectionBatch(Batch):
     labels   (B, G) int64, class 1..K; 0 marks an empty slot. An image's objects fill its first slots
     """
 
-    boxes: (
-        Tensor  # (B, G, 4) float32, left, top, right, bottom as fractions of the network's input; zeros in empty slots
-    )
+    boxes: Tensor  # (B, G, 4) float32, left, top, right, bottom as fractions of the input; zeros in empty slots
 
 
 @dataclass(frozen=True)
@@ -182,9 +180,7 @@ class FoundInstances(NamedTuple):
     """A network's detections in B photos, best first; empty places are zeros, class 0."""
 
     detections: Tensor  # (B, D, 6) float32: left, top, right, bottom as fractions of the photo without padding, score, class 1..K
-    masks: (
-        Tensor  # (B, D, S, S) float32: probability that a point of the box belongs to the object; S is 28 as published
-    )
+    masks: Tensor  # (B, D, S, S) float32: probability that a point of the box is the object's; S is 28 as published
     open: Tensor | None = None  # (B, 2) int64, the numbers that APPROXIMATED names; None on a CPU
 
 

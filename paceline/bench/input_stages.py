@@ -55,9 +55,7 @@ class Cost:
 
     alone_microseconds: float  # of an image on one thread, by the clock
     alone_cpu_microseconds: float  # of them those in which it computed: the rest it waited
-    cpu_microseconds: (
-        float  # of an image where all loader threads are at it: cores that share units or memory are slower then
-    )
+    cpu_microseconds: float  # of an image while all loader threads work: cores that share units or memory are slower
     images_per_second: float  # of all loader threads together
 
 

@@ -33,9 +33,7 @@ class StepNumbers:
     """Learning rate, momentum and the weight average's share of one step."""
 
     lr: Number
-    momentum: (
-        Number  # factor of the velocity; a tensor only where the recipe's form of momentum changes it between steps
-    )
+    momentum: Number  # factor of the velocity; a tensor only where the momentum's form changes it between steps
     fresh: Number  # share of the step's weights in the weight average, 1 - ema
 
     def __init__(self, optim: Optim, device: torch.device | str, *, tensors: bool | None = None) -> None:

@@ -79,9 +79,7 @@ def captures_on(system: System, device: torch.device) -> Capture | None:
 class Replayable(ABC):
     """A step that is captured once for each kind of batches and replayed; without a capture, it is sent again each time."""
 
-    late_captures = (
-        0  # kinds of batches captured during training, not prepared before: their first step took seconds longer
-    )
+    late_captures = 0  # kinds of batches captured during training: their first step took seconds longer
 
     def __init__(self, capture: Capture | None, ranks: int, forwards: int) -> None:
         """

@@ -42,9 +42,7 @@ class WeightFile:
     ours: Ours
     # Of each class row its names (readable, folder's); () = unknown
     classes: tuple[tuple[str, ...], ...]
-    certain: (
-        bool  # whether they stand in the file or beside it; else they are those of what was published with so many rows
-    )
+    certain: bool  # whether the names are in the file or beside it; else those published with so many rows
     eps: float | None = None  # of the BatchNorms that it was trained with; None = unknown
 
     def require(self, trunk: Trunk) -> None:
