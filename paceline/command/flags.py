@@ -7,19 +7,16 @@ import dataclasses
 import difflib
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
-
-import tyro
 
 from paceline.command.choose import choose_recipe, choose_system, nodes_of
 from paceline.command.printing import is_first_on_node
 from paceline.config.bounds import bounds_in_words
 from paceline.config.errors import RecipeError, UserError
-from paceline.config.keywords import elsewhere
-from paceline.config.recipe import NO_FLAG, InputT, ModelT, Recipe, check_batch_and_lr, check_recipe, settle_length
+from paceline.config.habits import elsewhere
+from paceline.config.recipe import NO_FLAG, Recipe, check_batch_and_lr, check_recipe, settle_length
 from paceline.config.run import Controls
 from paceline.config.system import System, check_system, merged_env
 from paceline.machine.published import published_for, system_for
@@ -27,7 +24,6 @@ from paceline.store.stores import scheme_of
 
 if TYPE_CHECKING:
     from tyro.constructors import ConstructorRegistry, StructConstructorSpec, StructTypeInfo
-
 
 Fields = TypeVar("Fields")
 
@@ -99,6 +95,8 @@ def parse_recipe(
     an unknown flag.
     """
     import tyro
+
+    from paceline.command.offered import OfferedRecipe
 
     words = _gathered(arguments, "--sink")
     if base is None:
@@ -305,13 +303,6 @@ def _first_paragraph(name: str, recipe: Recipe) -> str:
         f"{about}\n\n--system NAME picks where it runs: {', '.join(SYSTEMS)}, or one of your own: ./file.py:function. "
         f"Its defaults below are a small CPU's unless it is named: auto asks the machine (`paceline show {name}` tells)."
     )
-
-
-@dataclass(frozen=True)
-class OfferedRecipe(Recipe[ModelT, InputT]):
-    """A Recipe whose flags are parsed."""
-
-    pretrained: tyro.conf.Suppress[str] = ""  # no flag; its text stands at Recipe's field
 
 
 def check_shared(flags: Any) -> None:

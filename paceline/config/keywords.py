@@ -1,81 +1,20 @@
-"""Keywords of the Python call: run controls and fields of a recipe, checked as flags are; and other tools' words for them."""
+"""Keywords of the Python call: run controls and fields of a recipe, checked as flags are."""
 
 from __future__ import annotations
 
 import difflib
 import numbers
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, fields, is_dataclass
 from typing import Any
 
 from paceline.config.bounds import checked, hints_of
 from paceline.config.errors import UserError
+from paceline.config.habits import elsewhere
 from paceline.config.recipe import NO_FLAG, Recipe
 from paceline.config.run import Controls, fill
 from paceline.config.submission import Submission
-
-# Ours, by the words of theirs. Only those that the verb has are ever suggested.
-SAME = {
-    ("--optim.lr",): "lr lr0 learning-rate base-lr blr",
-    ("--schedule.end-lr",): "lrf min-lr lr-min",
-    ("--schedule.warmup",): "warmup-epochs warmup-iters warmup-steps",
-    ("--schedule.kind",): "sched scheduler lr-scheduler cos-lr",
-    ("--optim.kind",): "opt optimizer optimiser",
-    ("--optim.weight-decay",): "wd decay",
-    ("--optim.clip-norm",): "clip-grad grad-clip clip-grad-norm max-grad-norm",
-    ("--global-batch", "--batch"): "batch batch-size bs b ims-per-batch train-batch-size",
-    ("--epochs",): "num-epochs max-epochs",
-    ("--steps",): "max-iter max-iters iters iterations max-steps num-steps",
-    ("--system",): "device devices gpu gpus num-gpus cuda accelerator",
-    ("--system.precision",): "amp half fp16 bf16 dtype amp-dtype mixed-precision",
-    ("--system.loader-threads", "--workers"): "workers num-workers j",
-    ("--system.compile",): "torchcompile",
-    ("--input.size", "--input.short"): "imgsz img img-size image-size input-size resolution",
-    ("--weights",): "pretrained initial-checkpoint init-checkpoint ckpt load-from",
-    ("--data",): "data-dir data-path dataset data-root",
-    ("--out",): "name project output output-dir save-dir work-dir experiment run-name",
-    ("--score-above", "--model.detect.score-above"): "conf confidence conf-thres score-thr threshold",
-    ("--model.detect.iou",): "iou iou-thres nms",
-    ("--model.detect.keep",): "max-det topk",
-    ("--model.frozen",): "freeze",
-    ("--model.label-smoothing",): "smoothing",
-    ("--ema",): "model-ema model-ema-decay ema-decay",
-    ("--log-every",): "log-interval print-freq",
-    ("--save-every",): "save-period save-interval checkpoint-period",
-    ("--eval-every",): "val-interval eval-interval eval-period",
-    ("--keep",): "checkpoint-hist max-checkpoints",
-    ("--limit-train",): "fraction subset",
-    ("--exact",): "deterministic",
-    ("--patience",): "early-stopping",
-}
-OURS = {word: flags for flags, words in SAME.items() for word in words.split()}
-# Where there is no such flag because it is said in another way: (a flag of the verbs that this is about, what to do).
-OTHERWISE = {
-    "resume": ("--out", "Name the same --out again: an unfinished run goes on."),
-    "continue": ("--out", "Name the same --out again: an unfinished run goes on."),
-    "model": ("--weights", "The recipe names the network (paceline list recipes), its parts are flags --model.NAME."),
-    "arch": ("--weights", "The recipe names the network (paceline list recipes), its parts are flags --model.NAME."),
-    "config": ("--weights", "The recipe comes first, without a flag: a name, or ./file.py:function of your own."),
-    "config-file": ("--weights", "The recipe comes first, without a flag: a name, or ./file.py:function of your own."),
-    "num-classes": ("--weights", "Classes are those of the data."),
-    "nc": ("--weights", "Classes are those of the data."),
-    "source": ("--score-above", "Photos and folders follow the run, without a flag."),
-}
-
-
-def elsewhere(word: str, known: Sequence[str]) -> tuple[list[str], str]:
-    """What another tool's flag is called here -> (flags of ours, what to do instead of one); both empty for an unknown word.
-
-    word    without its dashes in front
-    known   the verb's flags
-    """
-    about, text = OTHERWISE.get(word, ("", ""))
-    same = [flag for flag in OURS.get(word, ()) if flag in known]
-    # The last part of a flag is what other tools call it: --momentum is --optim.momentum.
-    same += [flag for flag in known if flag.endswith(f".{word}") and flag not in same]
-    return same, text if about in known else ""
-
 
 # Keywords of the call itself.
 OWN = ("data", "out", "system", "changes")

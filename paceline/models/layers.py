@@ -44,7 +44,7 @@ class Conv2d(_Undrawn, nn.Conv2d):
     def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         down, right = self.stride
         strided = self.kernel_size == (1, 1) and self.padding == (0, 0) and self.stride != (1, 1)
-        if strided and STRIDED_1X1_IS_BROKEN and self.in_channels < NARROW and input.device.type == "cpu":
+        if strided and STRIDED_1X1_IS_BROKEN and self.in_channels < NARROW:
             return F.conv2d(input[:, :, ::down, ::right], weight, bias, groups=self.groups)
         return super()._conv_forward(input, weight, bias)
 

@@ -15,7 +15,7 @@ from tiny_runs import TINY, Said, command, forge, refused, without_report
 
 from paceline.cli.list import DECODERS, is_installed
 from paceline.config.classification import Decoder
-from paceline.config.keywords import OTHERWISE, OURS, SAME
+from paceline.config.habits import OTHERWISE, OURS, SAME
 from paceline.config.recipe import DATA_CLASSES, DATA_IMAGES
 from paceline.datasets.shapes.outlines import CLASSES
 from paceline.log.recorder import Recorder

@@ -110,7 +110,6 @@ def test_every_flag_that_a_message_of_training_names_exists():
     checked, wrong = 0, []
     for room in (
         "config",
-        "checkpoint",
         "store/*.py",
         "input",
         "ranks",

@@ -16,7 +16,7 @@ from weight_bytes import params, tf_checkpoint
 
 from paceline.boxes.anchors import boxes_a_cell
 from paceline.cli.main import main
-from paceline.command import printing as progress
+from paceline.command import printing
 from paceline.config.detection import SSDModel, grids
 from paceline.config.instances import MaskHead, MaskRCNNModel, RoI
 from paceline.models.make_trunk import make_trunk
@@ -276,8 +276,10 @@ def test_get_brings_what_its_name_promises(tmp_path, monkeypatch, capsys):
 
 
 def test_get_says_how_far_it_is(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(progress, "LINE_EVERY", -1.0)
-    monkeypatch.setattr(bring, "fetch", lambda *_, progress, **__: progress(2**20, 2**21))
+    monkeypatch.setattr(printing, "LINE_EVERY", -1.0)
+    monkeypatch.setattr(
+        bring, "fetch", lambda urls, path, *, reporter, **__: reporter.progress(path.name, 2**20, 2**21)
+    )
     assert weights_verb("get", "resnet50", "--out", tmp_path) == 0
     assert "resnet50-11ad3fa6.pth: 1.0 MB of 2.1 MB" in capsys.readouterr().out
 
