@@ -265,7 +265,9 @@ def test_parts_of_a_source_that_changed_meanwhile_are_not_joined_with_it(source,
 
 
 def test_two_jobs_at_once_share_one_copy(source, tmp_path):
-    jobs = [copying(source, tmp_path / KEY, 0.01, name) for name in ("one", "other")]
+    jobs = [copying(source, tmp_path / KEY, 0.1, "one")]
+    wait_until((tmp_path / KEY / "ledger").exists)  # it holds the lock, and has seconds of parts before it
+    jobs.append(copying(source, tmp_path / KEY, 0.1, "other"))
     assert [process.wait() for process, _ in jobs] == [0, 0]
     said = [text.read_text().splitlines() for _, text in jobs]
     done = [json.loads(lines[-1]) for lines in said]

@@ -182,7 +182,7 @@ def teraflops(device: torch.device, *, side: int = SIDE, products: int = PRODUCT
             torch.mm(matrix, matrix)
         wait(device)
         seconds = time.perf_counter() - began
-    return round(products * 2 * side**3 / seconds / 1e12, 3)
+    return products * 2 * side**3 / seconds / 1e12
 
 
 def _keep_busy(device: torch.device, rate: float) -> None:
