@@ -14,7 +14,7 @@ from paceline.config.recipe import Recipe
 from paceline.training.find_network import answering, fits, with_rules
 from paceline.training.named_run import weights_of
 from paceline.weights.classes import row_count
-from paceline.weights.forms.published import PUBLISHED
+from paceline.weights.forms.bring import is_published
 from paceline.weights.load import class_rows_of, is_counter
 from paceline.weights.weight_file import open_weights
 
@@ -31,7 +31,7 @@ def fitted(weights: Path, asked: Mapping[str, Recipe], given: Collection[str], w
     world   number of ranks
     Raises UserError for published weights that several ranks would bring at once, CheckpointError as `answering`.
     """
-    if world > 1 and not weights.exists() and str(weights) in PUBLISHED:
+    if world > 1 and not weights.exists() and is_published(str(weights)):
         bring = command("weights", "get", str(weights), "--out", "DIR")
         raise UserError(f"{weights}: bring it first, once for all ranks, and name its file:  {bring}")
     path = weights_of(weights, PRINTER)

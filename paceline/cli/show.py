@@ -23,7 +23,7 @@ from paceline.log.prose import where_time_goes
 from paceline.recipes.rows import LIKE, Row
 from paceline.tasks.workloads import workload_of
 from paceline.training.named_run import saved_count, saved_request
-from paceline.training.opening import check_request, open_task
+from paceline.training.opening import check_request, open_task, refuse_few
 from paceline.training.plan_text import describe
 
 ABOUT = """Print what `train` would do: recipe, system, plan (steps, batches, learning rate, evaluations) and an estimate of the
@@ -104,6 +104,9 @@ def run(arguments: Sequence[str]) -> int:
         val_images=images[1],
         eval_ranks=flags.eval_ranks,
     )
+    if flags.data and base is None:
+        planned = Controls(data=flags.data, limit_train=flags.train_images)
+        refuse_few(asked.name, recipe, plan, planned, asked.given, system.accelerator)
     own = None
     if base is not None and not asked.given & {"system"}:
         own = speed_of_run(run_path, facts, recipe, system.chip)

@@ -68,11 +68,21 @@ def _get(arguments: Sequence[str]) -> int:
         for name, published in PUBLISHED.items():
             say(f"{name:<{width}}  {published.about}")
         return 0
-    if flags.name not in PUBLISHED:
-        raise UserError(f"weights get {flags.name!r}: there are no such weights. Known: {', '.join(PUBLISHED)}.")
-    published = PUBLISHED[flags.name]
+    hub = flags.name.startswith("timm/")
+    if not hub and flags.name not in PUBLISHED:
+        raise UserError(
+            f"weights get {flags.name!r}: there are no such weights. Known: {', '.join(PUBLISHED)}, timm/NAME."
+        )
+    if hub and flags.from_:
+        raise UserError(
+            "--from: timm's loader brings timm/NAME from its hub alone; name a copy itself:  --weights FILE"
+        )
     with live_progress() as reporter:
         kept = bring(flags.name, flags.out, reporter, source=flags.from_)
+    if hub:
+        say(f"next:  {command('weights', 'check', kept)}")
+        return 0
+    published = PUBLISHED[flags.name]
     for file in published.files:
         known = file.sha256_prefix or file.md5 or file.sha1
         say(f"{flags.out / file.name}: {'its checksum is right' if known else 'nobody published its checksum'}")

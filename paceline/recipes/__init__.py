@@ -21,6 +21,8 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "resnet50-a100-3264": resnet50.a100_3264,
     "resnet50-a100-3264-8x8": resnet50.a100_3264_8x8,
     "resnet50-gaudi2-2048": resnet50.gaudi2_2048,
+    "resnet50-custom": resnet50.custom,
+    "resnet50-custom-cpu": resnet50.custom_cpu,
     "resnet50-tiny": resnet50.tiny,
     "ssd": ssd.mlperf,
     "ssd-mlperf-448": ssd.mlperf_448,
@@ -35,6 +37,7 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "ssd-gaudi-1024": ssd.gaudi_1024,
     "ssd-gaudi-cosine": ssd.gaudi_cosine,
     "ssd-custom": ssd.custom,
+    "ssd-custom-cpu": ssd.custom_cpu,
     "ssd-tiny": ssd.tiny,
     "maskrcnn": maskrcnn.mlperf,
     "maskrcnn-nvidia-96": maskrcnn.nvidia_96,
@@ -43,5 +46,6 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "maskrcnn-gluoncv": maskrcnn.gluoncv,
     "maskrcnn-gluoncv-192": maskrcnn.gluoncv_192,
     "maskrcnn-custom": maskrcnn.custom,
+    "maskrcnn-custom-cpu": maskrcnn.custom_cpu,
     "maskrcnn-tiny": maskrcnn.tiny,
 }

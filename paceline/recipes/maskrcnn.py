@@ -235,6 +235,26 @@ def custom() -> MaskRCNNRecipe:
     )
 
 
+def custom_cpu() -> MaskRCNNRecipe:
+    """The same on a CPU: a lighter trunk and the narrow pyramid and heads of `maskrcnn-tiny`.
+
+    paceline train maskrcnn-custom-cpu --data DIR --weights resnet18
+    paceline train maskrcnn-custom-cpu --data DIR --model.trunk timm/tf_efficientnet_lite0 --weights efficientnet-lite0
+    """
+    small, whole = tiny(), custom()
+    return replace(
+        whole,
+        model=replace(small.model, depth=18, width=64),
+        input=replace(small.input, short=(256, 320), long=448),
+        bn_span=8,
+        optim=replace(small.optim, lr=0.001),
+        schedule=Schedule(kind="cosine", unit="run", warmup=0.05),
+        ema=0.99,
+        quality=Quality(first=4, every=4),
+        pretrained="resnet18",
+    )
+
+
 def tiny() -> MaskRCNNRecipe:
     """A small Mask R-CNN for a laptop's CPU, from scratch, through the very same code.
 

@@ -147,6 +147,46 @@ def gaudi2_2048() -> ImageRecipe:
     )
 
 
+def custom() -> ImageRecipe:
+    """Your own classes, from somebody's weights: `paceline train resnet50-custom --data DIR --weights resnet50`.
+
+    30 epochs of cosine with an average of the weights; of a set of a few hundred photos they are a few hundred steps. A linear layer
+    for other classes starts anew. Ours; no set of photos has been trained with it yet (it wants an accelerator).
+    """
+    return Recipe(
+        task="classification",
+        model=ResNetModel(),
+        input=PhotoInput(area=(0.25, 1.0), eval_resize=232, exif="apply"),
+        global_batch=64,
+        epochs=30,
+        bn_span=64,
+        optim=Optim(lr=0.02, momentum=0.9, nesterov=True, weight_decay=1e-4, decay_on="no_norm_no_bias"),
+        schedule=Schedule(kind="cosine", unit="run", warmup=0.05),
+        ema=0.99,
+        quality=Quality(first=1, every=1),
+        pretrained="resnet50",
+    )
+
+
+def custom_cpu() -> ImageRecipe:
+    """The same on a CPU: ResNet-18 or a lighter trunk of timm's at 160 px, 12 epochs.
+
+    paceline train resnet50-custom-cpu --data DIR --weights resnet18
+    paceline train resnet50-custom-cpu --data DIR --model.trunk timm/tf_efficientnet_lite0 --weights efficientnet-lite0
+    """
+    whole = custom()
+    return replace(
+        whole,
+        model=ResNetModel(depth=18),
+        input=replace(whole.input, size=160, eval_resize=219, eval_size=192),
+        global_batch=32,
+        epochs=12,
+        bn_span=32,
+        quality=Quality(first=3, every=3),
+        pretrained="resnet18",
+    )
+
+
 def tiny() -> ImageRecipe:
     """A small ResNet v1.5 for a laptop's CPU, through the very same code; made for some 2,000 pictures of 8 to 10 classes.
 

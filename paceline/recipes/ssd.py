@@ -282,6 +282,27 @@ def custom() -> SSDRecipe:
     )
 
 
+def custom_cpu() -> SSDRecipe:
+    """The same on a CPU: a lighter trunk at 256 px, default boxes and crops as in `ssd-tiny`.
+
+    paceline train ssd-custom-cpu --data DIR --weights resnet18
+    paceline train ssd-custom-cpu --data DIR --model.trunk timm/tf_efficientnet_lite0 --weights efficientnet-lite0
+    """
+    small, whole = tiny(), custom()
+    return replace(
+        whole,
+        model=replace(small.model, depth=18, width=64),
+        input=replace(small.input, size=256, drop_empty=False, crowd=False),
+        global_batch=16,
+        bn_span=16,
+        optim=small.optim,
+        schedule=Schedule(kind="cosine", unit="run", warmup=0.05),
+        ema=0.99,
+        quality=Quality(first=5, every=5),
+        pretrained="resnet18",
+    )
+
+
 def tiny() -> SSDRecipe:
     """A small SSD for a laptop's CPU, from scratch, through the very same code.
 

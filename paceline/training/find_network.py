@@ -170,7 +170,10 @@ def _rules(file: WeightFile, name: str, changes: Mapping[str, Any]) -> dict[str,
     recipe, own = RECIPES[name](), {}
     for published in PUBLISHED.values():
         if file.path.name == published.files[-1].name:
-            own = {field: value for field, value in published.rules.items() if _has(recipe, field)}
+            own = {
+                field: tuple(value) if isinstance(value, list) else value  # JSON has no tuples
+                for field, value in published.rules.items() if _has(recipe, field)
+            }  # fmt: skip
     return {**changes, **own}
 
 

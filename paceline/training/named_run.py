@@ -23,7 +23,7 @@ from paceline.config.run import Controls, check_controls, data_from_here, fill, 
 from paceline.config.system import System
 from paceline.tasks.workloads import saved_recipe
 from paceline.training.checkpoint.layout import INDEX
-from paceline.weights.forms.published import PUBLISHED
+from paceline.weights.forms.bring import is_published
 
 # More images than any data set has.
 MOST_IMAGES = 2**40
@@ -93,7 +93,7 @@ def means_weights(path: Path) -> bool:
     if path.is_dir():
         named = (path / INDEX).is_file() or any(path.glob("*.npy")) or any(path.glob("*.index"))
         return named and not (path / "run.json").is_file()
-    return str(path) in PUBLISHED or path.with_name(f"{path.name}.index").is_file()
+    return is_published(str(path)) or path.with_name(f"{path.name}.index").is_file()
 
 
 def weights_of(path: Path, reporter: Reporter) -> Path:
@@ -102,7 +102,7 @@ def weights_of(path: Path, reporter: Reporter) -> Path:
     Raises CheckpointError as `weights_file`, and for weights that synthetic batches trained; DataError where a download fails.
     """
     from paceline.training.building import refuse_synthetic_weights, weights_file
-    from paceline.weights.forms.bring import download_to_cache, is_published
+    from paceline.weights.forms.bring import download_to_cache
 
     name = str(path)
     if is_published(name):

@@ -30,7 +30,7 @@ from paceline.tasks.task import InputRank, Task
 from paceline.training.alike import data_facts
 from paceline.training.building import build_model, build_state
 from paceline.training.local_copies import staged_photos
-from paceline.training.opening import check_metrics, open_task, plan_for, refuse_profile, settle_target
+from paceline.training.opening import check_metrics, open_task, plan_for, refuse_few, refuse_profile, settle_target
 from paceline.training.plan_text import describe
 from paceline.training.request import Settled
 from paceline.training.saved_run import fitted_to
@@ -66,6 +66,8 @@ def open_data(settled: Settled, held: ExitStack) -> Opened:
     check_metrics(recipe)
     memory = task.memory(system)
     plan = plan_for(task, recipe, system, roles, memory)
+    if not (request.repeats or settled.folder.saved.facts):  # a run that was begun goes on
+        refuse_few(request.name, recipe, plan, controls, request.given, system.accelerator)
     check_addresses(memory.total(plan.images_per_forward), threads["loader"] + threads["intra_op"])
     place = InputRank(roles.peers.rank, roles.peers.world, world.device, threads["loader"])
     make_exact(controls.exact)

@@ -11,10 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from paceline.config.commands import command
 from paceline.config.errors import RecipeError, UserError
 from paceline.config.length import FITTED
 from paceline.config.plan import MOST_FIRST_WEIGHTS, Plan, first_weights_share, make_plan
-from paceline.config.recipe import Recipe
+from paceline.config.recipe import DATA_IMAGES, Recipe
 from paceline.config.reporting import SILENT, Reporter
 from paceline.config.run import Controls, Run, profile_steps
 from paceline.config.system import System
@@ -139,6 +140,73 @@ def plan_for(task: Task, recipe: Recipe, system: System, roles: Roles, memory: M
     )
     task.workload.check_plan(recipe, plan)
     return plan
+
+
+# Fewer steps than that teach next to nothing: the warm-up alone of most recipes is longer.
+FEWEST_STEPS = 200
+# A schedule of boundaries and horizons was made for a number of photos; for a hundredth of them it means nothing.
+MOST_TIMES = 100
+# Recipes for one's own photos, by the ends of their names.
+FOR_OWN = ("-custom", "-cpu", "-tiny")
+
+
+def refuse_few(
+    name: str, recipe: Recipe, plan: Plan, controls: Controls, given: Collection[str], accelerator: str
+) -> None:
+    """Refuse a recipe of the menu that was made for far more photos than these, unless what decides it was set by hand.
+
+    accelerator   the system's: on a CPU the recipe for CPUs is named
+    Raises RecipeError with the command that fits.
+    """
+    if (
+        controls.synthetic
+        or controls.limit_train
+        or recipe.task not in CUSTOM
+        or recipe_made_for(recipe) == plan.train_images
+    ):
+        return
+    photos, batch, steps = plan.train_images, plan.global_batch, plan.total_steps
+    length = given & {"epochs", "images_seen", "global_batch"} or controls.steps or controls.fit_schedule
+    times = recipe_made_for(recipe) / photos
+    if batch > photos and "global_batch" not in given:
+        reason = f"a batch of {batch:,} is more than the {photos:,} training photos"
+    elif steps < FEWEST_STEPS and not length:
+        reason = (
+            f"{photos:,} training photos make {steps:,} steps of {batch:,} in all, "
+            f"and fewer than {FEWEST_STEPS} teach next to nothing"
+        )
+    elif times > MOST_TIMES and recipe.epochs and not length and not name.endswith(FOR_OWN):
+        reason = f"its schedule was made for {recipe_made_for(recipe):,} photos, {times:,.0f} times the {photos:,} here"
+    else:
+        return
+    fitting = CUSTOM[recipe.task] + ("-cpu" if accelerator == "cpu" else "")
+    if name == fitting:
+        size = max(1, min(batch, photos // 8))
+        flags = (
+            "--global-batch",
+            size,
+            "--bn-span",
+            size,
+            "--images-seen",
+            2 * FEWEST_STEPS * size,
+            "--optim.lr",
+            f"{recipe.optim.lr * size / batch:.2g}",
+        )
+        way = f"with so few photos say it by hand:  {command('train', name, '--data', controls.data or 'DIR', *flags)}"
+    else:
+        way = f"for photos of one's own there is  {command('train', fitting, '--data', controls.data or 'DIR')}"
+    raise RecipeError(
+        f"{name}: {reason}.\n{way}\nWhat is set by hand is taken: --global-batch, --epochs, --images-seen, --steps."
+    )
+
+
+# Each workload's recipe for one's own photos.
+CUSTOM = {"classification": "resnet50-custom", "ssd": "ssd-custom", "maskrcnn": "maskrcnn-custom"}
+
+
+def recipe_made_for(recipe: Recipe) -> int:
+    """Training images of the data set that a recipe was written for; 0 = unknown."""
+    return DATA_IMAGES.get(recipe.target_data, (0, 0))[0]
 
 
 def settle_system(recipe: Recipe, system: System, exact: bool, reporter: Reporter) -> System:

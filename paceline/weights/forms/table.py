@@ -20,6 +20,7 @@ from torch import Tensor
 from paceline.config.errors import UserError
 from paceline.config.whole import sweep, whole
 from paceline.weights.forms.detectron2 import from_detectron2, is_detectron2, to_detectron2
+from paceline.weights.forms.efficientnet import from_efficientnet, is_efficientnet
 from paceline.weights.forms.mlperf import (
     from_maskrcnn_benchmark,
     is_maskrcnn_benchmark,
@@ -60,6 +61,7 @@ FORMS = (
     Form("gluoncv", "GluonCV", is_gluoncv, from_gluoncv),
     Form("mxnet", "the MXNet systems of MLPerf", is_mxnet, from_mxnet),
     Form("tensorflow", "TensorFlow (Habana's SSD and its backbone)", is_tensorflow, from_tensorflow),
+    Form("efficientnet", "efficientnet_pytorch (EfficientNet-Lite)", is_efficientnet, from_efficientnet),
     Form("torchvision", "torchvision", never, from_torchvision, write_torchvision, (".pth", ".safetensors")),
     Form("timm", "timm's ResNets", never, from_torchvision, write_timm),
     Form("ours", "paceline, torchvision or timm, whose names are the same", is_ours, from_torchvision, write_ours),

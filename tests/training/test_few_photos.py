@@ -1,0 +1,53 @@
+"""Recipes that were made for far more photos than there are: refused with the command that fits, unless set by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from paceline.config.errors import RecipeError
+from paceline.config.plan import make_plan
+from paceline.config.run import Controls
+from paceline.config.system import System
+from paceline.recipes import RECIPES
+from paceline.training.opening import refuse_few
+
+
+def looked_at(name, photos, given=(), accelerator="cpu", **controls):
+    recipe = RECIPES[name]()
+    plan = make_plan(recipe, System(), world=1, most=recipe.global_batch, train_images=photos, val_images=4)
+    refuse_few(name, recipe, plan, Controls(data="mine", **controls), frozenset(given), accelerator)
+
+
+@pytest.mark.parametrize(
+    ("name", "photos", "accelerator", "reason", "command"),
+    [
+        ("resnet50", 8, "cpu", "a batch of 2,048 is more than the 8 training photos", "train resnet50-custom-cpu --data mine"),
+        ("resnet50", 8, "cuda", "a batch of 2,048 is more", "train resnet50-custom --data mine"),
+        ("resnet50", 3000, "cuda", "make 132 steps of 2,048 in all", "train resnet50-custom --data mine"),
+        ("ssd", 900, "cuda", "made for 117,266 photos, 130 times the 900", "train ssd-custom --data mine"),
+        ("maskrcnn-gluoncv", 500, "cpu", "made for 117,266 photos, 235 times", "train maskrcnn-custom-cpu --data mine"),
+        ("ssd-custom-cpu", 12, "cpu", "a batch of 16 is more than the 12", "--global-batch 1 --bn-span 1 --images-seen 400"),
+        ("resnet50-custom-cpu", 80, "cpu", "make 30 steps of 32 in all", "--global-batch 10 --bn-span 10 --images-seen 4000"),
+    ],
+)  # fmt: skip
+def test_too_few_photos_are_refused_with_the_command_that_fits(name, photos, accelerator, reason, command):
+    with pytest.raises(RecipeError) as refusal:
+        looked_at(name, photos, accelerator=accelerator)
+    assert reason in str(refusal.value) and command in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "photos", "wish"),
+    [
+        ("resnet50", 8, {"given": ("global_batch",)}),
+        ("resnet50", 3000, {"given": ("epochs",)}),
+        ("ssd", 900, {"steps": 6}),
+        ("resnet50", 8, {"synthetic": True}),
+        ("resnet50", 8, {"limit_train": 8}),
+        ("resnet50", 1_281_167, {}),
+        ("ssd-tiny", 100, {}),
+        ("ssd-custom", 300, {}),
+    ],
+)
+def test_what_fits_and_what_is_set_by_hand_is_taken(name, photos, wish):
+    looked_at(name, photos, **wish)
