@@ -90,9 +90,9 @@ def test_what_a_step_moves_is_the_rate_that_an_obvious_formula_gives(task, trunk
     numbers.write(Rates(1.0, 1.0))
     assert numbers.lr == 1.0  # what is logged stays the base rate
     state.optimiser.step(numbers)
-    seen = set()
+    seen, (_, stages) = set(), stage_at(task, trunk, "")
     for name, weight in model.named_parameters():
-        stage, stages = stage_at(task, trunk, name)
+        stage, _ = stage_at(task, trunk, name)
         expected = 8.0
         if stage:
             expected = 1.0
@@ -182,8 +182,10 @@ def test_without_them_steps_are_torch_s_to_the_bit_in_the_groups_that_were():
         for net in (model, other):
             forward_of("classification", net.train())(images).backward()
         numbers.write(Rates(0.1, 0.1))
-        state.optimiser.step(numbers), theirs.step()
-        state.optimiser.zero_grad(), theirs.zero_grad()
+        state.optimiser.step(numbers)
+        theirs.step()
+        state.optimiser.zero_grad()
+        theirs.zero_grad()
     assert all(torch.equal(*pair) for pair in zip(model.parameters(), other.parameters()))
     # A run's file from before has none of the three.
     facts = asdict(recipe)
