@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from paceline.config.bounds import AboveZero, BelowOne, Count, Finite, Fraction, Share, check_bounds
+from paceline.config.bounds import AboveZero, BelowOne, Count, Finite, Fraction, Share, Whole, check_bounds
 from paceline.config.recipe import Recipe, refuse_huge, refuse_outside
 
 RESNET = "resnet"
@@ -35,6 +35,7 @@ class TrunkModel:
     padding: Padding = "both"  # where it strides, even sides are padded on both, or at their end alone (TensorFlow)
     bn_eps: AboveZero = 1e-5  # BatchNorm epsilon
     bn_momentum: Share = 0.1  # weight of a step's statistics in the running ones (PyTorch's sense)
+    freeze: Whole = 0  # stages of the trunk that do not train: 1 the stem, 2 the first stage too; timm: by its maps
 
 
 def trunk_rules(model: TrunkModel) -> tuple[tuple[str, Any, bool, str], ...]:

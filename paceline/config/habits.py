@@ -27,7 +27,7 @@ SAME = {
     ("--score-above", "--model.detect.score-above"): "conf confidence conf-thres score-thr threshold",
     ("--model.detect.iou",): "iou iou-thres nms",
     ("--model.detect.keep",): "max-det topk",
-    ("--model.frozen",): "freeze",
+    ("--model.freeze", "--model.frozen"): "freeze freeze-at frozen-stages",
     ("--model.label-smoothing",): "smoothing",
     ("--ema",): "model-ema model-ema-decay ema-decay",
     ("--log-every",): "log-interval print-freq",

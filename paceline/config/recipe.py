@@ -19,6 +19,7 @@ from paceline.config.bounds import (
     Ge,
     Le,
     Lt,
+    Share,
     Whole,
     ZeroOrMore,
     check_bounds,
@@ -72,6 +73,8 @@ class Optim:
     clip_value: ZeroOrMore = 0.0  # each gradient element is cut to plus or minus this, before the decay; 0 = off
     clip_norm: ZeroOrMore = 0.0  # a gradient whose norm over all weights is larger is scaled down to it; 0 = off
     bias_lr: AboveZero = 1.0  # factor on the learning rate of biases
+    head_rate: AboveZero = 1.0  # factor on the learning rate of all layers outside the trunk: head, pyramid, extra maps
+    layer_decay: Share = 1.0  # the trunk's last stage has this factor on its learning rate, each stage below once more
 
 
 @dataclass(frozen=True)

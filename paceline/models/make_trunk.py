@@ -10,12 +10,18 @@ from paceline.models.trunk import Form, Trunk
 
 
 def make_trunk(model: TrunkModel, form: Form) -> Trunk:
-    """The trunk that a recipe names, its weights not drawn yet.
+    """The trunk that a recipe names, its weights not drawn yet and its first stages frozen where the recipe says so.
 
     Raises RecipeError for an unknown name, and for a form that this trunk cannot have.
     """
     check_bounds(model, "--model.", of=TrunkModel)
     refuse_outside(*trunk_rules(model))
+    trunk = _made(model, form)
+    trunk.freeze_stages(model.freeze)
+    return trunk
+
+
+def _made(model: TrunkModel, form: Form) -> Trunk:
     family, _, name = model.trunk.partition("/")
     if family in TRUNKS:
         return TRUNKS[family](name, model, form)

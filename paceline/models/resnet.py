@@ -207,6 +207,12 @@ class ResNet(Trunk):
         behind = {"stem": (), "first_convolution": ("layer1.0.conv1", "layer1.0.bn1"), "first_stage": ("layer1",)}[part]
         return [self.conv1, self.bn1, *(self.get_submodule(name) for name in behind)]
 
+    def stage_of(self) -> dict[str, int]:
+        """The stem, then layer1 and so on."""
+        numbers = {"conv1": 0, "bn1": 0, **{stage: number for number, stage in enumerate(self.stages, 1)}}
+        owners = {name: name.partition(".")[0] for name, _ in self.named_parameters()}
+        return {name: numbers[owner] for name, owner in owners.items() if owner in numbers}
+
     @torch.no_grad()
     def draw(self, init: Init, generator: torch.Generator, *, zero_init_last_gamma: bool) -> None:
         """As `draw_layers`; zero_init_last_gamma: the last BatchNorm of each residual unit starts at 0, so a unit starts as its

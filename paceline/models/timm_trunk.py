@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from typing import Any
 
@@ -115,7 +115,8 @@ class TimmTrunk(Trunk):
         net.eval()
         with torch.enable_grad():
             try:
-                maps = net(torch.zeros(1, 3, *PROBE))[self.maps]
+                every = net(torch.zeros(1, 3, *PROBE))
+                maps = every[self.maps]
             except (RuntimeError, AssertionError, ValueError) as problem:
                 raise RecipeError(
                     f"--model.trunk timm/{self.name}: does not take images of any size: {problem}"
@@ -133,6 +134,10 @@ class TimmTrunk(Trunk):
                     f"--model.trunk timm/{self.name}: it draws random numbers in training, which no seed of the recipe decides. "
                     "Choose another one."
                 )
+            names, self.reached = {id(tensor): name for name, tensor in net.named_parameters()}, {}
+            for number, one in enumerate(every):
+                for tensor in _behind(one):  # a tensor keeps the first map's number
+                    self.reached.setdefault(f"net.{names[id(tensor)]}", number)
             found = torch.autograd.grad([map.sum() for map in maps], parameters, allow_unused=True)
         net.train()
         return {id(tensor): tensor for tensor, gradient in zip(parameters, found) if gradient is None}
@@ -164,8 +169,14 @@ class TimmTrunk(Trunk):
     def frozen_modules(self, part: Part) -> list[nn.Module]:
         """Nothing: timm's networks have no common notion of a stem."""
         if part != "none":
-            raise RecipeError(f"--model.frozen: timm/{self.name} can only train as a whole. Use --model.frozen none.")
+            raise RecipeError(
+                f"--model.frozen: timm/{self.name} has no such layers. Use --model.frozen none, and --model.freeze for its stages."
+            )
         return []
+
+    def stage_of(self) -> dict[str, int]:
+        """The number of the finest of timm's maps that a parameter has a part in: a stem without a map belongs to the first."""
+        return {name: self.reached[name] for name, _ in self.named_parameters() if name in self.reached}
 
     @torch.no_grad()
     def draw(self, init: Init, generator: torch.Generator, *, zero_init_last_gamma: bool) -> None:
@@ -232,6 +243,19 @@ def _created(name: str, seed: int, **wanted: Any) -> Any:
         elif isinstance(module, nn.modules.dropout._DropoutNd):
             module.p = 0.0
     return net
+
+
+def _behind(map: Tensor) -> Iterator[Tensor]:
+    """The parameters that a map was computed from."""
+    seen: set[Any] = {None}
+    waiting: list[Any] = [map.grad_fn]
+    while waiting:
+        if (node := waiting.pop()) in seen:
+            continue
+        seen.add(node)
+        if hasattr(node, "variable"):
+            yield node.variable
+        waiting += [before for before, _ in node.next_functions]
 
 
 def _bare(name: str) -> str:

@@ -16,6 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from paceline.config.errors import RecipeError
+from paceline.config.recipe import Optim
 from paceline.models.layers import Init, Linear
 
 Part = Literal["none", "stem", "first_convolution", "first_stage"]
@@ -67,9 +69,31 @@ class Trunk(nn.Module, ABC):
 
     def freeze(self, part: Part) -> None:
         """Freeze a part: no gradients, and its BatchNorms use their running statistics and do not update them."""
-        self.still = self.frozen_modules(part)
-        for module in self.still:
+        still = self.frozen_modules(part)
+        for module in still:
             module.requires_grad_(False)
+        self.still += still
+
+    def stage_of(self) -> dict[str, int]:
+        """Name -> stage of each parameter but `fc`'s: 0 beside the images, then 1, 2, ... Raises RecipeError without stages."""
+        raise RecipeError(
+            f"--model.freeze and --optim.layer-decay: {type(self).__name__} has no stages. Leave them at 0 and 1."
+        )
+
+    def freeze_stages(self, count: int) -> None:
+        """Freeze the first `count` stages, as `freeze` does a part. Raises RecipeError where the trunk has fewer."""
+        if not count:
+            return
+        stage_of = self.stage_of()
+        if count > (stages := max(stage_of.values()) + 1):
+            raise RecipeError(f"--model.freeze {count}: this trunk has {stages} stages. Name 0 to {stages}.")
+        for name, stage in stage_of.items():
+            if stage < count:
+                self.get_parameter(name).requires_grad_(False)
+        for module in self.modules():
+            weights = [weight.requires_grad for weight in module.parameters()]
+            if module is not self and weights and not any(weights):
+                self.still.append(module)
 
     def train(self, mode: bool = True) -> Trunk:
         """As nn.Module's, except for what is frozen."""
@@ -90,3 +114,25 @@ class Trunk(nn.Module, ABC):
 def initialise(trunk: Trunk, init: Init, generator: torch.Generator, *, zero_init_last_gamma: bool = False) -> None:
     """Draw a trunk's weights by its own rule; see `Trunk.draw`. The generator is on the CPU, and so must the trunk be."""
     trunk.draw(init, generator, zero_init_last_gamma=zero_init_last_gamma)
+
+
+def rate_factors(model: nn.Module, optim: Optim) -> dict[str, float]:
+    """Name -> factor on the learning rate by where a parameter is; {} where all are 1.
+
+    F^k for the trunk's k-th stage from the top, F = layer_decay (Bao et al. 2022, BEiT, by stages); head_rate outside of it.
+    Raises RecipeError for a network without a trunk, and for a trunk without stages.
+    """
+    if optim.head_rate == 1 and optim.layer_decay == 1:
+        return {}
+    trunks = [(name, module) for name, module in model.named_modules() if isinstance(module, Trunk)]
+    if not trunks:
+        raise RecipeError("--optim.head-rate and --optim.layer-decay: this network has no trunk. Leave both at 1.")
+    factors = {name: optim.head_rate for name, _ in model.named_parameters()}
+    for prefix, trunk in trunks:
+        if optim.layer_decay == 1:
+            own = {name: 1.0 for name, _ in trunk.named_parameters() if not name.startswith("fc.")}
+        else:
+            stage_of = trunk.stage_of()
+            own = {name: optim.layer_decay ** (max(stage_of.values()) + 1 - stage) for name, stage in stage_of.items()}
+        factors |= {f"{prefix}.{name}" if prefix else name: factor for name, factor in own.items()}
+    return factors

@@ -34,12 +34,15 @@ class NamedParameter:
     rate: float = 1.0  # factor on the learning rate
 
 
-def named_parameters(model: nn.Module, decay_on: DecayOn, *, bias_lr: float = 1.0) -> list[NamedParameter]:
+def named_parameters(
+    model: nn.Module, decay_on: DecayOn, *, bias_lr: float = 1.0, factors: Mapping[str, float] | None = None
+) -> list[NamedParameter]:
     """Every trainable parameter of `model`, each once, in module order; frozen ones are left out.
 
     decay_on  all: every tensor decays; no_norm: weights and biases of convolutions and linear layers;
               no_norm_no_bias: their weights alone
     bias_lr   factor on the learning rate of every bias, a normalisation layer's too, as Detectron's BIAS_LR_FACTOR
+    factors   further factors by name, where they are not 1
     A tensor adapts (LARS) when it is neither a bias nor a normalisation layer's.
     """
     parameters: list[NamedParameter] = []
@@ -53,7 +56,7 @@ def named_parameters(model: nn.Module, decay_on: DecayOn, *, bias_lr: float = 1.
             weight = not norm and name != "bias"
             decays = decay_on == "all" or (not norm and (decay_on == "no_norm" or weight))
             full = f"{prefix}.{name}" if prefix else name
-            rate = bias_lr if name == "bias" else 1.0
+            rate = (bias_lr if name == "bias" else 1.0) * (factors or {}).get(full, 1.0)
             parameters.append(NamedParameter(full, tensor, decays, adapts=weight, rate=rate))
     return parameters
 

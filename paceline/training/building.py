@@ -12,6 +12,7 @@ from paceline.config.plan import Plan
 from paceline.config.reporting import Reporter
 from paceline.config.run import Run
 from paceline.models.batch_norm import configure_batch_norm
+from paceline.models.trunk import rate_factors
 from paceline.optim import make_optimiser
 from paceline.optim.average import WeightAverage
 from paceline.optim.optimiser import named_parameters
@@ -61,7 +62,7 @@ def build_state(model: nn.Module, run: Run, world: World) -> State:
     """Fresh optimiser, average and the rest, for a model that has its first weights: the average is a copy of these."""
     recipe, system = run.recipe, run.system
     optim = recipe.optim
-    parameters = named_parameters(model, optim.decay_on, bias_lr=optim.bias_lr)
+    parameters = named_parameters(model, optim.decay_on, bias_lr=optim.bias_lr, factors=rate_factors(model, optim))
     optimiser = make_optimiser(parameters, optim)
     scaler = None
     if system.precision == "fp16":

@@ -115,7 +115,7 @@ def _load_first_weights(model: nn.Module, opened: Opened) -> None:
     elif start.snapshot is None and not opened.run.controls.synthetic and (frozen := untrained(model)):
         asked.reporter.warning(
             f"{frozen} do not train and keep random values: nothing is learned there. Name --weights, or let all parts train "
-            "(--model.frozen none)"
+            "(--model.frozen none, --model.freeze 0)"
         )
     if world.world > 1 and start.snapshot is not None:
         world.agree(checkpoint_facts(start.snapshot, start.checkpoint), "weights")

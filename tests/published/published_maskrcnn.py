@@ -9,6 +9,7 @@ from published_cells import Table, joined, ours, sheet
 OWN = "a recipe of ours"
 TARGETS = (("box_ap", 0.377), ("mask_ap", 0.339))
 TORCHVISION = joined(
+    ours("no system has rates by depth: all that trains has one", model__freeze=0, optim__head_rate=1.0, optim__layer_decay=1.0),
     sheet("B 0, 7", task="maskrcnn", target_data="coco"),
     sheet("14b trunk", model__trunk="resnet", model__depth=50, model__width=64, model__stride_in="3x3", model__norm="frozen",
           model__frozen="stem_and_first"),

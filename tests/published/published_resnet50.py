@@ -23,6 +23,12 @@ REST = joined(
     sheet("A 7", quality__targets=(("top1", 0.759),), quality__every=4),
     ours("as epochs", quality__unit="epochs", quality__at=(), images_seen=0, schedule__unit="epochs"),
     ours("MLPerf draws one for each run", seed=1),
+    ours(
+        "no system has rates by depth: all that trains has one",
+        model__freeze=0,
+        optim__head_rate=1.0,
+        optim__layer_decay=1.0,
+    ),
     sheet("A 4.3: no EMA", ema=0.0),
     sheet("A 2: every layer is drawn", pretrained=""),
 )

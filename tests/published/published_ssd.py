@@ -34,6 +34,7 @@ BASE = joined(
     sheet("6", optim__kind="sgd", optim__momentum=0.9, optim__momentum_form="torch", optim__nesterov=False, optim__weight_decay=5e-4,
           optim__decay_on="all", optim__clip_value=0.0, optim__clip_norm=0.0, optim__bias_lr=1.0),
     ours("of LARS", optim__lars_eta=0.001, optim__lars_eps=0.0),
+    ours("no system has rates by depth: all that trains has one", model__freeze=0, optim__head_rate=1.0, optim__layer_decay=1.0),
     sheet("6 decay", schedule__kind="steps", schedule__boundaries=(40, 50), schedule__factor=0.1),
     sheet("6: loaders keep the last batch (R), fill it (A) or round up (B)", epoch_steps="up"),
     ours("in epochs", schedule__unit="epochs", quality__unit="epochs", images_seen=0),

@@ -197,6 +197,7 @@ TABLE = [
     Row("model.bn_momentum", 0.5, trained, BATCH_NORM),
     Row("model.norm", "batch", weights),
     Row("model.frozen", "stem", weights),
+    Row("model.freeze", 3, weights),
     Row("model.channels", 24, weights),
     Row("model.fpn_norm", "group", weights),
     Row("model.head_norm", "group", weights),

@@ -169,6 +169,7 @@ TABLE = [
     Row("model.heads", "fused", network),
     Row("model.head_multiple", 64, network, {"model.heads": "fused"}),
     Row("model.frozen", "stem", network),
+    Row("model.freeze", 2, network),
     Row("model.zero_init_last_gamma", True, network),
     Row("model.new_bias", "zero", network),
     Row("model.scales", (0.07, 0.16, 0.33, 0.51, 0.69, 0.87, 1.05), of_small_ones),
