@@ -60,6 +60,7 @@ def trunk_rules(model: TrunkModel) -> tuple[tuple[str, Any, bool, str], ...]:
 Stem = Literal["imagenet", "small"]
 Decoder = Literal["simplejpeg", "nvimgcodec", "pillow"]
 Exif = Literal["ignore", "apply"]
+Augment = Literal["none", "trivial", "rand"]
 Ratios = tuple[AboveZero, AboveZero]
 
 
@@ -83,6 +84,9 @@ class PhotoInput:
     area: tuple[Share, Share] = (0.08, 1.0)  # RandomResizedCrop: range of the crop's share of the photo
     aspect: Ratios = (3 / 4, 4 / 3)  # RandomResizedCrop: range of width / height, drawn log-uniformly
     flip: Fraction = 0.5  # probability of a horizontal flip
+    vflip: Fraction = 0.0  # probability of a vertical flip
+    augment: Augment = "none"  # then trivial: TrivialAugmentWide; rand: RandAugment, two operations of magnitude 9
+    erase: Fraction = 0.0  # then the probability that a rectangle, 2 to 33 percent of the picture, becomes the mean
     eval_resize: int = 256  # evaluation: the shorter side is resized to this, pixels
     eval_size: Count = 224  # evaluation: side of the centre crop, pixels
     mean: tuple[Finite, Finite, Finite] = (0.485, 0.456, 0.406)  # subtracted from RGB in 0..1

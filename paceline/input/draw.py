@@ -3,7 +3,7 @@
 A Draw is which part of a photo is used, mirrored or not, in which colours, with which labels. It is decided by the header and the
 sample's key (here for photos of a class, box_sample.py, instance_sample.py) before a pixel is read, so every way to render it, one
 photo on a CPU thread here or a batch on a device, gives the same samples. The random numbers of a photo of a class are drawn in a
-fixed order: crop, flip.
+fixed order: crop, flip, augmentation.
 
 Letters: H, W the network's input; h, w the part of it that the photo fills. All in pixels.
 """
@@ -17,6 +17,7 @@ import numpy as np
 from torch import Tensor
 
 from paceline.config.classification import PhotoInput
+from paceline.input.augment import Augmentation, apply_augmentation, draw_augmentation
 from paceline.input.crop import Window, random_resized_crop, resize_and_centre_crop
 from paceline.input.decode import Decoder, decode_crop
 from paceline.input.jitter import Colour, apply_colour
@@ -36,6 +37,7 @@ class Draw(NamedTuple):
     colour: Colour | None = None  # how colours change; None: not
     decoder: Decoder = "simplejpeg"
     law: ResizeLaw = "bilinear-antialias"
+    augmentation: Augmentation | None = None  # what else is done to the pixels, last; None: nothing
 
 
 # (epoch, index, header, name) -> Draw. Called by several threads at once; must depend on these alone.
@@ -48,7 +50,7 @@ RenderBatch = Callable[[Sequence[bytes], Sequence[Draw], tuple[int, int]], Tenso
 
 
 def render(data: bytes, draw: Draw, out: np.ndarray) -> None:
-    """Decode the window and write it, with its colours, into the upper left corner of `out`, zeros elsewhere.
+    """Decode the window and write it, with its colours and augmentation, into the upper left corner of `out`, zeros elsewhere.
 
     out  (H, W, 3) uint8, RGB
     Raises DataError for a broken image; RecipeError where the decoder is not installed.
@@ -63,13 +65,17 @@ def render(data: bytes, draw: Draw, out: np.ndarray) -> None:
     )  # fmt: skip
     if draw.colour is not None:
         apply_colour(part, draw.colour)
+    if draw.augmentation is not None:
+        apply_augmentation(part, draw.augmentation)
 
 
 def draw_training_photo(header: Header, name: str, label: int, random: SampleRandom, settings: PhotoInput) -> Draw:
-    """RandomResizedCrop and flip, for an input of (size, size)."""
+    """RandomResizedCrop, flip and augmentation, for an input of (size, size)."""
     height, width = header.height, header.width
     window = random_resized_crop(height, width, settings.size, random, area=settings.area, aspect=settings.aspect)
-    return Draw(name, header, window, label, flip=random.coin(settings.flip), decoder=settings.decoder)
+    flip = random.coin(settings.flip)
+    augmentation = draw_augmentation(random, settings)
+    return Draw(name, header, window, label, flip=flip, decoder=settings.decoder, augmentation=augmentation)
 
 
 def draw_evaluation_photo(header: Header, name: str, label: int, settings: PhotoInput) -> Draw:

@@ -40,7 +40,7 @@ class Classification(Task):
         self.shapes = OneShape(photo.size, photo.eval_size, images=self.train_images, seed=recipe.seed)
 
     def draw_train(self, fit: Fit, epoch: int, index: int, header: Header, name: str) -> Draw:
-        """RandomResizedCrop and flip."""
+        """RandomResizedCrop, flip and augmentation."""
         random = SampleRandom(self.recipe.seed, epoch, index)
         return draw_training_photo(header, name, int(self.train_index.labels[index]), random, self.recipe.input)
 

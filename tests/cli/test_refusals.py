@@ -49,8 +49,9 @@ def tree(folder: Path) -> dict[str, int]:
     "flags",
     [
         ["--input.size", 0], ["--input.eval-size", 64], ["--input.area", 0.5, 0.1], ["--input.aspect", 0, 1],
-        ["--input.flip", 2], ["--input.std", 0, 1, 1], ["--model.width", 0], ["--model.label-smoothing", 1],
-        ["--model.bn-eps", 0], ["--model.bn-momentum", 0], ["--model.depth", 42], ["--optim.momentum", 1],
+        ["--input.augment", "auto"], ["--input.flip", 2], ["--input.std", 0, 1, 1], ["--model.width", 0],
+        ["--model.label-smoothing", 1], ["--model.bn-eps", 0], ["--model.bn-momentum", 0], ["--model.depth", 42],
+        ["--optim.momentum", 1],
         ["--optim.weight-decay", -1], ["--optim.lr", "nan"], ["--optim.lr", 0], ["--schedule.warmup", 2],
         ["--schedule.boundaries", 0.5, 0.2], ["--quality.every", 0], ["--quality.targets", "top1", 75.9],
         ["--quality.targets", "top7", 0.5], ["--quality.at", 0], ["--seed", -1], ["--epochs", "inf"], ["--ema", 1],

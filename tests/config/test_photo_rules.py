@@ -12,12 +12,13 @@ from paceline.recipes import RECIPES
 from paceline.tasks.workloads import workload_of
 
 PHOTO = {"flip": 1.5, "std": (1.0, 0.0, 1.0), "mean": (0.0, float("nan"), 0.0)}
+OF_A_CLASS = {"vflip": -0.1, "erase": 1.5}
 COLOURS = {"brightness": 1.1, "contrast": -0.1, "saturation": 2.0, "hue": 0.6}
 
 
 @pytest.mark.parametrize(
     ("recipe", "name", "value"),
-    [("resnet50-tiny", *pair) for pair in PHOTO.items()]
+    [("resnet50-tiny", *pair) for pair in (PHOTO | OF_A_CLASS).items()]
     + [(recipe, *pair) for recipe in ("ssd-tiny", "maskrcnn-tiny") for pair in (PHOTO | COLOURS).items()],
 )
 def test_a_photo_s_field_out_of_range_is_refused_by_its_flag(recipe, name, value) -> None:
