@@ -9,7 +9,6 @@ Letters: B images   C channels   H, W of the features   n regions   S cells alon
 from __future__ import annotations
 
 import importlib.util
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -100,14 +99,19 @@ def _kernels() -> Any:
 
 def _find() -> None:
     global _found
+    failure: OSError | None = None
     found = importlib.util.find_spec("torchvision")
     for folder in (found.submodule_search_locations or ()) if found is not None else ():
         for library in sorted(Path(folder).glob("_C*")):
             if not _there():
-                with suppress(OSError):
+                try:
                     torch.ops.load_library(str(library))
+                except OSError as problem:
+                    failure = problem
     if not _there():
         import torchvision  # noqa: F401  # it raises the reason, or finds the kernels elsewhere
+    if not _there() and failure is not None:  # torchvision keeps it to itself, as where memory was short
+        raise ImportError(str(failure)) from failure
     _found = True
 
 
