@@ -32,6 +32,8 @@ SAME = {
     ("--model.detect.iou",): "iou iou-thres nms",
     ("--model.detect.keep",): "max-det topk",
     ("--model.freeze", "--model.frozen"): "freeze freeze-at frozen-stages",
+    ("--optim.head-rate",): "head-lr lr-head head-lr-mult",
+    ("--optim.layer-decay",): "layer-decay-rate llrd",
     ("--model.label-smoothing",): "smoothing",
     ("--ema",): "model-ema model-ema-decay ema-decay",
     ("--log-every",): "log-interval print-freq",
