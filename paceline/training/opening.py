@@ -166,7 +166,7 @@ def refuse_few(
     ):
         return
     photos, batch, steps = plan.train_images, plan.global_batch, plan.total_steps
-    length = given & {"epochs", "images_seen", "global_batch"} or controls.steps or controls.fit_schedule
+    length = {"epochs", "images_seen", "global_batch"}.intersection(given) or controls.steps or controls.fit_schedule
     times = recipe_made_for(recipe) / photos
     if batch > photos and "global_batch" not in given:
         reason = f"a batch of {batch:,} is more than the {photos:,} training photos"

@@ -185,6 +185,11 @@ REASONS = {
     ("log/console.py", "_advise", "bench"): "a kind of measurement, in a sentence",
     ("mlperf/logs.py", "mllog_lines", "mlperf"): "names a verb, in a sentence",
     ("weights/forms/files.py", "_torch", "weights"): "names a verb, in a sentence",
+    (
+        "training/opening.py",
+        "refuse_few",
+        "train",
+    ): "wants pretrained weights; tests/training/test_few_photos.py holds it",
     ("training/local_copies.py", "staged_photos", "data"): "tests/store/test_staged_copy.py damages such a copy",
 }
 

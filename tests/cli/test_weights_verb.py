@@ -288,8 +288,8 @@ def test_published_names_carry_a_checksum_where_there_is_one():
     for name, published in PUBLISHED.items():
         for file in published.files:
             prefix = file.sha256_prefix
-            assert prefix is None or (len(prefix) == 8 and int(prefix, 16) >= 0), name
-            assert file.url.startswith("https://")
+            assert prefix is None or (len(prefix) in (8, 64) and int(prefix, 16) >= 0), name
+            assert file.url.startswith("https://") != bool(file.package), name
             assert prefix or file.md5 or file.sha1 or "no published checksum" in published.about
 
 
