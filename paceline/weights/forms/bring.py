@@ -24,7 +24,7 @@ MOST_UNPACKED = 2 << 30
 
 def is_published(name: str) -> bool:
     """Whether --weights `name` means published weights: a file of that name comes first."""
-    return (name in PUBLISHED or name.startswith(HUB)) and not Path(name).is_file()
+    return (name in PUBLISHED and not Path(name).is_file()) or (name.startswith(HUB) and not Path(name).exists())
 
 
 def kept_weights() -> Path:
