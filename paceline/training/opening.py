@@ -19,6 +19,8 @@ from paceline.config.recipe import DATA_IMAGES, Recipe
 from paceline.config.reporting import SILENT, Reporter
 from paceline.config.run import Controls, Run, profile_steps
 from paceline.config.system import System
+from paceline.recipes import RECIPES
+from paceline.recipes.rows import MARK
 from paceline.store.containers.exports import prepare_first
 from paceline.store.manifest import Kind, Manifest
 from paceline.tasks.metrics import in_words

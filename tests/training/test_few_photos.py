@@ -51,3 +51,9 @@ def test_too_few_photos_are_refused_with_the_command_that_fits(name, photos, acc
 )
 def test_what_fits_and_what_is_set_by_hand_is_taken(name, photos, wish):
     looked_at(name, photos, **wish)
+
+
+def test_a_recipe_of_ones_own_is_taken():
+    recipe = RECIPES["resnet50"]()
+    plan = make_plan(recipe, System(), world=1, most=recipe.global_batch, train_images=8, val_images=4)
+    refuse_few("./mine.py:small", recipe, plan, Controls(data="mine"), frozenset(), "cpu")
