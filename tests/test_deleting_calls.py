@@ -57,6 +57,7 @@ REASONS = {
     "log/output.py": (3, "/dev/null, and descriptors 1 and 2"),
     "mlperf/judge.py": (1, "into a temporary folder"),
     "weights/forms/bring.py": (2, "parts of whole; a zip that this command itself brought, once its member is unpacked"),
+    "weights/forms/timm_hub.py": (1, "a part of whole"),
     "weights/forms/table.py": (2, "parts of whole, for an --out that is not there"),
     "training/mirrored.py": (1, "a part of step-N with a drawn name, made exclusively, moved to where no checkpoint is any more"),
     "datasets/pack/pack.py": (1, "the manifest that prepare wrote just now, of files that are not what was packed"),

@@ -97,6 +97,13 @@ SGD = joined(
     ours("of LARS", optim__lars_eta=0.001, optim__lars_eps=0.0),
 )  # fmt: skip
 
+CUSTOM = joined(
+    SGD,
+    ours(OWN, model__zero_init_last_gamma=False, input__area=(0.25, 1.0), input__eval_resize=232, input__exif="apply",
+         global_batch=64, epochs=30.0, bn_span=64, optim__lr=0.02, optim__momentum=0.9, optim__nesterov=True, optim__weight_decay=1e-4,
+         optim__decay_on="no_norm_no_bias", schedule__unit="run", schedule__warmup=0.05, ema=0.99, quality__targets=(),
+         quality__first=1, quality__every=1, pretrained="resnet50"),
+)  # fmt: skip
 TABLES: dict[str, Table] = {
     "resnet50": SGD,
     "resnet50-mlperf-3200": config(3200, 400, 11.0, 2, 37, 5e-5, 0.9, 3),
@@ -108,6 +115,12 @@ TABLES: dict[str, Table] = {
     "resnet50-a100-3264": config(3264, 408, 10.5, 2, 37, 5e-5, 0.9, 4),
     "resnet50-a100-3264-8x8": config(3264, 51, 10.5, 2, 37, 5e-5, 0.9, 3),
     "resnet50-gaudi2-2048": GAUDI2,
+    "resnet50-custom": CUSTOM,
+    "resnet50-custom-cpu": joined(
+        CUSTOM,
+        ours(OWN, model__depth=18, input__size=160, input__eval_resize=219, input__eval_size=192, global_batch=32, epochs=12.0,
+             bn_span=32, quality__first=3, quality__every=3, pretrained="resnet18"),
+    ),
     "resnet50-tiny": joined(
         SGD,
         ours(OWN, model__depth=10, model__width=32, input__size=128, input__area=(0.3, 1.0), input__eval_resize=183,

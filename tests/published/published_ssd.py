@@ -128,6 +128,17 @@ TABLES: dict[str, Table] = {
              schedule__warmup=1, schedule__boundaries=(), ema=0.998, quality__targets=(), quality__first=1, quality__every=1,
              epoch_steps="exact"),
     ),
+    "ssd-custom-cpu": joined(
+        REFERENCE,
+        ours(OWN, model__box_order="cell", pretrained="resnet18"),
+        ours(OWN, model__depth=18, model__width=64, model__extras=128, model__extras_norm=True, model__match_iou=0.35,
+             model__scales=(0.06, 0.14, 0.30, 0.50, 0.70, 0.90, 1.05), model__detect__score_above=0.01, input__size=256,
+             input__crop_side=(0.6, 1.0), input__crop_aspect=(0.75, 4 / 3), input__jitter="matrix", input__exif="apply",
+             input__drop_empty=False, input__crowd=False, global_batch=16, epochs=30, bn_span=16, optim__kind="adamw",
+             optim__lr=0.0025, optim__weight_decay=0.05, optim__decay_on="no_norm_no_bias", schedule__kind="cosine",
+             schedule__unit="run", schedule__warmup=0.05, schedule__boundaries=(), ema=0.99, quality__targets=(), quality__first=5,
+             quality__every=5, epoch_steps="exact"),
+    ),
     "ssd-tiny": joined(
         REFERENCE,
         ours(OWN, model__box_order="cell", pretrained=""),
