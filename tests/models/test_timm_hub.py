@@ -41,7 +41,7 @@ def hub(tensors):
             if self.do_HEAD():
                 self.wfile.write(content)
 
-        def log_message(self, *_):
+        def log_message(self, format, *args):
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
