@@ -39,9 +39,36 @@ class Batch:
         return replace(self, **{name: tensor.to(device, copy=copy) for name, tensor in self.tensors().items()})
 
 
-def labelled_batch(images: Tensor, labels: Sequence[int], indices: Tensor, *, least: int = 0) -> Batch:
-    """A batch whose labels are class indices; `least` is for batches with objects."""
-    return Batch(images=images, labels=torch.tensor(labels, dtype=torch.int64), indices=indices)
+@dataclass(frozen=True)
+class MixedBatch(Batch):
+    """Photos of classes, still to be mixed with their neighbours: 2i and 2i + 1 are partners; B is even."""
+
+    boxes: Tensor  # (B, 4) int64, left, top, right, bottom, pixels: where the partner shows
+    shares: Tensor  # (B,) float32 in [0, 1]: of the partner's pixels there
+
+
+class MixedClass(NamedTuple):
+    """The label of one such photo, from the input path."""
+
+    label: int
+    box: tuple[int, int, int, int]  # see MixedBatch
+    share: float
+
+
+def labelled_batch(
+    images: Tensor, labels: Sequence[int] | Sequence[MixedClass], indices: Tensor, *, least: int = 0
+) -> Batch:
+    """A batch whose labels are class indices, all mixed or none; `least` is for batches with objects."""
+    if not labels or not isinstance(labels[0], MixedClass):
+        return Batch(images=images, labels=torch.tensor(labels, dtype=torch.int64), indices=indices)
+    classes, boxes, shares = zip(*labels)  # type: ignore[arg-type]  # all are, as the first
+    return MixedBatch(
+        images=images,
+        labels=torch.tensor(classes, dtype=torch.int64),
+        indices=indices,
+        boxes=torch.tensor(boxes, dtype=torch.int64),
+        shares=torch.tensor(shares, dtype=torch.float32),
+    )
 
 
 def plain_images(images: int, shape: tuple[int, int], *, level: int = 0) -> Tensor:

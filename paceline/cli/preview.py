@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,9 +19,9 @@ from paceline.training.opening import check_request, open_task
 if TYPE_CHECKING:
     from PIL import Image
 
-ABOUT = """Draw a mosaic of training images exactly as the network will see them: cropped, flipped, coloured, with their classes,
-boxes or masks. Look at it before a long run. RECIPE is a name (paceline list recipes) or ./file.py:function. Every flag of the
-recipe may follow, as for train: paceline preview RECIPE --help lists them."""
+ABOUT = """Draw a mosaic of training images exactly as the network will see them: cropped, flipped, coloured, mixed, with their
+classes, boxes or masks. Look at it before a long run. RECIPE is a name (paceline list recipes) or ./file.py:function. Every flag of
+the recipe may follow, as for train: paceline preview RECIPE --help lists them."""
 
 
 @dataclass(frozen=True)
@@ -56,9 +57,8 @@ def run(arguments: Sequence[str]) -> int:
     photos, captions = [], []
     step = flags.step
     while len(photos) < flags.images:
-        epochs, numbers = task.samples(step)
-        for epoch, number in list(zip(epochs, numbers))[: flags.images - len(photos)]:
-            sample = *task.sample(int(epoch), int(number)), task.classes
+        for pixels, label in islice(task.samples_of_step(step), flags.images - len(photos)):
+            sample = pixels, label, task.classes
             photo, caption = task.workload.picture(*sample) or sample_picture(*sample)
             photos.append(photo)
             captions.append(caption)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from paceline.config.bounds import AboveZero, BelowOne, Count, Finite, Fraction, Share, Whole, check_bounds
+from paceline.config.bounds import AboveZero, BelowOne, Count, Finite, Fraction, Share, Whole, ZeroOrMore, check_bounds
 from paceline.config.recipe import Recipe, refuse_huge, refuse_outside
 
 RESNET = "resnet"
@@ -87,6 +87,8 @@ class PhotoInput:
     vflip: Fraction = 0.0  # probability of a vertical flip
     augment: Augment = "none"  # then trivial: TrivialAugmentWide; rand: RandAugment, two operations of magnitude 9
     erase: Fraction = 0.0  # then the probability that a rectangle, 2 to 33 percent of the picture, becomes the mean
+    mixup: ZeroOrMore = 0.0  # mixup's alpha: a photo is mixed with its neighbour, the share Beta(alpha, alpha); 0 = off
+    cutmix: ZeroOrMore = 0.0  # CutMix's alpha: a rectangle of it becomes the neighbour's; with mixup: one of the two
     eval_resize: int = 256  # evaluation: the shorter side is resized to this, pixels
     eval_size: Count = 224  # evaluation: side of the centre crop, pixels
     mean: tuple[Finite, Finite, Finite] = (0.485, 0.456, 0.406)  # subtracted from RGB in 0..1
@@ -97,6 +99,11 @@ class PhotoInput:
 
 
 PhotoRecipe = Recipe[ResNetModel, PhotoInput]
+
+
+def mixes(photo: PhotoInput) -> bool:
+    """Whether photos are mixed with their neighbours."""
+    return photo.mixup > 0 or photo.cutmix > 0
 
 
 def check_classification(recipe: PhotoRecipe) -> None:
@@ -117,6 +124,8 @@ def check_classification(recipe: PhotoRecipe) -> None:
          f"must be at least --input.eval-size, which is {photo.eval_size}"),
         ("--input.area", photo.area, low <= high, "shares of the photo, the smaller first"),
         ("--input.aspect", photo.aspect, narrow <= wide, "width / height, the smaller first"),
+        ("--global-batch", recipe.global_batch, recipe.global_batch % 2 == 0 or not mixes(photo),
+         "--input.mixup and --input.cutmix mix pairs of photos; use an even batch, or leave both at 0"),
     )  # fmt: skip
     # The stem halves the picture once or twice, three stages halve it again.
     side = math.ceil(photo.size / (32 if model.stem == "imagenet" else 16))

@@ -24,6 +24,8 @@ SAME = {
     ("--input.erase",): "reprob random-erase random-erasing erasing",
     ("--input.flip",): "hflip fliplr",
     ("--input.vflip",): "flipud",
+    ("--input.mixup",): "mixup mixup-alpha",
+    ("--input.cutmix",): "cutmix cutmix-alpha",
     ("--input.size", "--input.short"): "imgsz img img-size image-size input-size resolution",
     ("--weights",): "pretrained initial-checkpoint init-checkpoint ckpt load-from",
     ("--data",): "data-dir data-path dataset data-root",

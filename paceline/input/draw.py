@@ -3,7 +3,7 @@
 A Draw is which part of a photo is used, mirrored or not, in which colours, with which labels. It is decided by the header and the
 sample's key (here for photos of a class, box_sample.py, instance_sample.py) before a pixel is read, so every way to render it, one
 photo on a CPU thread here or a batch on a device, gives the same samples. The random numbers of a photo of a class are drawn in a
-fixed order: crop, flip, augmentation.
+fixed order: crop, flip, augmentation, mixing.
 
 Letters: H, W the network's input; h, w the part of it that the photo fills. All in pixels.
 """
@@ -16,11 +16,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
+from paceline.batch import MixedClass
 from paceline.config.classification import PhotoInput
 from paceline.input.augment import Augmentation, apply_augmentation, draw_augmentation
 from paceline.input.crop import Window, random_resized_crop, resize_and_centre_crop
 from paceline.input.decode import Decoder, decode_crop
 from paceline.input.jitter import Colour, apply_colour
+from paceline.input.mix import draw_mix
 from paceline.input.randomness import SampleRandom
 from paceline.input.resample import ResizeLaw
 from paceline.store.header import Header
@@ -70,12 +72,14 @@ def render(data: bytes, draw: Draw, out: np.ndarray) -> None:
 
 
 def draw_training_photo(header: Header, name: str, label: int, random: SampleRandom, settings: PhotoInput) -> Draw:
-    """RandomResizedCrop, flip and augmentation, for an input of (size, size)."""
+    """RandomResizedCrop, flip, augmentation and mixing, for an input of (size, size)."""
     height, width = header.height, header.width
     window = random_resized_crop(height, width, settings.size, random, area=settings.area, aspect=settings.aspect)
     flip = random.coin(settings.flip)
     augmentation = draw_augmentation(random, settings)
-    return Draw(name, header, window, label, flip=flip, decoder=settings.decoder, augmentation=augmentation)
+    mix = draw_mix(random, settings)
+    mixed = label if mix is None else MixedClass(label, *mix)
+    return Draw(name, header, window, mixed, flip=flip, decoder=settings.decoder, augmentation=augmentation)
 
 
 def draw_evaluation_photo(header: Header, name: str, label: int, settings: PhotoInput) -> Draw:

@@ -78,6 +78,19 @@ class SampleRandom:
         radius = math.sqrt(-2.0 * math.log(1.0 - self.uniform()))
         return radius * math.cos(2.0 * math.pi * self.uniform())
 
+    def beta(self, alpha: float) -> float:
+        """A number of Beta(alpha, alpha), from two Gamma(alpha); alpha > 0."""
+        return 0.5 + 0.5 * math.tanh(0.5 * (self._log_gamma(alpha) - self._log_gamma(alpha)))
+
+    def _log_gamma(self, alpha: float) -> float:
+        """The logarithm of a number of Gamma(alpha), which itself may underflow. Marsaglia and Tsang 2000, section 6 included."""
+        d = alpha + 2 / 3
+        while True:
+            x = self.normal()
+            v = 1.0 + x / math.sqrt(9.0 * d)
+            if v > 0 and math.log(1.0 - self.uniform()) < 0.5 * x * x + d * (1.0 - v**3 + 3.0 * math.log(v)):
+                return math.log(d) + 3.0 * math.log(v) + math.log(1.0 - self.uniform()) / alpha
+
 
 def _mix_array(words: np.ndarray) -> np.ndarray:
     """`_mix` of each element; uint64 arrays wrap around by themselves."""

@@ -10,9 +10,10 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from paceline.batch import Batch
+from paceline.batch import Batch, MixedBatch
 from paceline.models.classification_loss import Smoothing, smoothed_cross_entropy
 from paceline.models.layers import Normalise
+from paceline.models.mixed import mixed_images, partners_of, partners_share
 from paceline.models.trunk import Trunk
 
 
@@ -37,10 +38,20 @@ class Classifier(nn.Module):
         self.convention: Smoothing = convention
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """-> {"loss": cross-entropy with label smoothing, summed over the B images, float32 scalar}."""
-        losses = smoothed_cross_entropy(self.predict(batch), batch.labels, self.smoothing, self.convention)
-        return {"loss": losses.sum()}
+        """-> {"loss": cross-entropy with label smoothing, summed over the B images, float32 scalar}.
+
+        A mixed photo's is the mean of its own label's and its partner's, weighted by their parts of the picture.
+        """
+        if not isinstance(batch, MixedBatch):
+            return {"loss": self._losses(self.predict(batch), batch.labels).sum()}
+        images = mixed_images(self.normalise(batch.images), batch.boxes, batch.shares)
+        logits, height, width = self.network.classify(images), *images.shape[2:]
+        own, partners = (self._losses(logits, labels) for labels in (batch.labels, partners_of(batch.labels)))
+        return {"loss": own.lerp(partners, partners_share(batch.boxes, batch.shares, height * width)).sum()}
 
     def predict(self, batch: Batch) -> Tensor:
         """-> (B, K) float32 logits."""
         return self.network.classify(self.normalise(batch.images))
+
+    def _losses(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return smoothed_cross_entropy(logits, labels, self.smoothing, self.convention)

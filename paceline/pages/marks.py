@@ -171,7 +171,9 @@ def _outline(
 
 
 def sample_picture(pixels: np.ndarray, label: Any, classes: Sequence[str]) -> tuple[Image.Image, str]:
-    """A training sample, (H, W, 3) uint8 with its label: the photo and its class, or with its objects and their number.
+    """A training sample, (H, W, 3) uint8 with its label: the photo and its class, or its objects and their number.
+
+    A label that is a string is the caption.
 
     Boxes are in fractions of the pixels. With masks boxes are in pixels, and a canvas has a ring of one pixel (paceline.batch).
     """
@@ -180,7 +182,7 @@ def sample_picture(pixels: np.ndarray, label: Any, classes: Sequence[str]) -> tu
     if not isinstance(label, Objects):
         picture = Image.fromarray(pixels)
         picture.thumbnail((LARGEST, LARGEST), Image.Resampling.LANCZOS)
-        return picture, classes[int(label)]
+        return picture, label if isinstance(label, str) else classes[int(label)]
     height, width = pixels.shape[:2]
     if isinstance(label, InstanceObjects):
         edges = label.boxes

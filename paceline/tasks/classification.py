@@ -5,13 +5,18 @@ Letters: B images of a forward   S side of the network's input, pixels   K class
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
+import torch
 
-from paceline.config.classification import PhotoRecipe
+from paceline.batch import MixedBatch, labelled_batch
+from paceline.config.classification import PhotoRecipe, mixes
 from paceline.input.draw import Draw, draw_training_photo
 from paceline.input.randomness import SampleRandom
+from paceline.models.mixed import mixed_images, partners_share
 from paceline.store.header import Header
 from paceline.store.index import open_split
 from paceline.store.manifest import Manifest
@@ -40,9 +45,26 @@ class Classification(Task):
         self.shapes = OneShape(photo.size, photo.eval_size, images=self.train_images, seed=recipe.seed)
 
     def draw_train(self, fit: Fit, epoch: int, index: int, header: Header, name: str) -> Draw:
-        """RandomResizedCrop, flip and augmentation."""
+        """RandomResizedCrop, flip, augmentation and mixing."""
         random = SampleRandom(self.recipe.seed, epoch, index)
         return draw_training_photo(header, name, int(self.train_index.labels[index]), random, self.recipe.input)
+
+    def samples_of_step(self, step: int) -> Iterator[tuple[np.ndarray, Any]]:
+        """As `Task.samples_of_step`; mixed with their partners, and the label says with what."""
+        samples = super().samples_of_step(step)
+        if not mixes(self.recipe.input):
+            yield from samples
+            return
+        for pair in zip(samples, samples):
+            images = torch.from_numpy(np.stack([pixels for pixels, _ in pair])).permute(0, 3, 1, 2)
+            labels = [label for _, label in pair]
+            batch = labelled_batch(images, labels, torch.zeros(2, dtype=torch.int64))
+            assert isinstance(batch, MixedBatch)
+            mixed = mixed_images(images.float(), batch.boxes, batch.shares).round().byte().permute(0, 2, 3, 1).numpy()
+            shares = partners_share(batch.boxes, batch.shares, math.prod(images.shape[2:])).tolist()
+            names = [self.classes[label.label] for label in labels]
+            for pixels, own, other, share in zip(mixed, names, names[::-1], shares):
+                yield pixels, f"{own} {1 - share:.0%}, {other}"
 
     def draw_val(self, fit: Fit, _: int, index: int, header: Header, name: str) -> Draw:
         """As `Task.draw_val`, with its class."""

@@ -284,6 +284,10 @@ class Task(ABC):
         pixels = np.empty((*fit.shape, 3), np.uint8)
         return pixels, self.render(self.train_index, partial(self.draw_train, fit), epoch, index, pixels).label
 
+    def samples_of_step(self, step: int) -> Iterator[tuple[np.ndarray, Any]]:
+        """`sample` of every image of a whole step; in place of the label a string may say what is seen."""
+        return (self.sample(int(epoch), int(number)) for epoch, number in zip(*self.samples(step)))
+
     def render(self, index: Index, draw: DrawSample, epoch: int, number: int, out: np.ndarray) -> Draw:
         """Render photo `number` of the index as a loader would, into `out`, (H, W, 3) uint8; -> its Draw."""
         data, name = index.read(number), index.name(number)

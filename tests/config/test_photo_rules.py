@@ -7,12 +7,14 @@ from dataclasses import replace
 import pytest
 
 from paceline.config.errors import RecipeError
+from paceline.config.plan import make_plan
 from paceline.config.recipe import check_recipe
+from paceline.config.system import System
 from paceline.recipes import RECIPES
 from paceline.tasks.workloads import workload_of
 
 PHOTO = {"flip": 1.5, "std": (1.0, 0.0, 1.0), "mean": (0.0, float("nan"), 0.0)}
-OF_A_CLASS = {"vflip": -0.1, "erase": 1.5}
+OF_A_CLASS = {"vflip": -0.1, "erase": 1.5, "mixup": -0.2, "cutmix": float("inf")}
 COLOURS = {"brightness": 1.1, "contrast": -0.1, "saturation": 2.0, "hue": 0.6}
 
 
@@ -28,3 +30,19 @@ def test_a_photo_s_field_out_of_range_is_refused_by_its_flag(recipe, name, value
     for refusing in (workload_of(made.task).check, check_recipe):
         with pytest.raises(RecipeError, match=f"^--input.{name} "):
             refusing(changed)
+
+
+def test_photos_are_mixed_in_pairs_so_an_odd_batch_or_forward_is_refused():
+    made = RECIPES["resnet50-tiny"]()
+    workload = workload_of(made.task)
+    mixed = replace(made, input=replace(made.input, cutmix=1.0), global_batch=6, bn_span=3)
+    with pytest.raises(RecipeError, match=r"^--global-batch 7: .* mix pairs"):
+        workload.check(replace(mixed, global_batch=7))
+    for most, refused in ((6, False), (3, True)):
+        plan = make_plan(mixed, System(), world=1, most=most, train_images=60, val_images=6)
+        if refused:
+            with pytest.raises(RecipeError, match="a forward holds 3"):
+                workload.check_plan(mixed, plan)
+            workload.check_plan(replace(mixed, input=made.input), plan)
+        else:
+            workload.check_plan(mixed, plan)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from paceline.config.classification import PhotoInput, PhotoRecipe, ResNetModel, check_classification
+from paceline.config.classification import PhotoInput, PhotoRecipe, ResNetModel, check_classification, mixes
+from paceline.config.errors import RecipeError
 from paceline.tasks.workload import Workload
 
 
@@ -26,6 +27,15 @@ class ResNet(Workload):
 
     def check(self, recipe):
         check_classification(recipe)
+
+    def check_plan(self, recipe: PhotoRecipe, plan):
+        """Raises RecipeError where photos that are mixed with each other would lie in two forwards."""
+        if mixes(recipe.input) and plan.images_per_forward % 2:
+            raise RecipeError(
+                f"--input.mixup {recipe.input.mixup:g} --input.cutmix {recipe.input.cutmix:g}: pairs of photos of a forward are "
+                f"mixed, and a forward holds {plan.images_per_forward}. Use fewer ranks, or other images a forward: "
+                "--system.images-per-forward"
+            )
 
     def open(self, recipe: PhotoRecipe, manifest, **limits):
         from paceline.tasks.classification import Classification
@@ -60,13 +70,13 @@ class ResNet(Workload):
         return load_weights(model.network, path, labels)
 
     def made_up(self, recipe: PhotoRecipe, images, shape, slots):
-        """Black photos of class 0."""
+        """Black photos of class 0; mixed, half of each is its partner's."""
         import torch
 
-        from paceline.batch import Batch, plain_images
+        from paceline.batch import MixedClass, labelled_batch, plain_images
 
-        zeros = torch.zeros(images, dtype=torch.int64)
-        return Batch(images=plain_images(images, shape), labels=zeros, indices=zeros)
+        label = MixedClass(0, (0, 0, shape[1], shape[0]), 0.5) if mixes(recipe.input) else 0
+        return labelled_batch(plain_images(images, shape), [label] * images, torch.zeros(images, dtype=torch.int64))
 
     def batch(self, images, labels, indices, *, least=0):
         from paceline.batch import labelled_batch
