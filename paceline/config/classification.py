@@ -85,6 +85,7 @@ class PhotoInput:
     aspect: Ratios = (3 / 4, 4 / 3)  # RandomResizedCrop: range of width / height, drawn log-uniformly
     flip: Fraction = 0.5  # probability of a horizontal flip
     vflip: Fraction = 0.0  # probability of a vertical flip
+    rot90: Fraction = 0.0  # probability of a turn by 90, 180 or 270 degrees; 0.75: no direction is up
     augment: Augment = "none"  # then trivial: TrivialAugmentWide; rand: RandAugment, two operations of magnitude 9
     erase: Fraction = 0.0  # then the probability that a rectangle, 2 to 33 percent of the picture, becomes the mean
     mixup: ZeroOrMore = 0.0  # mixup's alpha: a photo is mixed with its neighbour, the share Beta(alpha, alpha); 0 = off

@@ -87,6 +87,8 @@ class BoxInput:
     crop_aspect: Ratios = (0.5, 2.0)  # range of the crop's width / height, both as shares of the photo's
     crop_free: FreeCrop = "any"  # the unconstrained option: any crop (DALI too), or one that touches every object
     flip: Fraction = 0.5  # probability of a horizontal flip
+    vflip: Fraction = 0.0  # probability of a vertical flip
+    rot90: Fraction = 0.0  # probability of a turn by 90, 180 or 270 degrees; 0.75: no direction is up
     jitter: Jitter = "hsv"  # in HSV and random order (reference), by one matrix, as DALI's or TensorFlow's, or none
     brightness: Fraction = 0.125  # factor from 1-b to 1+b
     brightness_form: Brightness = "multiply"  # or add from -b to +b, of the full scale (Gaudi)

@@ -158,6 +158,8 @@ class InstanceInput:
     multiple: Annotated[int, Ge(32), MultipleOf(32)] = 32  # heights and widths of inputs are multiples of this
     crop: Share = 1.0  # a random crop keeps at least this share of each side; 1 = none
     flip: Fraction = 0.5  # probability of a horizontal flip
+    vflip: Fraction = 0.0  # probability of a vertical flip
+    rot90: Fraction = 0.0  # probability of a turn by 90, 180 or 270 degrees; 0.75: no direction is up
     jitter: Jitter = "none"  # colour jitter in HSV with random order, by one matrix, or none
     brightness: Fraction = 0.125  # factor from 1-b to 1+b
     brightness_form: Brightness = "multiply"  # or add from -b to +b, of the full scale

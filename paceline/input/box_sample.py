@@ -1,7 +1,8 @@
-"""One photo and its boxes as a sample of the network: crop, flip and colours are drawn, and the boxes follow.
+"""One photo and its boxes as a sample of the network: turn, crop, flip and colours are drawn, and the boxes follow.
 
 Letters: n objects as annotated, m <= n that stay; S side of the network's input, pixels.
-A sample's random numbers are drawn in a fixed order, crop, flip, jitter, so a crop's place never depends on how colours are treated.
+A sample's random numbers are drawn in a fixed order, turn, crop, flip, jitter, so a crop's place never depends on how colours are
+treated.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ import numpy as np
 from paceline.batch import Objects
 from paceline.config.detection import BoxInput
 from paceline.input.crop import Window, ssd_crop
-from paceline.input.draw import Draw
+from paceline.input.draw import Draw, draw_turn
 from paceline.input.jitter import draw_colour
 from paceline.input.randomness import SampleRandom
 from paceline.store.header import Header
+from paceline.store.orientation import turned_boxes
 
 # A box narrower or lower than this share of the crop is no longer an object: under a third of a pixel at 300 pixels, and a side of 0
 # has no logarithm in the regression's targets. Clipping makes such boxes, and a few are annotated.
@@ -29,7 +31,9 @@ def draw_training_sample(
     boxes    (n, 4) float64 x, y, width, height in pixels of the photo; each with some area inside it
     classes  (n,) int, 1..K
     """
-    ltrb = inside(boxes, header.height, header.width)
+    turn = draw_turn(random, settings.vflip, settings.rot90)
+    ltrb = turned_boxes(inside(boxes, header.height, header.width), turn, header.height, header.width)
+    header = header.turned(turn)
     if settings.crop == "ssd":
         window, keep = ssd_crop(
             header.height,

@@ -3,7 +3,10 @@
 A Draw is which part of a photo is used, mirrored or not, in which colours, with which labels. It is decided by the header and the
 sample's key (here for photos of a class, box_sample.py, instance_sample.py) before a pixel is read, so every way to render it, one
 photo on a CPU thread here or a batch on a device, gives the same samples. The random numbers of a photo of a class are drawn in a
-fixed order: crop, flip, augmentation, mixing.
+fixed order: turn, crop, flip, augmentation, mixing.
+
+A turn by a quarter, and a vertical flip of a photo with objects, are done as EXIF's are: the header is turned, all that follows sees a
+photo of that height and width, and its region's pixels are turned as they are decoded, so nothing is resampled for it.
 
 Letters: H, W the network's input; h, w the part of it that the photo fills. All in pixels.
 """
@@ -26,6 +29,7 @@ from paceline.input.mix import draw_mix
 from paceline.input.randomness import SampleRandom
 from paceline.input.resample import ResizeLaw
 from paceline.store.header import Header
+from paceline.store.orientation import QUARTERS, UPRIGHT, UPSIDE_DOWN, composed
 
 
 class Draw(NamedTuple):
@@ -71,8 +75,18 @@ def render(data: bytes, draw: Draw, out: np.ndarray) -> None:
         apply_augmentation(part, draw.augmentation)
 
 
+def draw_turn(random: SampleRandom, vflip: float, rot90: float) -> int:
+    """An orientation of store/orientation.py: upside down with probability vflip, then a turn by 90, 180 or 270 degrees, each as
+    likely, with probability rot90. Nothing is drawn for a probability of 0."""
+    turn = UPSIDE_DOWN if vflip and random.coin(vflip) else UPRIGHT
+    if rot90 and random.coin(rot90):
+        turn = composed(turn, QUARTERS[random.integer(0, len(QUARTERS))])
+    return turn
+
+
 def draw_training_photo(header: Header, name: str, label: int, random: SampleRandom, settings: PhotoInput) -> Draw:
-    """RandomResizedCrop, flip, augmentation and mixing, for an input of (size, size)."""
+    """Turn, RandomResizedCrop, flip, augmentation and mixing, for an input of (size, size)."""
+    header = header.turned(draw_turn(random, 0.0, settings.rot90))
     height, width = header.height, header.width
     window = random_resized_crop(height, width, settings.size, random, area=settings.area, aspect=settings.aspect)
     flip = random.coin(settings.flip)

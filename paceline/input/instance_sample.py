@@ -1,8 +1,8 @@
-"""One photo and its objects as a sample of Mask R-CNN: crop, flip and colours are drawn, and boxes and masks follow.
+"""One photo and its objects as a sample of Mask R-CNN: turn, crop, flip and colours are drawn, and boxes and masks follow.
 
 Letters: n objects that are wanted, m <= n that stay; h, w the photo in the input; H, W the input; C canvas side
-A sample's random numbers are drawn in a fixed order: crop, flip, jitter. The key of the network's own sampling has a random stream to
-itself, so it depends on no setting.
+A sample's random numbers are drawn in a fixed order: turn, crop, flip, jitter. The key of the network's own sampling has a random
+stream to itself, so it depends on no setting.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from paceline.config.instances import InstanceInput
 from paceline.input.box_sample import inside
 from paceline.input.buckets import Shape, resized
 from paceline.input.crop import Window
-from paceline.input.draw import Draw
+from paceline.input.draw import Draw, draw_turn
 from paceline.input.jitter import draw_colour
 from paceline.input.mask_canvas import canvases_of
 from paceline.input.randomness import SampleRandom
 from paceline.store.box_split import BoxSplit
 from paceline.store.header import Header
+from paceline.store.orientation import turned_boxes
 
 KEY_STREAM = 3 << 32
 # A cropped object with less than this share of its box left is no longer an object.
@@ -54,16 +55,18 @@ def draw_training_sample(
     shape   (H, W); holds the photo's resized size, cropped or not
     Raises DataError for an image of another size than when the data was prepared.
     """
+    photo, turn = (header.height, header.width), draw_turn(random, settings.vflip, settings.rot90)
+    ltrb = turned_boxes(inside(split.boxes[rows], *photo), turn, *photo)
+    header = header.turned(turn)
     h, w = _fitting(header, name, short, settings, shape)
     window = Window(0, 0, header.height, header.width, h, w)
     if settings.crop < 1:
         window = crop_window(header.height, header.width, h, w, random, settings.crop)
     flip = random.coin(settings.flip)
     colour = draw_colour(random, settings)
-    ltrb = inside(split.boxes[rows], header.height, header.width)
     boxes, keep = boxes_in(window, ltrb, flip)
     canvases, frames = canvases_of(
-        split, rows[keep], ltrb[keep], photo=(header.height, header.width), window=window, flip=flip, side=canvas
+        split, rows[keep], ltrb[keep], photo=photo, turn=turn, window=window, flip=flip, side=canvas
     )
     objects = InstanceObjects(
         boxes=boxes[keep].astype(np.float32),

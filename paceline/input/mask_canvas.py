@@ -6,7 +6,8 @@ interpolate resizes them in torchvision's detectors.
 
 Letters: n objects   C canvas side; a canvas has C + 2 rows and columns, the outer ones a ring around the object's C x C
     P, Q, R points, polygons and runs as in store/box_split.py
-Units: photo pixels for polygons, runs and boxes; input pixels (the window's resized region, after the flip) for frames.
+Units: photo pixels for polygons and runs, and for boxes and the window, which lie in the turned photo; input pixels (the window's
+resized region, after the flip) for frames.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from paceline.boxes.run_lengths import ranges
 from paceline.input.crop import Window
 from paceline.input.outlines import crossings, extents, fill
 from paceline.store.box_split import BoxSplit
+from paceline.store.orientation import TURNS, UPRIGHT, turned_points
 
 
 def canvases_of(
@@ -25,6 +27,7 @@ def canvases_of(
     boxes: np.ndarray,
     *,
     photo: tuple[int, int],
+    turn: int = UPRIGHT,
     window: Window,
     flip: bool,
     side: int,
@@ -34,7 +37,8 @@ def canvases_of(
     An object's mask is the union of its polygons; where it has none, its runs; where it has neither, its box.
 
     rows    (n,) int64, the objects' rows in the arrays; boxes (n, 4) float64 left, top, right, bottom
-    photo   height and width of the photo that the runs encode
+    photo   height and width of the photo that polygons and runs are of
+    turn    an orientation, by which it was turned before the window was taken
     window  the region that is used and the size it is resized to; the skips are 0
     side    C
     """
@@ -44,6 +48,7 @@ def canvases_of(
     has_runs = ~has_polygons & (masks.object_rles[rows + 1] > masks.object_rles[rows])
     if has_polygons.any():
         points, lengths, owners = _outlines(masks, rows[has_polygons])
+        points = turned_points(points, turn, *photo)
         chosen = np.flatnonzero(has_polygons)
         _draw(points, lengths, owners, chosen, boxes, window, flip, canvases, frames)
     if (only_boxes := ~has_polygons & ~has_runs).any():
@@ -53,7 +58,7 @@ def canvases_of(
     for place in np.flatnonzero(has_runs).tolist():
         row = int(rows[place])
         runs = masks.rle_counts[masks.object_rles[row] : masks.object_rles[row + 1]]
-        canvases[place], frames[place] = _of_runs(runs, photo, boxes[place], window, flip, side)
+        canvases[place], frames[place] = _of_runs(runs, photo, turn, boxes[place], window, flip, side)
     return canvases, frames
 
 
@@ -128,14 +133,21 @@ def _draw(
 
 
 def _of_runs(
-    runs: np.ndarray, photo: tuple[int, int], box: np.ndarray, window: Window, flip: bool, side: int
+    runs: np.ndarray, photo: tuple[int, int], turn: int, box: np.ndarray, window: Window, flip: bool, side: int
 ) -> tuple[np.ndarray, np.ndarray]:
     ends = np.cumsum(runs, dtype=np.int64)
-    # The source row and column of every row and column of the input.
+    # The source row and column of every row and column of the input, in the turned photo,
     rows = window.top + nearest(window.height, window.resized_height)
     columns = window.left + nearest(window.width, window.resized_width)
     if flip:
         columns = columns[::-1]
+    # and in the photo that the runs are of; where that lies on its side, all below is of the input on its side.
+    from_right, from_below, swapped = TURNS[turn]
+    height, width = photo[::-1] if swapped else photo
+    rows = height - 1 - rows if from_below else rows
+    columns = width - 1 - columns if from_right else columns
+    if swapped:
+        rows, columns = columns, rows
     bounds = _bounds_of_runs(ends, photo[0], rows, columns)
     if bounds is None:
         return np.zeros((side + 2, side + 2), np.uint8), _nowhere(box, window, flip)
@@ -147,6 +159,8 @@ def _of_runs(
     at_y = np.clip(np.floor(top + centres * pitch_y), 0, len(rows) - 1).astype(np.int64)
     places = columns[at_x][:, None] * photo[0] + rows[at_y]
     canvas = (np.searchsorted(ends, places, side="right") & 1).astype(np.uint8)
+    if swapped:
+        return canvas, np.array((top, left, pitch_y, pitch_x), np.float32)
     return canvas.T, np.array((left, top, pitch_x, pitch_y), np.float32)
 
 

@@ -25,7 +25,7 @@ from PIL import Image
 from paceline.config.classification import Exif
 from paceline.config.errors import DataError
 from paceline.config.names import PREDICTED_FORMATS
-from paceline.store.orientation import UPRIGHT, lies_on_its_side, orientation_of
+from paceline.store.orientation import UPRIGHT, composed, lies_on_its_side, orientation_of
 
 # As Pillow's own limit against decompression bombs: 2 * 89,478,485 pixels, half a gigabyte of RGB.
 MAX_PIXELS = 178_956_970
@@ -73,6 +73,11 @@ class Header(NamedTuple):
         """(height, width) of what a decoder gives, pixels."""
         return (self.width, self.height) if lies_on_its_side(self.orientation) else (self.height, self.width)
 
+    def turned(self, orientation: int) -> Header:
+        """Of the same photo, turned once more before it is used."""
+        height, width = (self.width, self.height) if lies_on_its_side(orientation) else (self.height, self.width)
+        return self._replace(height=height, width=width, orientation=composed(self.orientation, orientation))
+
 
 def read_header(data: bytes, name: str, exif: Exif = "ignore") -> Header:
     """The header of an encoded image.
@@ -88,9 +93,7 @@ def read_header(data: bytes, name: str, exif: Exif = "ignore") -> Header:
         raise undecodable(name, f"{header.width} x {header.height} pixels are more than {MAX_PIXELS:,}")
     if exif == "ignore" or (orientation := orientation_of(data)) == UPRIGHT:
         return header
-    turned = header._replace(orientation=orientation)
-    height, width = turned.stored  # turning is its own inverse as far as sizes go
-    return turned._replace(height=height, width=width)
+    return header.turned(orientation)
 
 
 def endless_jpeg(data: bytes) -> str:

@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-UPRIGHT = 1
+UPRIGHT, UPSIDE_DOWN = 1, 4  # the latter mirrored: its top and bottom are exchanged
+QUARTERS = (6, 3, 8)  # by 90, 180 and 270 degrees, clockwise
 # Orientation -> whether the shown frame's x, and its y, is counted from the other end, and then x and y are swapped, to
 # come to the stored frame.
 TURNS = {
@@ -52,6 +53,35 @@ def orientation_of(data: bytes) -> int:
 def lies_on_its_side(orientation: Any) -> Any:
     """Whether the shown photo's width is the stored one's height: a bool, or an array of them."""
     return orientation >= 5
+
+
+def composed(first: int, then: int) -> int:
+    """The one orientation that shows a stored photo as `first` does and then `then`."""
+    (right, below, swapped), (more_right, more_below, again) = TURNS[first], TURNS[then]
+    if again:
+        right, below = below, right
+    wanted = (right != more_right, below != more_below, swapped != again)
+    return next(orientation for orientation, turns in TURNS.items() if turns == wanted)
+
+
+def turned_points(points: np.ndarray, orientation: int, height: int, width: int) -> np.ndarray:
+    """(P, 2) x, y in a stored photo of (height, width) pixels -> where they are shown."""
+    if orientation == UPRIGHT:
+        return points
+    from_right, from_below, swapped = TURNS[orientation]
+    moved = points[:, ::-1].copy() if swapped else points.copy()
+    shown_height, shown_width = (width, height) if swapped else (height, width)
+    if from_right:
+        moved[:, 0] = shown_width - moved[:, 0]
+    if from_below:
+        moved[:, 1] = shown_height - moved[:, 1]
+    return moved
+
+
+def turned_boxes(ltrb: np.ndarray, orientation: int, height: int, width: int) -> np.ndarray:
+    """`turned_points` for boxes, (n, 4) left, top, right, bottom."""
+    corners = turned_points(ltrb.reshape(-1, 2), orientation, height, width).reshape(-1, 2, 2)
+    return np.concatenate((corners.min(axis=1), corners.max(axis=1)), axis=1)
 
 
 def turned(picture: Image.Image, orientation: int) -> Image.Image:

@@ -115,19 +115,21 @@ class Buckets:
     def _fit(self, split: Sizes, numbers: np.ndarray, short: int) -> Fit:
         if not len(numbers):
             return Fit(short, (self.photo.multiple, self.photo.multiple))
-        sizes = self._resized(split.heights[numbers], split.widths[numbers], short)
+        sizes = self._resized(split, numbers, short)
         height, width = sizes.max(axis=0).tolist()
         return Fit(short, padded_shape(height, width, self.photo, short))
 
-    def _resized(self, heights: np.ndarray, widths: np.ndarray, short: int) -> np.ndarray:
-        return resized_all(heights, widths, short, self.photo.long, self.photo.sides)
+    def _resized(self, split: Sizes, numbers: np.ndarray, short: int) -> np.ndarray:
+        """(n, 2) what holds each photo; one that may be turned on its side, which is drawn for each by itself, needs a square."""
+        sizes = resized_all(split.heights[numbers], split.widths[numbers], short, self.photo.long, self.photo.sides)
+        return np.maximum(sizes, sizes[:, ::-1]) if self.photo.rot90 and split is self.train else sizes
 
     def of_run(self, plan: Plan) -> Sequence[Fit]:
         """The exact fits of its steps; past MOST_PHOTOS or MOST_EPOCHS the fits that follow from its groups alone.
 
         The latter are nearly exact; a rare step that mixes portraits with landscapes may have a smaller shape than is listed for it.
         """
-        sizes = {short: self._resized(*self.train.chosen(), short) for short in self.photo.short}
+        sizes = {short: self._resized(self.train, self.train.numbers, short) for short in self.photo.short}
         batch, images = plan.global_batch, len(self.train.numbers)
         steps = min(plan.stop_after, max(1, min(MOST_PHOTOS, MOST_EPOCHS * images) // batch))
         together = max(1, min(AT_ONCE, images) // batch)
@@ -157,7 +159,7 @@ class Buckets:
         for short in self.photo.short:
             shapes = shapes_of_run(
                 self.groups,
-                self._resized(*self.train.chosen(), short),
+                self._resized(self.train, self.train.numbers, short),
                 lambda height, width, short=short: padded_shape(height, width, self.photo, short),
                 global_batch=plan.global_batch,
                 steps=plan.total_steps,
@@ -169,17 +171,17 @@ class Buckets:
         """A step may mix the tallest photo with the widest; an evaluation pads each photo for itself."""
         found = set()
         for short in self.photo.short:
-            height, width = self._resized(*self.train.chosen(), short).max(axis=0).tolist()
+            height, width = self._resized(self.train, self.train.numbers, short).max(axis=0).tolist()
             found.add(padded_shape(height, width, self.photo, short))
         short = self.photo.short[-1]
-        for height, width in np.unique(self._resized(*self.val.chosen(), short), axis=0).tolist():
+        for height, width in np.unique(self._resized(self.val, self.val.numbers, short), axis=0).tolist():
             found.add(padded_shape(height, width, self.photo, short))
         return max(found, key=math.prod)
 
     def largest_of_data(self) -> Shape | None:
         """Of the largest size; a step that has to mix portraits with landscapes is larger still, and rare."""
         short = max(self.photo.short)
-        sizes = np.unique(self._resized(*self.train.chosen(), short), axis=0).tolist()
+        sizes = np.unique(self._resized(self.train, self.train.numbers, short), axis=0).tolist()
         shapes = {padded_shape(height, width, self.photo, short) for height, width in sizes}
         return max(shapes, key=math.prod, default=None)
 

@@ -14,7 +14,7 @@ from paceline.recipes import RECIPES
 from paceline.tasks.workloads import workload_of
 
 PHOTO = {"flip": 1.5, "std": (1.0, 0.0, 1.0), "mean": (0.0, float("nan"), 0.0)}
-OF_A_CLASS = {"vflip": -0.1, "erase": 1.5, "mixup": -0.2, "cutmix": float("inf")}
+OF_A_CLASS = {"vflip": -0.1, "rot90": 1.1, "erase": 1.5, "mixup": -0.2, "cutmix": float("inf")}
 COLOURS = {"brightness": 1.1, "contrast": -0.1, "saturation": 2.0, "hue": 0.6}
 
 

@@ -46,7 +46,7 @@ TORCHVISION = joined(
     sheet("14b input", input__short=(800,), input__long=1333, input__mean=(0.485, 0.456, 0.406), input__std=(0.229, 0.224, 0.225),
           input__multiple=32, input__flip=0.5),
     ours("a few shapes for an accelerator; the systems padded to the batch's largest photo", input__padding="buckets"),
-    sheet("B 3: no other augmentation", input__crop=1.0, input__jitter="none"),
+    sheet("B 3: no other augmentation", input__crop=1.0, input__jitter="none", input__vflip=0.0, input__rot90=0.0),
     ours("no jitter uses them", input__brightness=0.125, input__brightness_form="multiply", input__contrast=0.5,
          input__saturation=0.5, input__hue=0.05),
     ours("the reference's PIL bilinear is antialiased", input__resize="bilinear-antialias"),

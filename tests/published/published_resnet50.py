@@ -17,7 +17,7 @@ INPUT = joined(
     ours("DALI's triangular filter when shrinking is antialiased bilinear; the sheet says resize", input__resize="bilinear-antialias"),
     ours("any JPEG decoder; DALI's on the device is nvimgcodec here", input__decoder="simplejpeg"),
     ours("no system of the time read the note; the sheet is silent", input__exif="ignore"),
-    ours("no sheet has more than crop and mirror", input__vflip=0.0, input__augment="none", input__erase=0.0,
+    ours("no sheet has more than crop and mirror", input__vflip=0.0, input__rot90=0.0, input__augment="none", input__erase=0.0,
          input__mixup=0.0, input__cutmix=0.0),
 )  # fmt: skip
 REST = joined(

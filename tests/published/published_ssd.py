@@ -29,6 +29,7 @@ BASE = joined(
           input__crop_side=(0.3, 1.0), input__crop_aspect=(0.5, 2.0), input__crop_free="any"),
     sheet("4.2", input__flip=0.5, input__jitter="hsv", input__brightness=0.125, input__brightness_form="multiply",
           input__contrast=0.5, input__saturation=0.5, input__hue=0.05),
+    ours("no sheet has more geometry than crop and mirror", input__vflip=0.0, input__rot90=0.0),
     sheet("4.2 normalise", input__mean=(0.485, 0.456, 0.406), input__std=(0.229, 0.224, 0.225)),
     ours("any JPEG decoder; no system of the time read the note", input__decoder="simplejpeg", input__exif="ignore"),
     sheet("6", optim__kind="sgd", optim__momentum=0.9, optim__momentum_form="torch", optim__nesterov=False, optim__weight_decay=5e-4,

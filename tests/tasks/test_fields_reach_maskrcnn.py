@@ -263,6 +263,8 @@ TABLE = [
     *(Row("input.multiple", 64, shown) for shown in (shapes, eval_shape)),
     Row("input.crop", 0.5, samples),
     Row("input.flip", 1.0, samples),
+    Row("input.vflip", 1.0, samples),
+    *(Row("input.rot90", 1.0, shown) for shown in (samples, shapes)),
     *(Row("input.jitter", kind, samples) for kind in ("hsv", "dali", "tensorflow", "none")),
     Row("input.brightness", 0.5, samples),
     Row("input.brightness_form", "add", samples),

@@ -198,6 +198,8 @@ TABLE = [
     Row("input.crop_aspect", (0.9, 1.1), samples),
     Row("input.crop_free", "touching", samples),
     Row("input.flip", 1.0, samples),
+    Row("input.vflip", 1.0, samples),
+    Row("input.rot90", 1.0, samples),
     *(Row("input.jitter", kind, samples) for kind in ("hsv", "dali", "tensorflow", "none")),
     Row("input.jitter", "tensorflow", samples, {"input.jitter": "dali"}),
     # Of one order of the same changes, so that the arithmetic alone differs.
