@@ -26,6 +26,7 @@ SAME = {
     ("--input.vflip",): "flipud",
     ("--input.mixup",): "mixup mixup-alpha",
     ("--input.cutmix",): "cutmix cutmix-alpha",
+    ("--input.scale-jitter",): "scale lsj",
     ("--input.rot90",): "rotate90 random-rotate90",
     ("--input.size", "--input.short"): "imgsz img img-size image-size input-size resolution",
     ("--weights",): "pretrained initial-checkpoint init-checkpoint ckpt load-from",

@@ -23,7 +23,7 @@ from paceline.config.bounds import (
     ZeroOrMore,
     check_bounds,
 )
-from paceline.config.classification import Decoder, Exif, TrunkModel, trunk_rules
+from paceline.config.classification import Decoder, Exif, Ratios, TrunkModel, trunk_rules
 from paceline.config.detection import Brightness, Jitter, Resize, Turns
 from paceline.config.recipe import Recipe, refuse_huge, refuse_outside
 
@@ -157,6 +157,7 @@ class InstanceInput:
     padding: Padding = "buckets"  # pad to one of a few shapes, or to the batch's largest photo, rounded up
     multiple: Annotated[int, Ge(32), MultipleOf(32)] = 32  # heights and widths of inputs are multiples of this
     crop: Share = 1.0  # a random crop keeps at least this share of each side; 1 = none
+    scale_jitter: Ratios = (1.0, 1.0)  # range of a further factor on the size; beyond 1 a random part is kept (0.1 2)
     flip: Fraction = 0.5  # probability of a horizontal flip
     vflip: Fraction = 0.0  # probability of a vertical flip
     rot90: Fraction = 0.0  # probability of a turn by 90, 180 or 270 degrees; 0.75: no direction is up
@@ -191,6 +192,7 @@ def check_instances(recipe: InstanceRecipe) -> None:
     rpn, roi, detect = model.rpn, model.roi, model.detect
     levels = 7 - model.first_level
     group = model.loss_group
+    (small, large), whole = photo.scale_jitter, photo.crop == 1
     refuse_outside(
         *trunk_rules(model),
         ("--model.loss-group", group, not group or recipe.global_batch % group == 0,
@@ -204,5 +206,7 @@ def check_instances(recipe: InstanceRecipe) -> None:
          "must leave room for a positive region: 1 / --model.roi.positive-share or more"),
         ("--model.detect.candidates", detect.candidates, detect.candidates >= detect.keep,
          "must not be below --model.detect.keep"),
+        ("--input.scale-jitter", photo.scale_jitter, small <= large, "factors on the photo's size, the smaller first"),
+        ("--input.scale-jitter", photo.scale_jitter, whole or small == large == 1, "crops too; leave --input.crop at 1"),
         ("--input.long", photo.long, photo.long >= max(photo.short), "must not be below --input.short"),
     )  # fmt: skip

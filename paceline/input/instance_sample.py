@@ -59,12 +59,16 @@ def draw_training_sample(
     ltrb = turned_boxes(inside(split.boxes[rows], *photo), turn, *photo)
     header = header.turned(turn)
     h, w = _fitting(header, name, short, settings, shape)
-    window = Window(0, 0, header.height, header.width, h, w)
+    window, least = Window(0, 0, header.height, header.width, h, w), LEAST_LEFT
     if settings.crop < 1:
         window = crop_window(header.height, header.width, h, w, random, settings.crop)
+    elif settings.scale_jitter != (1.0, 1.0):
+        window = scaled_window(header.height, header.width, h, w, random, settings.scale_jitter)
+        # An object that fills the photo fills every part of it, however small.
+        least *= window.height * window.width / (header.height * header.width)
     flip = random.coin(settings.flip)
     colour = draw_colour(random, settings)
-    boxes, keep = boxes_in(window, ltrb, flip)
+    boxes, keep = boxes_in(window, ltrb, flip, least)
     canvases, frames = canvases_of(
         split, rows[keep], ltrb[keep], photo=photo, turn=turn, window=window, flip=flip, side=canvas
     )
@@ -110,12 +114,26 @@ def crop_window(height: int, width: int, h: int, w: int, random: SampleRandom, l
     return Window(top, left, rows, columns, min(h, max(1, round(rows * scale))), min(w, max(1, round(columns * scale))))
 
 
-def boxes_in(window: Window, ltrb: np.ndarray, flip: bool) -> tuple[np.ndarray, np.ndarray]:
+def scaled_window(height: int, width: int, h: int, w: int, random: SampleRandom, scale: tuple[float, float]) -> Window:
+    """Large-scale jitter: the photo at `factor` times (h, w), uniform in `scale`; beyond 1 as much of it, anywhere, as fills (h, w).
+
+    Drawn are the factor and, beyond 1, the place. (h, w) plays the part of the fixed canvas, so a sample's shape is known before.
+    Source: Ghiasi et al. 2021 (arXiv 2012.07177), section 3; torchvision's ScaleJitter and FixedSizeCrop.
+    """
+    factor = random.uniform(*scale)
+    if factor <= 1:
+        return Window(0, 0, height, width, max(1, round(factor * h)), max(1, round(factor * w)))
+    rows, columns = max(1, round(height / factor)), max(1, round(width / factor))
+    top, left = random.integer(0, height - rows + 1), random.integer(0, width - columns + 1)
+    return Window(top, left, rows, columns, h, w)
+
+
+def boxes_in(window: Window, ltrb: np.ndarray, flip: bool, least: float = LEAST_LEFT) -> tuple[np.ndarray, np.ndarray]:
     """Boxes in the input, cut at the window's region, and which of them are still objects.
 
     ltrb    (n, 4) float64, pixels of the photo
-    return  (n, 4) float64 pixels of the input, mirrored with `flip`; (n,) bool, at least LEAST_LEFT of the area is left and both
-            sides are at least LEAST_SIDE
+    return  (n, 4) float64 pixels of the input, mirrored with `flip`; (n,) bool, at least the share `least` of the area is left and
+            both sides are at least LEAST_SIDE
     """
     scale = (window.resized_width / window.width, window.resized_height / window.height) * 2
     whole = (ltrb - (window.left, window.top) * 2) * scale
@@ -123,7 +141,7 @@ def boxes_in(window: Window, ltrb: np.ndarray, flip: bool) -> tuple[np.ndarray, 
     sides, before = boxes[:, 2:] - boxes[:, :2], whole[:, 2:] - whole[:, :2]
     if flip:
         boxes[:, [0, 2]] = window.resized_width - boxes[:, [2, 0]]
-    return boxes, (sides.prod(axis=1) >= LEAST_LEFT * before.prod(axis=1)) & (sides >= LEAST_SIDE).all(axis=1)
+    return boxes, (sides.prod(axis=1) >= least * before.prod(axis=1)) & (sides >= LEAST_SIDE).all(axis=1)
 
 
 def _fitting(header: Header, name: str, short: int, settings: InstanceInput, shape: Shape) -> tuple[int, int]:
