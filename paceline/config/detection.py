@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from paceline.config.bounds import (
     AboveZero,
@@ -110,6 +110,12 @@ class BoxInput:
 BoxRecipe = Recipe[SSDModel, BoxInput]
 
 
+def sampler_rule(recipe: Recipe[Any, Any]) -> tuple[str, Any, bool, str]:
+    """Of every workload whose photos have several classes, for `refuse_outside`."""
+    what = "a photo with objects has several classes, which are not drawn equally often; use repeat"
+    return "--sampler", recipe.sampler, recipe.sampler != "balanced", what
+
+
 def check_detection(recipe: BoxRecipe) -> None:
     """Refuse a network or a data treatment that cannot be.
 
@@ -121,6 +127,7 @@ def check_detection(recipe: BoxRecipe) -> None:
     levels = len(grids(photo.size))
     (small, large), (narrow, wide) = photo.crop_side, photo.crop_aspect
     refuse_outside(
+        sampler_rule(recipe),
         ("--model.scales", model.scales, len(model.scales) > levels,
          f"--input.size {photo.size} gives {levels} levels, which need {levels + 1} scales or more"),
         ("--model.scales", model.scales, all(a < b for a, b in zip(model.scales, model.scales[1:])), "must be ascending"),

@@ -24,7 +24,7 @@ from paceline.config.bounds import (
     check_bounds,
 )
 from paceline.config.classification import Decoder, Exif, Ratios, TrunkModel, trunk_rules
-from paceline.config.detection import Brightness, Jitter, Resize, Turns
+from paceline.config.detection import Brightness, Jitter, Resize, Turns, sampler_rule
 from paceline.config.recipe import Recipe, refuse_huge, refuse_outside
 
 # Names of choices whose field would otherwise not fit on one line with its comment.
@@ -194,6 +194,7 @@ def check_instances(recipe: InstanceRecipe) -> None:
     group = model.loss_group
     (small, large), whole = photo.scale_jitter, photo.crop == 1
     refuse_outside(
+        sampler_rule(recipe),
         *trunk_rules(model),
         ("--model.loss-group", group, not group or recipe.global_batch % group == 0,
          f"must divide the global batch of {recipe.global_batch}, or be 0 for all of it"),

@@ -39,6 +39,7 @@ MomentumForm = Literal["torch", "lr_inside", "lr_inside_corrected"]
 DecayOn = Literal["all", "no_norm", "no_norm_no_bias"]
 Unit = Literal["epochs", "run", "steps"]
 EpochSteps = Literal["exact", "up", "down"]
+Sampler = Literal["shuffle", "balanced", "repeat"]
 
 # Training and validation images of the data sets that recipes are written for; `show` plans with them when no --data is given.
 # ImageNet-1k (ILSVRC 2012) counts as in MLPerf's rules; the rendered sets as in datasets/shapes/render.py.
@@ -126,6 +127,8 @@ class Recipe(Generic[ModelT, InputT]):
     schedule: Schedule = field(default_factory=Schedule)  # the learning rate over time
     quality: Quality = field(default_factory=Quality)  # evaluations and target
     ema: BelowOne = 0.0  # decay per step of an average of the weights that is evaluated instead of them; 0 = none
+    sampler: Sampler = "shuffle"  # an epoch's draws: each photo once, classes equally often, or LVIS's repeat factors
+    repeat_threshold: Share = 0.001  # repeat: classes in a smaller share of the photos are drawn more often
     seed: Annotated[int, Ge(0), Lt(2**63)] = 1  # of initial weights, sample order and augmentation
     pretrained: str = ""  # published weights that --weights should name (paceline weights get); empty = random values
 
@@ -153,6 +156,9 @@ def check_recipe(recipe: Recipe) -> None:
             raise RecipeError(
                 f"--quality.targets {name} {value:g}: metrics are fractions in [0, 1], e.g. {name} 0.759."
             )
+    usual = next(entry.default for entry in fields(Recipe) if entry.name == "repeat_threshold")
+    if recipe.sampler != "repeat" and recipe.repeat_threshold != usual:
+        raise RecipeError(f"--repeat-threshold {recipe.repeat_threshold:g}: counts with --sampler repeat alone.")
     if optim.clip_value and optim.clip_norm:
         raise RecipeError(
             f"--optim.clip-value {optim.clip_value:g} and --optim.clip-norm {optim.clip_norm:g}: these are two ways to clip "

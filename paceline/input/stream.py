@@ -20,15 +20,18 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from paceline.config.errors import RecipeError
 from paceline.input.randomness import hash_keys
 
-# epoch -> its permutation of 0..n-1, (n,) int64.
+# epoch -> its draws, (n,) int64, all different: draw d is of sample d % n, for the first time where d < n, else again (sampler.py). A
+# permutation of 0..n-1 draws each sample once.
 Order = Callable[[int], np.ndarray]
+# What a sample drawn again in an epoch adds to the epoch in its key: it is augmented as in an epoch that no run reaches.
+AGAIN = 1 << 32
 
 _sorting = threading.Lock()
 
@@ -57,8 +60,13 @@ def permutation(n: int, *, seed: int, epoch: int) -> np.ndarray:
     It sorts the samples by a hash of (seed, epoch, index), which is the same on every machine and library version.
     The last two are kept; 1.28 million samples take about a fifth of a second and 10 MB.
     """
+    return sorted_apart(_permutation, n, seed, epoch)
+
+
+def sorted_apart(sort: Callable[..., np.ndarray], *arguments: Any) -> np.ndarray:
+    """`sort(*arguments)`, in a thread of its own and one at a time."""
     with _sorting:  # two threads that need the same new epoch must not both sort it
-        return _sorter().submit(_permutation, n, seed, epoch).result()
+        return _sorter().submit(sort, *arguments).result()
 
 
 @lru_cache(maxsize=1)
@@ -107,6 +115,7 @@ def batch_indices(
     """-> epochs (share,) int64, indices (share,) int64: this rank's samples at this step, ordered by forward.
 
     order  of each epoch (`grouped_order` makes another); None: the seed's plain permutation
+    A sample that an order draws again has an epoch of its own, beyond all others (AGAIN), so the two together are always different.
     See `stream_positions` for the other arguments; split the arrays in `forwards` equal parts to get the forwards.
     Raises RecipeError for an empty data set or a batch that does not divide.
     """
@@ -122,7 +131,8 @@ def batch_indices(
         here = epochs == epoch
         if here.any():
             taken = permutation(n, seed=seed, epoch=epoch) if order is None else order(epoch)
-            indices[here] = taken[places[here]]
+            times, indices[here] = np.divmod(taken[places[here]], n)
+            epochs[here] += times * AGAIN
     return epochs, indices
 
 
@@ -141,6 +151,7 @@ _grouping = threading.Lock()
 
 class _Order(NamedTuple):
     groups: np.ndarray
+    base: Order | None
     key: tuple[int, int, int, int]
     order: np.ndarray
 
@@ -149,26 +160,30 @@ class _Order(NamedTuple):
 _recent: deque[_Order] = deque(maxlen=2)
 
 
-def grouped_permutation(n: int, *, seed: int, epoch: int, groups: np.ndarray, global_batch: int) -> np.ndarray:
+def grouped_permutation(
+    n: int, *, seed: int, epoch: int, groups: np.ndarray, global_batch: int, base: Order | None = None
+) -> np.ndarray:
     """-> (n,) int64, read-only: the order in which this epoch takes the samples 0..n-1.
 
     groups  (n,) int, each sample's group. The last two orders are cached by this array's identity: do not change it
+    base    the order that is grouped; None: the seed's plain permutation
     """
     assert groups.shape == (n,), "one group for each sample"
     key = (n, seed, epoch, global_batch)
     with _grouping:
         for entry in _recent:
-            if entry.groups is groups and entry.key == key:
+            if entry.groups is groups and entry.base is base and entry.key == key:
                 return entry.order
-        order = _grouped(n, seed, epoch, groups, global_batch)
-        _recent.append(_Order(groups, key, order))
+        shuffled = permutation(n, seed=seed, epoch=epoch) if base is None else base(epoch)
+        order = _grouped(shuffled, seed, epoch, groups, global_batch)
+        _recent.append(_Order(groups, base, key, order))
         return order
 
 
-def grouped_order(groups: np.ndarray, *, seed: int, global_batch: int) -> Order:
+def grouped_order(groups: np.ndarray, *, seed: int, global_batch: int, base: Order | None = None) -> Order:
     """The `order` for `batch_indices` that keeps groups together; groups (n,) int, each sample's group: do not change it."""
     return lambda epoch: grouped_permutation(
-        len(groups), seed=seed, epoch=epoch, groups=groups, global_batch=global_batch
+        len(groups), seed=seed, epoch=epoch, groups=groups, global_batch=global_batch, base=base
     )
 
 
@@ -177,8 +192,8 @@ def shapes_of_run(
 ) -> tuple[Shape, ...]:
     """The shapes that the steps of a run may have, the largest area first, without ordering any epoch.
 
-    They follow from the number of samples in each group: only which samples represent a group changes from epoch to epoch. A step is
-    assumed to hold the largest sizes of its groups, so no step needs more than the first shape.
+    Each epoch takes each sample once, so they follow from the number of samples in each group: only which samples represent a group
+    changes from epoch to epoch. A step is assumed to hold the largest sizes of its groups, so no step needs more than the first shape.
 
     groups    (n,) int; sizes (n, 2) int, height and width of each sample, pixels
     shape_of  (height, width) that a batch must hold -> its shape
@@ -216,9 +231,9 @@ def group_batches(groups: np.ndarray, batch: int) -> list[np.ndarray]:
     return [part[at : at + batch] for part in np.split(order, edges) for at in range(0, len(part), batch)]
 
 
-def _grouped(n: int, seed: int, epoch: int, groups: np.ndarray, global_batch: int) -> np.ndarray:
-    shuffled = permutation(n, seed=seed, epoch=epoch)
-    ranked = shuffled[np.argsort(groups[shuffled], kind="stable")]
+def _grouped(shuffled: np.ndarray, seed: int, epoch: int, groups: np.ndarray, global_batch: int) -> np.ndarray:
+    n = len(groups)
+    ranked = shuffled[np.argsort(groups[shuffled % n], kind="stable")]
     head, runs = _cut(n, -epoch * n % global_batch, global_batch)
     keys = hash_keys(seed, epoch, np.arange(_FIRST_RUN, _FIRST_RUN + runs, dtype=np.int64))
     body = ranked[: runs * global_batch].reshape(runs, global_batch)[np.argsort(keys, kind="stable")]

@@ -20,6 +20,8 @@ from paceline.models.trunk import Trunk
 class Classifier(nn.Module):
     """Normalisation, network and loss in one, so that data parallel and the compiler see a whole step's forward."""
 
+    mixes = True  # the photos of a MixedBatch
+
     def __init__(
         self,
         network: Trunk,

@@ -11,9 +11,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from paceline.batch import MixedBatch, labelled_batch
 from paceline.config.classification import PhotoRecipe, mixes
+from paceline.config.errors import RecipeError
 from paceline.input.draw import Draw, draw_training_photo
 from paceline.input.randomness import SampleRandom
 from paceline.models.mixed import mixed_images, partners_share
@@ -42,7 +44,18 @@ class Classification(Task):
             class_folders=list(manifest.classes),
         )
         photo = recipe.input
-        self.shapes = OneShape(photo.size, photo.eval_size, images=self.train_images, seed=recipe.seed)
+        order = self.sampled(np.arange(self.train_images), self.train_index.labels[self.train_numbers])
+        self.shapes = OneShape(photo.size, photo.eval_size, images=self.train_images, seed=recipe.seed, order=order)
+
+    def build(self, device: torch.device) -> nn.Module:
+        """As `Task.build`. Raises RecipeError where photos are to be mixed and the network is one's own that does not."""
+        model = super().build(device)
+        if mixes(self.recipe.input) and not getattr(model, "mixes", False):
+            raise RecipeError(
+                f"--input.mixup and --input.cutmix: {type(model).__name__} does not mix photos. Leave both at 0, or mix as "
+                "paceline.models.classifier.Classifier does, and set its `mixes`."
+            )
+        return model
 
     def draw_train(self, fit: Fit, epoch: int, index: int, header: Header, name: str) -> Draw:
         """RandomResizedCrop, flip, augmentation and mixing."""

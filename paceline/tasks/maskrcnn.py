@@ -46,6 +46,7 @@ class InstanceSegmentation(ObjectTask):
             recipe,
             Sizes(self.train.heights, self.train.widths, self.train_numbers),
             Sizes(self.val.heights, self.val.widths, self.val_numbers),
+            self.sampled(*self.photos_of_classes()),
         )
 
     def draw_train(self, fit: Fit, epoch: int, index: int, header: Header, name: str) -> Draw:

@@ -63,6 +63,15 @@ class ObjectTask(Task):
         rows = np.arange(self.train.object_starts[index], self.train.object_starts[index + 1])
         return rows[self.wanted[rows]]
 
+    def photos_of_classes(self) -> tuple[np.ndarray, np.ndarray]:
+        """Places among the run's training images, and the classes 0..K-1 that each of them has an object of; each pair once."""
+        places = np.full(len(self.train), -1)
+        places[self.train_numbers] = np.arange(self.train_images)
+        photos = np.repeat(places, np.diff(self.train.object_starts))
+        kept = self.wanted & (photos >= 0)
+        pairs = np.unique(np.stack((photos[kept], self.train.classes[kept] - 1)), axis=1)
+        return pairs[0], pairs[1]
+
     def val_files(self) -> list[str]:
         """Of this run's validation photos, relative to the data set's root or absolute."""
         names = (self.val_index.relative_name(int(number)) for number in self.val_numbers)

@@ -15,7 +15,7 @@ from paceline.config.instances import InstanceInput
 from paceline.config.plan import Plan
 from paceline.config.recipe import Recipe
 from paceline.input.buckets import Shape, aspect_groups, padded_shape, resized_all, short_of_step
-from paceline.input.stream import batch_indices, group_batches, grouped_order, permutation, shapes_of_run
+from paceline.input.stream import Order, batch_indices, group_batches, grouped_order, permutation, shapes_of_run
 
 # Limits of the steps whose shapes are computed exactly: photos, and epochs of a small set. A few seconds.
 MOST_PHOTOS, MOST_EPOCHS = 20_000_000, 1_000
@@ -38,14 +38,14 @@ class OneShape:
 
     vary = False  # whether batches of a run differ in shape: a discarded step on the largest then comes first
 
-    def __init__(self, side: int, eval_side: int, *, images: int, seed: int) -> None:
-        """images: n, of training; seed: the recipe's."""
+    def __init__(self, side: int, eval_side: int, *, images: int, seed: int, order: Order | None = None) -> None:
+        """images: n, of training; seed: the recipe's; order: of its sampler, None: each image once an epoch."""
         self.fit, self.eval_fit = Fit(side, (side, side)), Fit(eval_side, (eval_side, eval_side))
-        self.images, self.seed = images, seed
+        self.images, self.seed, self._order = images, seed, order
 
     def order(self, epoch: int) -> np.ndarray:
-        """(n,) int64: the order in which this epoch takes the training images."""
-        return permutation(self.images, seed=self.seed, epoch=epoch)
+        """(n,) int64: the order in which this epoch takes the training images, see input/stream.py's Order."""
+        return permutation(self.images, seed=self.seed, epoch=epoch) if self._order is None else self._order(epoch)
 
     def of_step(self, step: int, numbers: np.ndarray) -> Fit:
         """Of every training photo of a step, on any rank and in any forward; numbers: all of them."""
@@ -94,11 +94,14 @@ class Buckets:
 
     vary = True
 
-    def __init__(self, recipe: Recipe[Any, InstanceInput], train: Sizes, val: Sizes) -> None:
-        """train, val: sizes of this run's photos."""
+    def __init__(
+        self, recipe: Recipe[Any, InstanceInput], train: Sizes, val: Sizes, order: Order | None = None
+    ) -> None:
+        """train, val: sizes of this run's photos; order: of the recipe's sampler, None: each photo once an epoch."""
         self.photo, self.train, self.val, self.seed = recipe.input, train, val, recipe.seed
         self.groups = aspect_groups(*train.chosen(), recipe.input)
-        self._order = grouped_order(self.groups, seed=recipe.seed, global_batch=recipe.global_batch)
+        self._order = grouped_order(self.groups, seed=recipe.seed, global_batch=recipe.global_batch, base=order)
+        self._each_once = order is None
 
     def order(self, epoch: int) -> np.ndarray:
         """Photos of like shape together."""
@@ -151,10 +154,12 @@ class Buckets:
         return _largest_first(found)
 
     def largest_of_run(self, plan: Plan) -> Fit:
-        """It follows from the number of photos in each group."""
-        return _largest_first(self._by_groups(plan))[0]
+        """It follows from the number of photos in each group, where each is drawn once an epoch."""
+        return _largest_first(self._by_groups(plan))[0] if self._each_once else self.of_run(plan)[0]
 
     def _by_groups(self, plan: Plan) -> set[Fit]:
+        if not self._each_once:  # what meets in a step differs from epoch to epoch
+            return {Fit(short, self.widest()) for short in self.photo.short}
         found: set[Fit] = set()
         for short in self.photo.short:
             shapes = shapes_of_run(

@@ -63,7 +63,8 @@ class ObjectDetection(ObjectTask):
         super().__init__(
             workload, recipe, manifest, limit_train=limit_train, limit_val=limit_val, crowd=recipe.input.crowd
         )
-        self.shapes = OneShape(recipe.input.size, recipe.input.size, images=self.train_images, seed=recipe.seed)
+        side, order = recipe.input.size, self.sampled(*self.photos_of_classes())
+        self.shapes = OneShape(side, side, images=self.train_images, seed=recipe.seed, order=order)
 
     def draw_train(self, fit: Fit, epoch: int, index: int, header: Header, name: str) -> Draw:
         """A random crop, labelled with the objects that stay in it."""

@@ -30,7 +30,8 @@ from paceline.input.draw import Draw, DrawSample, render
 from paceline.input.loader import Loader
 from paceline.input.repeated import Repeated
 from paceline.input.ring import Forward
-from paceline.input.stream import batch_indices, shard
+from paceline.input.sampler import draws_in_words, sampled_order, sampling_rates
+from paceline.input.stream import Order, batch_indices, shard
 from paceline.ranks.launcher import Place
 from paceline.store.header import Header, read_header
 from paceline.store.index import Index
@@ -125,6 +126,20 @@ class Task(ABC):
             "train_images": self.train_images,
             "val_images": self.val_images,
         }
+
+    def sampled(self, photos: np.ndarray, classes: np.ndarray) -> Order | None:
+        """The order of the recipe's sampler, which becomes a fact; None: each image once an epoch.
+
+        photos, classes  (M,) int: places among the training images, and the classes that each of them has; each pair once
+        """
+        recipe, images = self.recipe, self.train_images
+        if recipe.sampler == "shuffle":
+            return None
+        rates = sampling_rates(recipe.sampler, images, photos, classes, recipe.repeat_threshold)
+        self.facts = {**self.facts, "draws": draws_in_words(rates, photos, classes, self.classes)}
+        kinds = np.zeros(images, np.int64)
+        kinds[photos] = classes  # of several, any: photos of a class may replace each other
+        return sampled_order(rates, kinds, seed=recipe.seed)
 
     @property
     def train_images(self) -> int:

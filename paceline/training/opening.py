@@ -72,13 +72,24 @@ def open_task(
     from paceline.input.decode import require_decoder
 
     require_decoder(recipe.input.decoder)
+    scored = manifest is not None
     if manifest is None:
         from paceline.datasets.ensure import ensure_prepared
 
         root = data_folder(controls.data, workload) if controls.data else built_in(workload.kind, reporter)
         manifest = prepared_once(world, lambda: ensure_prepared(root, kind=workload.kind, reporter=reporter))
     prepared()
-    return workload.open(recipe, manifest, limit_train=controls.limit_train, limit_val=controls.limit_val)
+    task = workload.open(recipe, manifest, limit_train=controls.limit_train, limit_val=controls.limit_val)
+    if recipe.sampler == "shuffle":
+        return task
+    if "draws" not in task.facts:
+        raise RecipeError(
+            f"--sampler {recipe.sampler}: this workload's own task draws each photo once an epoch. Leave it at shuffle, or give "
+            "the task's shapes the order of Task.sampled."
+        )
+    if not scored:
+        reporter.line(f"sampler {recipe.sampler}: {task.facts['draws']}")
+    return task
 
 
 def _checked(recipe: Recipe) -> Workload:

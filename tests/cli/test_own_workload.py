@@ -37,6 +37,10 @@ def test_the_page_s_workload_trains_resumes_and_answers(page, class_photos, tmp_
     assert "width=16 depth=2" in command(capsys, "show", run, *named).out
     preview = ["preview", f"{page}:recipe", "--out", tmp_path / "a.png", "--data", class_photos]
     assert command(capsys, *preview).code == 0
+    refused(
+        command(capsys, *train[:4], *SMALL, "--model.depth", 2, "--input.mixup", 0.2, "--out", tmp_path / "b"),
+        "not mix photos",
+    )
     with pytest.raises(paceline.UserError, match=r"paceline.load\(.*workload="):
         paceline.load(run)
     assert paceline.load(run, checkpoint="last", workload=f"{page}:MINE").finds_objects is False

@@ -59,6 +59,7 @@ TORCHVISION = joined(
     ours("of other kinds of schedule", schedule__hold=0.0, schedule__horizon=0.0, schedule__end_lr=0.0),
     ours("every epoch (B 7) is the default", quality__unit="epochs", quality__first=1.0, quality__every=1.0),
     ours("no average of the weights", ema=0.0),
+    ours("every source shuffles", sampler="shuffle", repeat_threshold=0.001),
     ours("the reference starts from Caffe2's R-50.pkl (14), which strides in the 1x1; docs/deviations.md", pretrained="resnet50-v1"),
     sheet("B 6: no BN learns", bn_span=1),
     sheet("B 4: ceil(117266 / batch)", epoch_steps="up"),

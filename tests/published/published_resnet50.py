@@ -32,6 +32,7 @@ REST = joined(
         optim__layer_decay=1.0,
     ),
     sheet("A 4.3: no EMA", ema=0.0),
+    ours("every source shuffles", sampler="shuffle", repeat_threshold=0.001),
     sheet("A 2: every layer is drawn", pretrained=""),
 )
 LARS = joined(

@@ -44,6 +44,7 @@ BASE = joined(
     ours("of other kinds of schedule", schedule__hold=0.0, schedule__horizon=0.0, schedule__end_lr=0.0),
     ours("random for each run (6 Seeds)", seed=1),
     ours("no average of the weights", ema=0.0),
+    ours("every source shuffles", sampler="shuffle", repeat_threshold=0.001),
     sheet("1.6 A; 1.1 R: torchvision's resnet34-333f7ec4", pretrained="resnet34-mlperf"),
 )  # fmt: skip
 REFERENCE = joined(

@@ -29,7 +29,7 @@ from paceline.machine.machines import SYSTEMS, a100x8, h100x8, h200x8, v100x8
 from paceline.recipes import RECIPES
 from paceline.tasks.workloads import WORKLOADS
 
-SHARED_FIELDS = 41  # a field more is a decision
+SHARED_FIELDS = 43  # a field more is a decision
 WORLDS = (1, 8, 64, 3584)
 
 

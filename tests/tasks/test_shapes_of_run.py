@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from example_counts import examples
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,6 +15,7 @@ from paceline.config.instances import InstanceInput
 from paceline.config.plan import make_plan
 from paceline.config.recipe import override
 from paceline.config.system import System
+from paceline.input.sampler import sampled_order, sampling_rates
 from paceline.input.stream import batch_indices
 from paceline.recipes import RECIPES
 from paceline.tasks import shapes as shapes_module
@@ -24,14 +26,14 @@ from paceline.tasks.workloads import WORKLOADS
 SIDES = st.tuples(st.integers(20, 120), st.integers(20, 120))
 
 
-def run_of(sizes, short, padding, batch, steps):
+def run_of(sizes, short, padding, batch, steps, order=None):
     recipe = override(RECIPES["maskrcnn-tiny"](), {"global_batch": batch, "optim.lr": 0.01, "bn_span": 1})
     recipe = replace(recipe, input=InstanceInput(short=short, long=96, padding=padding))
     heights, widths = np.array(sizes).T
     # A photo that is not learned from stands before the others.
     every = Sizes(np.append(999, heights), np.append(1, widths), np.arange(1, len(sizes) + 1))
     plan = make_plan(recipe, System(), world=1, most=batch, train_images=len(sizes), val_images=len(sizes))
-    return Buckets(recipe, every, every), replace(plan, stop_after=steps, total_steps=steps)
+    return Buckets(recipe, every, every, order), replace(plan, stop_after=steps, total_steps=steps)
 
 
 def brought(shapes, plan, steps):
@@ -83,3 +85,20 @@ def test_made_up_batches_have_their_one_shape_listed():
     task = SyntheticTask(WORKLOADS["ssd"], RECIPES["ssd-tiny"](), limit_train=64)
     plan = make_plan(task.recipe, System(), world=1, most=64, train_images=64, val_images=0)
     assert task.input_shapes(plan) == [task.shapes.of_sample(0).shape]
+
+
+@examples(30)
+@given(sizes=st.lists(SIDES, min_size=1, max_size=24), batch=st.integers(1, 10), steps=st.integers(1, 40))
+def test_so_are_those_of_a_run_that_draws_some_photos_more_often(sizes, batch, steps):
+    photos = np.arange(len(sizes))
+    rates = sampling_rates("balanced", len(sizes), photos, photos % 4 // 3, 0.001)  # one of four is a class
+    order = sampled_order(rates, photos % 4 // 3, seed=1)
+    shapes, plan = run_of(sizes, (48, 64), "buckets", batch, steps, order)
+    listed = shapes.of_run(plan)
+    assert set(listed) == set(brought(shapes, plan, range(steps)))
+    assert shapes.largest_of_run(plan) == listed[0]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            shapes_module, "MOST_PHOTOS", 3 * batch
+        )  # of few steps exactly, of the others by what can ever meet
+        assert math.prod(shapes.largest_of_run(plan).shape) >= math.prod(listed[0].shape)

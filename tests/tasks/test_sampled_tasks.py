@@ -1,0 +1,100 @@
+"""Samplers of the three workloads: the classes of photos, samples that differ when drawn again, shapes that hold every step."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from instance_sets import make_instances
+from photo_folders import paint
+
+from paceline.config.errors import RecipeError
+from paceline.config.plan import make_plan, shorten
+from paceline.config.recipe import check_recipe, override
+from paceline.config.run import Controls
+from paceline.config.system import System
+from paceline.datasets.ensure import ensure_prepared
+from paceline.input.stream import AGAIN
+from paceline.recipes import RECIPES
+from paceline.store.manifest import Manifest
+from paceline.tasks.task import Task
+from paceline.tasks.workloads import workload_of
+from paceline.training import opening
+
+
+def _task(recipe, root, **limits) -> Task:
+    workload = workload_of(recipe.task)
+    return workload.open(recipe, Manifest.load(ensure_prepared(root, kind=workload.kind)), **limits)
+
+
+def test_balanced_classes_are_drawn_equally_and_a_photo_drawn_again_is_cropped_anew(tmp_path):
+    for label, photos in (("ant", 9), ("bee", 2), ("cat", 4)):
+        for number in range(photos):
+            paint(tmp_path / "train" / label / f"{number}.jpg", size=(60, 50))
+        paint(tmp_path / "val" / label / "0.jpg")
+    recipe = override(
+        RECIPES["resnet50-tiny"](), {"sampler": "balanced", "global_batch": 15, "optim.lr": 0.1, "bn_span": 1}
+    )
+    task = _task(recipe, tmp_path)
+    labels = task.train_index.labels
+    for step in range(8):  # an epoch each
+        epochs, places = task.samples(step)
+        assert Counter(labels[task.train_numbers[places]].tolist()) == {0: 5, 1: 5, 2: 5}
+        assert set((epochs % AGAIN).tolist()) == {step}
+    assert task.facts["draws"].endswith("bee 2 -> 5, cat 4 -> 5, ant 9 -> 5")
+    epochs, places = task.samples(0)
+    twice = [
+        int(epoch)
+        for epoch, place in zip(epochs, places)
+        if labels[place] == 1 and place == min(places[labels[places] == 1])
+    ]
+    assert len(twice) > 1
+    pixels = {task.sample(epoch, int(min(places[labels[places] == 1])))[0].tobytes() for epoch in twice}
+    assert len(pixels) == len(twice)
+    part = _task(recipe, tmp_path, limit_train=6)
+    five_epochs = np.concatenate([part.samples(step)[1] for step in range(2)])
+    assert Counter(labels[part.train_numbers[five_epochs]].tolist()) == {0: 10, 1: 10, 2: 10}
+
+
+@pytest.mark.parametrize("name", ["ssd-tiny", "maskrcnn-tiny"])
+def test_photos_with_objects_are_repeated_by_their_rarest_class(name, tmp_path):
+    root = make_instances(tmp_path / "set", train=20, val=3)
+    recipe = override(RECIPES[name](), {"sampler": "repeat", "repeat_threshold": 1.0})
+    task = _task(recipe, root, limit_train=13)
+    own = [set(task.train.classes[task.wanted_rows(int(number))].tolist()) for number in task.train_numbers]
+    shares = {label: sum(label in found for found in own) / 13 for label in set().union(*own)}
+    assert len(shares) > 1 and any(len(found) == 1 for found in own)
+    factors = np.array([max([1.0, *(math.sqrt(1 / shares[label]) for label in found)]) for found in own])
+    steps = 400
+    draws = np.concatenate([task.samples(step)[1] for step in range(steps)])
+    epochs = len(draws) / 13
+    np.testing.assert_allclose(np.bincount(draws, minlength=13) / epochs, factors * 13 / factors.sum(), atol=0.15)
+    if name == "maskrcnn-tiny":
+        plan = shorten(make_plan(recipe, System(), world=1, most=512, train_images=13, val_images=3), steps=40)
+        taken = {task.shapes.of_step(step, task.train_numbers[task.samples(step)[1]]) for step in range(40)}
+        assert set(task.shapes.of_run(plan)) == taken and task.shapes.largest_of_run(plan) in taken
+    plain = _task(replace(recipe, sampler="shuffle", repeat_threshold=0.001), root)
+    assert "draws" not in plain.facts
+    assert sorted(np.concatenate([plain.samples(step)[1] for step in range(20)]).tolist()).count(0) in (
+        math.floor(20 * recipe.global_batch / plain.train_images),
+        math.ceil(20 * recipe.global_batch / plain.train_images),
+    )
+
+
+def test_what_no_sampler_does_is_refused(monkeypatch):
+    for name in ("ssd-tiny", "maskrcnn-tiny"):
+        recipe = replace(RECIPES[name](), sampler="balanced")
+        with pytest.raises(RecipeError, match=r"^--sampler balanced: a photo with objects has several classes"):
+            workload_of(recipe.task).check(recipe)
+    with pytest.raises(RecipeError, match=r"^--repeat-threshold 0.01: counts with --sampler repeat alone"):
+        check_recipe(replace(RECIPES["resnet50-tiny"](), repeat_threshold=0.01))
+    # A task of one's own, which makes its order without Task.sampled.
+    own = SimpleNamespace(open=lambda *_, **__: SimpleNamespace(facts={}), kind="class-folder")
+    monkeypatch.setattr(opening, "_checked", lambda _: own)
+    recipe = replace(RECIPES["resnet50-tiny"](), sampler="balanced")
+    with pytest.raises(RecipeError, match=r"^--sampler balanced: this workload's own task"):
+        opening.open_task(recipe, Controls(), None, manifest=object())  # type: ignore[arg-type]
