@@ -26,6 +26,7 @@ from paceline.config.printable import counted
 from paceline.config.recipe import Recipe, override
 from paceline.config.reporting import SILENT, Lines, Reporter
 from paceline.config.run import (
+    FOLD,
     Controls,
     check_controls,
     data_from_here,
@@ -39,6 +40,7 @@ from paceline.config.whole import KEY, check_output, write_output
 from paceline.log.console import open_console
 from paceline.log.prose import left_open
 from paceline.ranks.launcher import read_launch
+from paceline.store.fold import fold_in_words
 from paceline.tasks.workloads import workload_of
 from paceline.training.named_run import means_weights, named_recipe, open_run, saved_count
 from paceline.training.opening import check_request
@@ -90,8 +92,7 @@ class Subject:
     recipe: Recipe  # the run's, or the one that the weights fit
     facts: Mapping[str, Any] | None  # run.json's; None for weights
     system: System  # where to compute
-    data: str  # the run's own data set
-    limit_val: int  # images that the run scored of it; 0 = all
+    controls: Controls  # data set, images and fold of the run's own evaluations
     checkpoints: Sequence[str]  # their names
 
 
@@ -114,12 +115,12 @@ def run(arguments: Sequence[str]) -> int:
     from paceline.ranks.world import open_world
     from paceline.tasks.task import InputRank
     from paceline.training.alike import data_facts, request_facts, weight_facts
-    from paceline.training.evaluate import evaluate
+    from paceline.training.evaluate import evaluate, fold_of
 
     system, recipe = subject.system, subject.recipe
     device = choose_device(system, launch.local_rank, launch.local_world)
-    limit = flags.limit_val or (0 if flags.elsewhere else subject.limit_val)
-    controls = Controls(data=flags.data or subject.data, limit_val=limit)
+    controls = Controls(data=flags.data or subject.controls.data) if flags.elsewhere else subject.controls
+    controls = replace(controls, limit_val=flags.limit_val or controls.limit_val)
     alike = None
     if launch.world > 1:
         asked = {"checkpoint": flags.checkpoint, "batch": flags.batch, "split": flags.split}
@@ -170,7 +171,7 @@ def run(arguments: Sequence[str]) -> int:
                 if count:
                     reporter.line(left_open(kind, count))
             if flags.out:
-                write_output(flags.out, json.dumps({KEY: "eval", "step": step, **result.predictions}))
+                write_output(flags.out, json.dumps({KEY: "eval", "step": step, **fold_of(task), **result.predictions}))
     return 0
 
 
@@ -198,7 +199,8 @@ def _run(flags: Flags) -> Subject:
         if not names:
             raise UserError(f"{flags.run}: this run has no checkpoint yet.")
     system = _system(flags.run, facts, flags.system)
-    return Subject(_detecting(recipe, flags), facts, system, data_from_here(facts), saved.limit_val, names)
+    own = {name: getattr(saved, name) for name in ("limit_val", *FOLD)}
+    return Subject(_detecting(recipe, flags), facts, system, Controls(data=data_from_here(facts), **own), names)
 
 
 def _weights(flags: Flags, world: int) -> tuple[Flags, Subject]:
@@ -219,7 +221,9 @@ def _weights(flags: Flags, world: int) -> tuple[Flags, Subject]:
 
     path, called, recipe = fitted(flags.run, asked, given, world)
     flags = replace(flags, run=path, recipe=called)
-    return flags, Subject(_detecting(recipe, flags), None, choose_system(flags.system or "auto"), "", 0, ["weights"])
+    return flags, Subject(
+        _detecting(recipe, flags), None, choose_system(flags.system or "auto"), Controls(), ["weights"]
+    )
 
 
 def _detecting(recipe: Recipe, flags: Flags) -> Recipe:
@@ -257,10 +261,10 @@ def _open(flags: Flags, subject: Subject, controls: Controls, world: World, repo
         manifest = _held_out(flags, subject, world, reporter) if flags.elsewhere else None
         task = open_task(subject.recipe, controls, world, reporter, manifest=manifest)
     except UserError as problem:
-        if flags.elsewhere or not subject.data:
+        if flags.elsewhere or not subject.controls.data:
             raise
         raise DataError(
-            f"{flags.run}: its run.json names the data set {subject.data!r}; name another with --data DIR. {problem}"
+            f"{flags.run}: its run.json names the data set {subject.controls.data!r}; name another with --data DIR. {problem}"
         ) from None
     if subject.facts is not None and manifest is None:
         check_classes(task, subject.facts, controls.data)
@@ -307,6 +311,8 @@ def _where(flags: Flags, task: Task) -> str:
     """Which images were scored: the JSON, or the data set and its split, by its folder where it has one."""
     if flags.annotations:
         return flags.annotations
+    if fold := fold_in_words(task.facts.get("fold")):
+        return f"{task.manifest.called}, {fold}"
     split, request = task.manifest.splits["val"], task.manifest.request or {}
     telling = any(
         name in split.folder.lower() for name in ("train", "val", "test")

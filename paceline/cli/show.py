@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,15 +12,17 @@ from paceline.command.choose import MARK, is_folder, published_there, ranks_of
 from paceline.command.estimate import check_rates, estimate_of, not_known, speed_for, speed_of_run
 from paceline.command.flags import Asked, explain, parse_recipe
 from paceline.command.printing import PRINTER, print_error, say
+from paceline.config.bounds import Whole
 from paceline.config.errors import RecipeError
 from paceline.config.plan import make_plan, training_ranks
 from paceline.config.recipe import DATA_IMAGES, Recipe
 from paceline.config.reporting import SILENT
-from paceline.config.run import Controls, run_file, run_folder
+from paceline.config.run import FOLD, Controls, check_fold, run_file, run_folder
 from paceline.config.system import System
 from paceline.log.events import read_events
 from paceline.log.prose import where_time_goes
 from paceline.recipes.rows import LIKE, Row
+from paceline.store.fold import fold_in_words
 from paceline.tasks.workloads import workload_of
 from paceline.training.named_run import saved_count, saved_request
 from paceline.training.opening import check_request, open_task, refuse_few
@@ -43,6 +45,8 @@ class ShowFlags:
     eval_ranks: int = 0  # of these, the last N only evaluate
     train_images: int = 0  # training images; 0 = those of the data set
     val_images: int = 0  # validation images; 0 = those of the data set
+    folds: Whole = 0  # with --data: divide its training images into so many parts, as train does
+    fold: Whole = 0  # which of them is evaluated
     rate: float = 0.0  # estimate: images per second of one rank at this plan's batch; 0 = measured or published
     link_gbit: float = 0.0  # estimate: Gbit/s of all of a node's links to other nodes together; 0 = the system's
     json: bool = False  # print one JSON object instead of text
@@ -75,6 +79,7 @@ def run(arguments: Sequence[str]) -> int:
     if flags.nodes < 1 or flags.world < 0:
         raise RecipeError("--nodes must be 1 or more, --world 0 (automatic) or more.")
     check_rates(flags.rate, flags.link_gbit)
+    controls = _with_fold(controls, flags, asked.given)
     check_request(recipe, flags.data)
     for line in about_row:
         (print_error if flags.json else say)(line)
@@ -84,7 +89,8 @@ def run(arguments: Sequence[str]) -> int:
     from paceline.tasks.memory import images_that_fit, memory_of
 
     if flags.data:
-        task, recipe = _opened(asked, flags, system, repeats=base is not None)
+        task, recipe = _opened(asked, flags, controls, system, repeats=base is not None)
+        facts = {**facts, "data": task.facts}
         memory, images = task.memory(system), (task.train_images, task.val_images)
     else:
         usual = DATA_IMAGES.get(recipe.target_data, (0, 0))
@@ -120,6 +126,8 @@ def run(arguments: Sequence[str]) -> int:
         return 0
     for line in describe(asked.name, recipe, asked.system_name, system, plan, memory, weights=controls.weights):
         say(line)
+    if fold := fold_in_words(facts.get("data", {}).get("fold")):
+        say(f"fold     {fold}: the training images of the others are learned, its own evaluated")
     for line in lines or not_known(asked.name if base is None else run_file(run_path)):
         say(line)
     if base is not None:
@@ -129,7 +137,17 @@ def run(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _opened(asked: Asked, flags: ShowFlags, system: System, *, repeats: bool) -> tuple[Any, Recipe]:
+def _with_fold(controls: Controls, flags: ShowFlags, given: Collection[str]) -> Controls:
+    """The controls of a run, or of none, with the fold that this command names; raises RecipeError for one that cannot be."""
+    named = {name: getattr(flags, name) for name in ("folds", "fold") if name in given}
+    if named and not flags.data:
+        raise RecipeError("--folds and --fold divide the training images of a data set: name it with --data DIR.")
+    controls = replace(controls, **named)
+    check_fold(controls)
+    return controls
+
+
+def _opened(asked: Asked, flags: ShowFlags, own: Controls, system: System, *, repeats: bool) -> tuple[Any, Recipe]:
     """The task on --data, opened as training opens it (an unprepared data set is prepared for that), and the recipe with the
     target that a run on these data has.
 
@@ -141,7 +159,8 @@ def _opened(asked: Asked, flags: ShowFlags, system: System, *, repeats: bool) ->
     from paceline.ranks.world import open_world
     from paceline.training.opening import settle_target
 
-    controls = Controls(data=flags.data, limit_train=flags.train_images, limit_val=flags.val_images)
+    fold = {name: getattr(own, name) for name in FOLD}
+    controls = Controls(data=flags.data, limit_train=flags.train_images, limit_val=flags.val_images, **fold)
     reporter = SILENT if flags.json else PRINTER
     with open_world(read_launch({}), device=torch.device("cpu")) as world:
         task = open_task(asked.recipe, controls, world, reporter)

@@ -61,6 +61,12 @@ class Controls:
     steps: Whole = 0  # stop after so many steps; 0 = the recipe's length. A larger number goes on with the run in --out
     limit_train: Whole = 0  # use only N training images, evenly spread; 0 = all
     limit_val: Whole = 0  # use only N validation images, evenly spread; 0 = all
+    folds: Whole = 0  # divide the training images into so many parts, learn all but one and evaluate on that; 0 = no
+    fold: Whole = 0  # which part of --folds the run evaluates on, 1 to --folds
+    fold_seed: Whole = (
+        0  # another seed divides the images otherwise; --seed does not, so runs of several seeds share folds
+    )
+    fold_group: str = ""  # regular expression: images whose paths match with the same captured text stay together; empty = as prepared
     time_budget: str = ""  # stop in good order after this long: 90 (seconds), 30m, 2h; all processes of a run count
     fit_schedule: bool = False  # shorten the whole schedule to --steps, or to as many as --time-budget has room for
     patience: Whole = 0  # stop after this many evaluations without a better result; 0 = never
@@ -80,6 +86,10 @@ class Controls:
     sink: tuple[str, ...] = ()  # who follows the run too: wandb, mlflow, or your own, ./file.py:name (docs/watching.md)
     tensorboard: bool = True  # write what TensorBoard shows into the run folder, as training goes on
     mlperf: Submission = field(default_factory=Submission)  # what MLPerf's log says of the submission
+
+
+# Which photos are evaluated, and the others learned.
+FOLD = ("folds", "fold", "fold_seed", "fold_group")
 
 
 @dataclass(frozen=True)
@@ -268,10 +278,28 @@ def check_controls(controls: Controls) -> None:
         raise RecipeError(f"--synthetic reads no data, but --data {controls.data} is named: leave one of them away.")
     if controls.synthetic and controls.stage:
         raise RecipeError(f"--synthetic reads no data: there is nothing to copy to --stage {controls.stage}.")
+    check_fold(controls)
     if controls.fit_schedule and not (controls.steps or controls.time_budget):
         raise RecipeError("--fit-schedule: to what? Name --steps N or --time-budget T with it.")
     seconds_in(controls.time_budget)
     profile_steps(controls.profile)
+
+
+def check_fold(controls: Controls) -> None:
+    """Raises RecipeError for a fold that cannot be."""
+    folds, fold = controls.folds, controls.fold
+    if not folds:
+        for flag, value in (("fold", fold), ("fold-seed", controls.fold_seed), ("fold-group", controls.fold_group)):
+            if value:
+                raise RecipeError(f"--{flag} {value}: of how many? Name --folds K with it, e.g. --folds 5 --fold 1.")
+        return
+    if controls.synthetic:
+        raise RecipeError(f"--synthetic reads no data: there is nothing to divide into --folds {folds}.")
+    if folds < 2:
+        raise RecipeError("--folds 1: one part would leave nothing to learn. Take 2 or more; 5 is usual.")
+    if not 1 <= fold <= folds:
+        given = f"--fold {fold}" if fold else f"--folds {folds} without --fold"
+        raise RecipeError(f"{given}: name the part to evaluate on, --fold 1 to --fold {folds}; a run has one of them.")
 
 
 # --weights none: random values, meant.

@@ -36,6 +36,7 @@ from paceline.log.prose import (
 )
 from paceline.pages.html import FULL, NARROW, WIDE, Chart, Line, draw_chart, smoothed, templates
 from paceline.pages.sections import predictions_section
+from paceline.store.fold import fold_in_words
 from paceline.tasks.metrics.coco import ABSENT
 from paceline.tasks.workload import Workload
 from paceline.tasks.workloads import WORKLOADS
@@ -115,6 +116,7 @@ def _content(run: Path, facts: Mapping[str, Any], events: Sequence[Event]) -> di
         "name": facts["name"],
         "synthetic": bool(facts["controls"].get("synthetic")),
         "folder": run.resolve().name,
+        "fold": fold_in_words(facts.get("data", {}).get("fold")),
         **_headline(facts, events),
         "started": _began(run, facts),
         "charts": _charts(events, targets_of(facts)),

@@ -40,6 +40,7 @@ from paceline.pages.detected import (
 )
 from paceline.pages.html import WIDE, Chart, Line, draw_chart
 from paceline.pages.stored_photo import listed
+from paceline.store.fold import fold_in_words
 from paceline.tasks.metrics.confusion import BACKGROUND
 from paceline.tasks.workload import Workload
 from paceline.tasks.workloads import WORKLOADS
@@ -91,7 +92,16 @@ def predictions_section(
         section = workload.section(predictions, Path(), exif)
         if section is None:
             section = (detected_section if workload.finds_objects else classified_section)(predictions, Path(), exif)
-        return {"template": workload.template, "step": step, "size_heads": heads, "sizes": sizes, **section}
+        fold = fold_in_words(predictions.get("fold"))
+        photos = f"training photos, {fold}," if fold else "validation photos"
+        return {
+            "template": workload.template,
+            "step": step,
+            "photos": photos,
+            "size_heads": heads,
+            "sizes": sizes,
+            **section,
+        }
     except DataError as error:
         notes.append(f"predictions/{files[-1].name} cannot be read ({error}): no photos are shown.")
     except Exception as error:

@@ -331,8 +331,9 @@ def remedy(manifest: Manifest) -> str:
 
 def _arrays(manifest: Manifest, split: str) -> dict[str, np.ndarray]:
     found: dict[str, np.ndarray] = {}
+    stored = split if manifest.fold is None else "train"
     for name, expected in manifest.splits[split].arrays.items():
-        path = manifest.folder / manifest.index / f"{split}.{name}.npy"
+        path = manifest.folder / manifest.index / f"{stored}.{name}.npy"
         try:
             require_plain(path)
             array = np.load(path, mmap_mode="r", allow_pickle=False)

@@ -22,12 +22,15 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from paceline.config.cache import cache_folder
 from paceline.config.errors import DataError
 from paceline.config.plain_file import is_whole, open_plain, parse, read_plain, sealed
 from paceline.config.whole import write_whole
+
+if TYPE_CHECKING:
+    from paceline.store.fold import Fold
 
 FILE_NAME = "manifest.json"
 _AGAIN = "Delete it and run `paceline prepare` again."
@@ -122,6 +125,8 @@ class Manifest:
     category_ids: tuple[int, ...] | None = None  # the annotations' ids in class order
     # Not part of the file either: class -> its number in the run that is scored on this data, 0.. (-1: has no objects).
     relabel: tuple[int, ...] | None = None
+    # Nor this: "val" is a part of the training photos (datasets/folds.py).
+    fold: Fold | None = field(default=None, compare=False)
 
     @property
     def learnt(self) -> str:
@@ -170,7 +175,7 @@ class Manifest:
     def save(self) -> Path:
         """Write `folder`/manifest.json, whole or not at all. Raises OSError."""
         record = {"paceline_manifest": FORMAT, **asdict(self), "class_order_hash": self.class_order_hash}
-        del record["folder"], record["relabel"]
+        del record["folder"], record["relabel"], record["fold"]
         for split in record["splits"].values():
             if split["records"] == FILES:  # so that older manifests stay what they are
                 del split["records"]

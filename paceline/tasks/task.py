@@ -109,18 +109,22 @@ class Task(ABC):
     def choose_images(self, usable: np.ndarray, limits: tuple[int, int], **more: Any) -> None:
         """Choose this run's images, once both indexes are open, and record the facts.
 
-        usable  numbers of the training images that can be used
+        usable  numbers of the training images that can be used; of a fold, its own are left out and evaluated
         limits  most images of training and of validation, evenly spread; 0 = all
         more    facts beside those that all tasks have
         """
-        images = len(usable), len(self.val_index)
+        scored, fold, data_hash = np.arange(len(self.val_index)), self.manifest.fold, self.manifest.content_hash
+        if fold is not None:
+            usable, scored = usable[~fold.held_out[usable]], np.flatnonzero(fold.held_out)
+        images = len(usable), len(scored)
         self.train_numbers = usable[spread(images[0], limits[0])]
-        self.val_numbers = spread(images[1], limits[1])
+        self.val_numbers = scored[spread(images[1], limits[1])]
         self.is_target_data = is_target_data(self.recipe, self.manifest, images)
         self.facts = {
             "root": str(self.manifest.root_path),
             "manifest": str(self.manifest.folder),
-            "hash": self.manifest.content_hash,
+            "hash": data_hash if fold is None else fold.hash(data_hash),
+            **({} if fold is None else {"fold": fold.facts(data_hash)}),
             **more,
             **({"part_of": self.manifest.part_of} if self.manifest.part_of else {}),
             "train_images": self.train_images,

@@ -212,7 +212,7 @@ class Evaluator:
         return None if self.vote.agree(stopped) else score
 
     def _score(self, step: int, score: Score) -> Scoring:
-        keep = lambda found: write_predictions(self.folder, step, found)  # noqa: E731
+        keep = lambda found: write_predictions(self.folder, step, found, fold_of(self.task))  # noqa: E731
         return Scoring(self.task, self.roles.peers, score, f"step-{step}", keep)
 
 
@@ -220,15 +220,21 @@ def _parts(inference: float, scoring: Scoring) -> dict[str, float]:
     return {"inference": inference, "gather": scoring.gather_seconds, "scoring": scoring.seconds}
 
 
-def write_predictions(run: Path, step: int, result: Evaluation) -> None:
+def fold_of(task: Task) -> dict[str, Any]:
+    """Which fold was evaluated, for a predictions file; {} of a validation split."""
+    return {"fold": task.facts["fold"]} if "fold" in task.facts else {}
+
+
+def write_predictions(run: Path, step: int, result: Evaluation, more: Mapping[str, Any] | None = None) -> None:
     """Write RUN/predictions/step-N.json, from which the report's pictures are made, whole or not at all.
 
+    more   facts beside the evaluation's own
     Raises UserError where it cannot be written.
     """
     file = run / "predictions" / f"step-{step:06d}.json"
     try:
         file.parent.mkdir(exist_ok=True)
-        write_whole(file, json_in_pieces({"step": step, **result.predictions}))
+        write_whole(file, json_in_pieces({"step": step, **(more or {}), **result.predictions}))
     except OSError as error:
         raise cannot_write(file, error) from error
 

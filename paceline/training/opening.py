@@ -21,6 +21,7 @@ from paceline.config.run import Controls, Run, profile_steps
 from paceline.config.system import System
 from paceline.recipes import RECIPES
 from paceline.store.containers.exports import prepare_first
+from paceline.store.fold import fold_in_words
 from paceline.store.manifest import Kind, Manifest
 from paceline.tasks.metrics import in_words
 from paceline.tasks.workloads import workload_of
@@ -79,7 +80,16 @@ def open_task(
         root = data_folder(controls.data, workload) if controls.data else built_in(workload.kind, reporter)
         manifest = prepared_once(world, lambda: ensure_prepared(root, kind=workload.kind, reporter=reporter))
     prepared()
+    if controls.folds:
+        from paceline.datasets.folds import with_fold
+
+        manifest = with_fold(manifest, controls)
     task = workload.open(recipe, manifest, limit_train=controls.limit_train, limit_val=controls.limit_val)
+    if controls.folds:
+        reporter.line(
+            f"{fold_in_words(task.facts['fold'])}: {task.train_images:,} training images are learned and {task.val_images:,} "
+            "others of them evaluated; the validation split is not read"
+        )
     if recipe.sampler == "shuffle":
         return task
     if "draws" not in task.facts:

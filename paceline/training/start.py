@@ -25,6 +25,7 @@ from paceline.config.run import Run, with_defaults
 from paceline.log.events import read_events
 from paceline.ranks.exchange import from_main
 from paceline.ranks.world import World
+from paceline.store.fold import fold_in_words
 from paceline.tasks.workloads import workload_of
 from paceline.training.checkpoint.layout import BEST, link_step, step_name
 from paceline.training.checkpoint.read import load_checkpoint, newest_valid
@@ -97,9 +98,10 @@ def check_start(was: SavedRun, start: Start, run: Run, given: Collection[str]) -
     _check_recipe(was, facts, run.name, run.recipe, given)
     if any(facts[name] != wanted[name] for name in ("data_hash", "train_images")):
         raise CheckpointError(
-            f"{was.path} was begun on other training images ({facts['train_images']:,} there, "
-            f"{wanted['train_images']:,} now, from {run.provenance['data']['root']}). Go on with the same --data and "
-            "--limit-train, or start a new run (another --out) from its weights alone: --weights RUN/checkpoints/last"
+            f"{was.path} was begun on other training images ({facts['train_images']:,} there{_fold(was.facts or {})}, "
+            f"{wanted['train_images']:,} now{_fold(run.provenance)}, from {run.provenance['data']['root']}). Go on with the same "
+            "--data, --limit-train and --fold, or start a new run (another --out) from its weights alone: "
+            "--weights RUN/checkpoints/last"
         )
     scored, now = (was.facts or {})["plan"].get("val_images"), run.plan.val_images
     if start.standing.step >= 0 and scored != now:
@@ -110,6 +112,11 @@ def check_start(was: SavedRun, start: Start, run: Run, given: Collection[str]) -
             f"of all would be chosen by unlike numbers. Go on {flag}; "
             f"other images are scored by  paceline eval {shlex.quote(str(was.path))} --limit-val {now}"
         )
+
+
+def _fold(facts: Mapping[str, Any]) -> str:
+    words = fold_in_words(facts.get("data", {}).get("fold"))
+    return f" in {words}" if words else ""
 
 
 def _journal(path: Path, headline: str, facts: Mapping[str, Any], reporter: Reporter) -> tuple[dict, float]:
