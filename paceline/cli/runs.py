@@ -1,4 +1,4 @@
-"""`paceline runs [FOLDER] [--json]`: the runs in a folder, a line each; imports no torch."""
+"""`paceline runs [FOLDER] [--folds] [--json]`: the runs in a folder, a line each, or by fold and seed; imports no torch."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import tyro
 
+from paceline.cli.run_groups import groups_of, in_lines
 from paceline.command.flags import parse
 from paceline.command.printing import print_error, say
 from paceline.config.errors import UserError
@@ -31,6 +32,9 @@ class Flags:
     """Which runs."""
 
     folder: Annotated[Path, tyro.conf.Positional] = Path("runs")  # folder that holds runs, or a run
+    folds: bool = (
+        False  # runs that differ by fold or seed alone: mean and standard deviation, and which folds are missing
+    )
     json: bool = False  # print one JSON list instead of text
 
 
@@ -47,13 +51,19 @@ def run(arguments: Sequence[str]) -> int:
             found.append(describe(folder, damaged))
         except UserError as problem:
             damaged.append(str(problem))
-    found.sort(key=lambda row: (row["started"], row["name"]))
+    found.sort(key=lambda run: (run[0]["started"], run[0]["name"]))
+    groups = groups_of(found) if flags.folds else []
     if flags.json:
-        print(json.dumps(found, indent=1))
+        print(json.dumps(groups if flags.folds else [row for row, *_ in found], indent=1))
+    elif flags.folds:
+        for line in [line for group in groups for line in in_lines(group)]:
+            say(line)
+        if not groups:
+            say(f"no runs in {flags.folder} differ by fold or seed alone")
     elif found:
         spare = max(0, shutil.get_terminal_size((NARROW, 24)).columns - NARROW)
         widths = COLUMNS | {"name": min(LONGEST_NAME, COLUMNS["name"] + spare)}
-        for row in ({name: name for name in (*COLUMNS, "time")}, *map(_in_words, found)):
+        for row in ({name: name for name in (*COLUMNS, "time")}, *(_in_words(row) for row, *_ in found)):
             say("  ".join([*(_cut(row[name], width) for name, width in widths.items()), row["time"]]).rstrip())
     elif not damaged:
         say(f"no runs in {flags.folder}")
@@ -62,8 +72,8 @@ def run(arguments: Sequence[str]) -> int:
     return 0
 
 
-def describe(folder: Path, damaged: list[str]) -> dict[str, Any]:
-    """One run in JSON's types.
+def describe(folder: Path, damaged: list[str]) -> tuple[dict[str, Any], dict[str, Any], list[dict[str, float]]]:
+    """One run in JSON's types, its run.json, and the metrics of its evaluations.
 
     damaged   gets a line about events that are left out
     Raises UserError for a folder whose run.json is none, or not as it was written.
@@ -76,7 +86,7 @@ def describe(folder: Path, damaged: list[str]) -> dict[str, Any]:
     # A workload of one's own has a headline that its run does not name: the first metric then.
     headline = workload.headline if workload is not None else next(iter(scores[0]), "") if scores else ""
     values = [found[headline] for found in scores if headline in found]
-    return {
+    row = {
         "name": folder.resolve().name,
         "recipe": facts["name"],
         "status": last["status"] if last["event"] == "end" else "unfinished",
@@ -89,6 +99,7 @@ def describe(folder: Path, damaged: list[str]) -> dict[str, Any]:
         "seconds": last["seconds"],
         "started": facts.get("started", ""),
     }
+    return row, facts, scores
 
 
 def _in_words(row: dict[str, Any]) -> dict[str, str]:

@@ -16,7 +16,8 @@ from dataclasses import replace
 import numpy as np
 
 from paceline.config.errors import DataError
-from paceline.config.printable import counted
+from paceline.config.printable import counted, some
+from paceline.config.reporting import SILENT, Reporter
 from paceline.config.run import Controls
 from paceline.datasets.val_split import Units, ValSplit, units_of
 from paceline.store.fold import Fold
@@ -24,9 +25,10 @@ from paceline.store.index import Index, open_split
 from paceline.store.manifest import Manifest
 
 
-def with_fold(manifest: Manifest, controls: Controls) -> Manifest:
+def with_fold(manifest: Manifest, controls: Controls, reporter: Reporter = SILENT) -> Manifest:
     """The manifest with its "val" being one fold of its training photos, as the controls ask; nothing is written.
 
+    The reporter gets a line for classes of boxes that the fold lacks, or that only it has.
     Raises DataError where the photos cannot be divided so.
     """
     if "train" not in manifest.splits:
@@ -41,8 +43,9 @@ def with_fold(manifest: Manifest, controls: Controls) -> Manifest:
         raise DataError(str(problem).replace("--val-group", "--fold-group")) from None
     photos, labels = _labels(manifest, index)
     parts = divide(units, photos, labels, len(manifest.classes), folds)
-    _check(parts, units, photos, labels, manifest, controls)
     fold = Fold(controls.fold, folds, controls.fold_seed, group, parts == controls.fold - 1)
+    for line in _check(parts, units, photos, labels, manifest, fold):
+        reporter.line(line)
     return replace(manifest, splits={**manifest.splits, "val": manifest.splits["train"]}, fold=fold)
 
 
@@ -93,27 +96,38 @@ def _labels(manifest: Manifest, index: Index) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _check(
-    parts: np.ndarray, units: Units, photos: np.ndarray, labels: np.ndarray, manifest: Manifest, controls: Controls
-) -> None:
-    """Raises DataError where a part has no photo, or lacks a class that the training photos have."""
-    folds, number = controls.folds, len(units.numbers)
-    what = "photo" if number == len(units.of) else "group"
+    parts: np.ndarray, units: Units, photos: np.ndarray, labels: np.ndarray, manifest: Manifest, fold: Fold
+) -> list[str]:
+    """Lines about classes that the fold, or all others, lack.
+
+    Raises DataError where a part has no photo, or lacks a class of class folders. Of boxes rare classes are usual, and their
+    scores leave out what is not there.
+    """
+    folds, number = fold.of, len(units.numbers)
+    what = f"different training {'group' if fold.group else 'photo'}"
     if number < folds:
-        raise DataError(
-            f"--folds {folds}: {manifest.called} has {counted(number, f'different training {what}')}, and each fold needs one."
-        )
+        raise DataError(f"--folds {folds}: {manifest.called} has {counted(number, what)}, and each fold needs one.")
     found = np.unique(np.stack([labels, parts[photos]], axis=1), axis=0)
     lacking = [int(label) for label in np.unique(labels) if (found[:, 0] == label).sum() < folds]
+    if manifest.kind == "boxes":
+        held = fold.held_out[photos]
+        unscored, unlearned = (np.setdiff1d(labels, labels[side]) for side in (held, ~held))
+        which = f"fold {fold.number} of {folds}"
+        rows = (
+            (unscored, f"{which} lacks, so its scores leave out"),
+            (unlearned, f"{which} alone has, so not learned"),
+        )
+        return [f"{about}: {some([manifest.classes[i] for i in these])}" for these, about in rows if len(these)]
     if not lacking:
-        return
+        return []
     having = [len(np.unique(units.of[photos[labels == label]])) for label in lacking]
     fewest, name = min(zip(having, (manifest.classes[label] for label in lacking)))
-    why = f"--folds {folds}: class {name} is in {counted(fewest, f'training {what}')} of {manifest.called}"
+    why = f"--folds {folds}: class {name} has {counted(fewest, what)} in {manifest.called}"
     if fewest < 2:
         raise DataError(f"{why}: there are no folds that all have it. Add photos of it, or leave the class away.")
     if fewest < folds:
         raise DataError(f"{why}, and each fold needs one. Take at most --folds {fewest}, or add photos of it.")
     raise DataError(
-        f"{why}, and a fold would have none, as they lie together with other classes. Take fewer --folds or another "
-        f"--fold-seed than {controls.fold_seed}."
+        f"{why}, and a fold would have none, as they lie together with others. Take fewer --folds or another "
+        f"--fold-seed than {fold.seed}."
     )

@@ -83,7 +83,7 @@ def open_task(
     if controls.folds:
         from paceline.datasets.folds import with_fold
 
-        manifest = with_fold(manifest, controls)
+        manifest = with_fold(manifest, controls, reporter)
     task = workload.open(recipe, manifest, limit_train=controls.limit_train, limit_val=controls.limit_val)
     if controls.folds:
         reporter.line(

@@ -174,6 +174,17 @@ def test_it_does_not_go_on_with_other_photos(trainer, unbroken, tmp_path):
     assert_same_run(run, unbroken(1))
 
 
+def test_two_ranks_of_a_fold_learn_and_score_what_one_does(trainer, tmp_path):
+    found = []
+    for ranks in (1, 2):
+        run = trainer.finished(tmp_path / f"fold{ranks}", "--folds 3 --fold 2 --steps 2 --log-every 1", ranks=ranks)
+        facts = json.loads((run / "run.json").read_text())["data"]
+        predictions = json.loads(next((run / "predictions").glob("step-*.json")).read_text())
+        samples = [event["samples"] for event in events(run) if event["event"] == "train"]
+        found.append((facts, samples, [image["file"] for image in predictions["images"]], predictions["fold"]))
+    assert found[0] == found[1] and found[0][0]["fold"]["number"] == 2
+
+
 def test_another_recipe_is_refused_on_rank_0_before_any_rank_opens_the_data(trainer, unbroken, tmp_path):
     run = interrupted_copy(unbroken(2), "other-recipe", 12)
     (tmp_path / "nothing").mkdir()

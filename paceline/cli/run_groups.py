@@ -1,0 +1,140 @@
+"""`paceline runs --folds`: runs that differ by their fold and their seed alone, in groups, with mean and standard deviation.
+
+A run's numbers are those of its best evaluation, by the headline metric, which is that of `checkpoints/best`. As the best of several
+is chosen on the photos that it is scored on, those of the last evaluation stand beside them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from paceline.config.printable import counted
+from paceline.config.run import Controls
+from paceline.log.prose import leading_metrics, metric_label, metric_text
+from paceline.training.saved_run import ENDED
+
+# What decides a run's result beside recipe, data and fold.
+DECIDE = (
+    "weights",
+    "steps",
+    "limit_train",
+    "limit_val",
+    "fit_schedule",
+    "patience",
+    "eval_every",
+    "time_budget",
+    "exact",
+)
+# Of a run's evaluations.
+WHICH = ("best", "last")
+
+
+def groups_of(
+    runs: Sequence[tuple[dict[str, Any], Mapping[str, Any], Sequence[Mapping[str, float]]]],
+) -> list[dict[str, Any]]:
+    """Groups of two runs or more, and of folds even one, in JSON's types.
+
+    runs   oldest first: what `paceline runs` prints of one, its run.json, and the metrics of its evaluations
+    A run counts where it ended as it should, and of several of one fold and seed the newest.
+    """
+    found: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for row, facts, evaluations in runs:
+        fold = facts.get("data", {}).get("fold")
+        number, of = (_whole(fold.get(name)) for name in ("number", "of")) if isinstance(fold, Mapping) else (0, 0)
+        headline = row["headline"]
+        scored = [metrics for metrics in evaluations if math.isfinite(metrics.get(headline, math.nan))]
+        kept = {name: row[name] for name in ("name", "recipe", "status", "headline")}
+        kept |= {"fold": number, "of": of, "seed": _whole(facts["recipe"].get("seed"))}
+        kept["best"] = max(scored, key=lambda metrics: metrics[headline], default={})
+        kept["last"] = scored[-1] if scored else {}
+        kept["left_out"] = (
+            row["status"].replace("_", " ") if row["status"] not in ENDED else "" if scored else "no score"
+        )
+        found[_key(facts, fold or {})].append(kept)
+    return [_group(rows) for rows in found.values() if len(rows) > 1 or rows[0]["of"]]
+
+
+def _whole(value: Any) -> int:
+    return value if type(value) is int else 0
+
+
+def _key(facts: Mapping[str, Any], fold: Mapping[str, Any]) -> str:
+    """Equal exactly where nothing but fold and seed is another."""
+    recipe = {name: value for name, value in facts["recipe"].items() if name != "seed"}
+    plain = asdict(Controls())
+    controls = {name: facts["controls"].get(name, plain[name]) for name in DECIDE}
+    data = fold.get("data") or facts.get("data", {}).get("hash")
+    return json.dumps(
+        [facts["name"], recipe, controls, data, [fold.get(name) for name in ("of", "seed", "group")]], sort_keys=True
+    )
+
+
+def _group(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    newest = {(row["fold"], row["seed"]): row for row in rows if not row["left_out"]}
+    for row in rows:
+        if not row["left_out"] and newest[row["fold"], row["seed"]] is not row:
+            row["left_out"] = "a newer run has its fold and seed"
+    counting = [row for row in rows if not row["left_out"]]
+    of, have = rows[0]["of"], {row["fold"] for row in counting}
+    shown = ("name", "fold", "seed", "status", *WHICH, "left_out")
+    return {
+        "recipe": rows[0]["recipe"],
+        "headline": rows[0]["headline"],
+        "folds": of,
+        "missing": [fold for fold in range(1, of + 1) if fold not in have],
+        "seeds": sorted({row["seed"] for row in rows}),
+        "runs": [
+            {name: row[name] for name in shown} for row in sorted(rows, key=lambda row: (row["fold"], row["seed"]))
+        ],
+        **{which: _spread([row[which] for row in counting]) for which in WHICH},
+    }
+
+
+def _spread(found: Sequence[Mapping[str, float]]) -> dict[str, dict[str, Any]]:
+    """metric -> mean and standard deviation (of a sample: n - 1; None of one run) over the runs that have it."""
+    spread = {}
+    for name in dict.fromkeys(name for metrics in found for name in metrics):
+        # -1 is COCO's word for a number that does not exist, of a class or a size that has no object there.
+        values = [metrics[name] for metrics in found if name in metrics and metrics[name] == metrics[name] != -1]
+        if values:
+            deviation = statistics.stdev(values) if len(values) > 1 else None
+            spread[name] = {"mean": statistics.fmean(values), "deviation": deviation, "runs": len(values)}
+    return spread
+
+
+def in_lines(group: Mapping[str, Any]) -> list[str]:
+    """A group for people."""
+    folds, headline, rows = group["folds"], group["headline"], group["runs"]
+    what = [*([f"{folds} folds"] if folds else []), counted(len(group["seeds"]), "seed"), counted(len(rows), "run")]
+    lines = [f"{group['recipe']}: {', '.join(what)}; {metric_label(headline)}:"]
+
+    def cell(metrics: Mapping[str, float]) -> str:
+        return metric_text(headline, metrics[headline]) if headline in metrics else "-"
+
+    width = max(len(row["name"]) for row in rows)
+    for row in rows:
+        fold = f"fold {row['fold']:<3} " if folds else ""
+        left_out = f"  not counted: {row['left_out']}" if row["left_out"] else ""
+        best, last = cell(row["best"]), cell(row["last"])
+        lines.append(f"  {row['name']:<{width}}  {fold}seed {row['seed']:<5} best {best:>8}  last {last:>8}{left_out}")
+    for name in leading_metrics(group["best"]):
+        best, last = (_plus_minus(name, group[which].get(name)) for which in WHICH)
+        lines.append(
+            f"  {metric_label(name)}: best {best}, last {last} ({counted(group['best'][name]['runs'], 'run')})"
+        )
+    if group["missing"]:
+        lines.append(f"  missing: {', '.join(f'fold {fold}' for fold in group['missing'])}")
+    return lines
+
+
+def _plus_minus(name: str, found: Mapping[str, Any] | None) -> str:
+    if found is None:
+        return "-"
+    deviation = "" if found["deviation"] is None else f" +- {metric_text(name, found['deviation'])}"
+    return f"{metric_text(name, found['mean'])}{deviation}"
