@@ -32,9 +32,7 @@ class Flags:
     """Which runs."""
 
     folder: Annotated[Path, tyro.conf.Positional] = Path("runs")  # folder that holds runs, or a run
-    folds: bool = (
-        False  # runs that differ by fold or seed alone: mean and standard deviation, and which folds are missing
-    )
+    folds: bool = False  # runs that differ by fold or seed alone: mean, standard deviation, missing folds
     json: bool = False  # print one JSON list instead of text
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -126,15 +126,22 @@ def run(arguments: Sequence[str]) -> int:
         return 0
     for line in describe(asked.name, recipe, asked.system_name, system, plan, memory, weights=controls.weights):
         say(line)
-    if fold := fold_in_words(facts.get("data", {}).get("fold")):
-        say(f"fold     {fold}: the training images of the others are learned, its own evaluated")
-    for line in lines or not_known(asked.name if base is None else run_file(run_path)):
+    lines = lines or not_known(asked.name if base is None else run_file(run_path))
+    for line in [*_fold(facts), *lines, *([] if base is None else _time(run_path))]:
         say(line)
-    if base is not None:
-        went = where_time_goes(read_events(run_folder(run_path) / "events.jsonl"))
-        for head, (name, (took, shares)) in zip(("time", ""), went.items()):
-            say(f"{head:<9}{name} {took}: {shares}")
     return 0
+
+
+def _fold(facts: Mapping[str, Any]) -> list[str]:
+    """The line about the fold that a run.json names."""
+    fold = fold_in_words(facts.get("data", {}).get("fold"))
+    return [f"fold     {fold}: the training images of the others are learned, its own evaluated"] if fold else []
+
+
+def _time(run: Path) -> list[str]:
+    """Where the time of a run went."""
+    went = where_time_goes(read_events(run_folder(run) / "events.jsonl"))
+    return [f"{head:<9}{name} {took}: {shares}" for head, (name, (took, shares)) in zip(("time", ""), went.items())]
 
 
 def _with_fold(controls: Controls, flags: ShowFlags, given: Collection[str]) -> Controls:

@@ -63,10 +63,8 @@ class Controls:
     limit_val: Whole = 0  # use only N validation images, evenly spread; 0 = all
     folds: Whole = 0  # divide the training images into so many parts, learn all but one and evaluate on that; 0 = no
     fold: Whole = 0  # which part of --folds the run evaluates on, 1 to --folds
-    fold_seed: Whole = (
-        0  # another seed divides the images otherwise; --seed does not, so runs of several seeds share folds
-    )
-    fold_group: str = ""  # regular expression: images whose paths match with the same captured text stay together; empty = as prepared
+    fold_seed: Whole = 0  # divides the images in another way; --seed does not: runs of several seeds share folds
+    fold_group: str = ""  # regular expression: images with the same captured text share a part; empty = as prepared
     time_budget: str = ""  # stop in good order after this long: 90 (seconds), 30m, 2h; all processes of a run count
     fit_schedule: bool = False  # shorten the whole schedule to --steps, or to as many as --time-budget has room for
     patience: Whole = 0  # stop after this many evaluations without a better result; 0 = never
