@@ -5,6 +5,7 @@ Letters: B images   H, W pixels   K classes
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Literal
 
@@ -44,16 +45,19 @@ class Classifier(nn.Module):
 
         A mixed photo's is the mean of its own label's and its partner's, weighted by their parts of the picture.
         """
-        if not isinstance(batch, MixedBatch):
-            return {"loss": self._losses(self.predict(batch), batch.labels).sum()}
-        images = mixed_images(self.normalise(batch.images), batch.boxes, batch.shares)
-        logits, height, width = self.network.classify(images), *images.shape[2:]
-        own, partners = (self._losses(logits, labels) for labels in (batch.labels, partners_of(batch.labels)))
-        return {"loss": own.lerp(partners, partners_share(batch.boxes, batch.shares, height * width)).sum()}
+        logits = self.predict(batch)
+        losses = self._losses(logits, batch.labels)
+        if isinstance(batch, MixedBatch):
+            share = partners_share(batch.boxes, batch.shares, math.prod(batch.images.shape[2:]))
+            losses = losses.lerp(self._losses(logits, partners_of(batch.labels)), share)
+        return {"loss": losses.sum()}
 
     def predict(self, batch: Batch) -> Tensor:
-        """-> (B, K) float32 logits."""
-        return self.network.classify(self.normalise(batch.images))
+        """-> (B, K) float32 logits, of a MixedBatch for its mixed photos."""
+        images = self.normalise(batch.images)
+        if isinstance(batch, MixedBatch):
+            images = mixed_images(images, batch.boxes, batch.shares)
+        return self.network.classify(images)
 
     def _losses(self, logits: Tensor, labels: Tensor) -> Tensor:
         return smoothed_cross_entropy(logits, labels, self.smoothing, self.convention)
