@@ -60,6 +60,7 @@ class SSDModel(TrunkModel):
     depth: Depth = 34  # layers of the ResNet, of which three stages are used; bottlenecks from 50 on
     extras: Annotated[int, Ge(4), MultipleOf(4)] = 512  # filters of the first two extra maps; the others have half
     extras_norm: bool = False  # BatchNorm in the extra layers; helps training from scratch
+    pyramid: Whole = 0  # channels of a pyramid over the maps of stride 8, 16 and 32; 0: the map of stride 8 alone
     scales: tuple[AboveZero, ...] = (0.07, 0.15, 0.33, 0.51, 0.69, 0.87, 1.05)  # default boxes' sizes, of the input's
     heads: Literal["separate", "fused"] = "separate"  # class and box convolutions apart, or one a level
     head_multiple: Count = 8  # heads fused: output channels are padded to a multiple of this
@@ -132,6 +133,7 @@ def check_detection(recipe: BoxRecipe) -> None:
          f"--input.size {photo.size} gives {levels} levels, which need {levels + 1} scales or more"),
         ("--model.scales", model.scales, all(a < b for a, b in zip(model.scales, model.scales[1:])), "must be ascending"),
         *trunk_rules(model),
+        ("--model.pyramid", model.pyramid, not model.pyramid or levels > 2, "needs three levels; choose a larger --input.size"),
         ("--input.crop-side", photo.crop_side, small <= large, "shares of the photo, the smaller first"),
         ("--input.crop-aspect", photo.crop_aspect, narrow <= 1 <= wide, "a range around 1, smaller first"),
     )  # fmt: skip

@@ -16,41 +16,17 @@ from __future__ import annotations
 import math
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from paceline.config.errors import RecipeError
 from paceline.config.instances import FrozenLayers, HeadInit, LayerNorm, MaskRCNNModel, TopLevel
 from paceline.models.batch_norm import BatchNorm
-from paceline.models.layers import Conv2d, group_norm
 from paceline.models.make_trunk import make_trunk
+from paceline.models.pyramid import FPN
 from paceline.models.region_heads import RoIHeads, RPNHead
 from paceline.models.trunk import Form, Part, Trunk, initialise
 
 FROZEN: dict[FrozenLayers, Part] = {"none": "none", "stem": "stem", "stem_and_first": "first_stage"}
-
-
-class FPN(nn.Module):
-    """Laterals to C channels, added from the coarsest level down, each smoothed by a 3x3 convolution; and level 6."""
-
-    def __init__(self, inputs: list[int], channels: int, *, norm: LayerNorm, top: TopLevel, eps: float) -> None:
-        """inputs: channels of the stages, finest first."""
-        super().__init__()
-        self.inner_blocks = nn.ModuleList(_layer(count, channels, 1, norm, eps) for count in inputs)
-        self.layer_blocks = nn.ModuleList(_layer(channels, channels, 3, norm, eps) for _ in inputs)
-        self.top = Conv2d(channels, channels, 3, 2, padding=1) if top == "conv" else None
-
-    def forward(self, stages: list[Tensor]) -> list[Tensor]:
-        """-> levels, finest first; the last is level 6, for proposals only."""
-        laterals = [block(stage) for block, stage in zip(self.inner_blocks, stages)]
-        top = laterals[-1] if self.top is not None else None
-        for level in range(len(laterals) - 2, -1, -1):
-            size = laterals[level].shape[-2:]
-            laterals[level] = laterals[level] + F.interpolate(laterals[level + 1], size=size, mode="nearest")
-        levels = [block(lateral) for block, lateral in zip(self.layer_blocks, laterals)]
-        if self.top is not None and top is not None:
-            return [*levels, self.top(top)]
-        return [*levels, F.max_pool2d(levels[-1], 1, 2)]
 
 
 class Backbone(nn.Module):
@@ -85,14 +61,6 @@ class Backbone(nn.Module):
         """(B, 3, H, W) normalised -> levels first_level to 6, each (B, C, H_l, W_l)."""
         maps = self.body(images)
         return self.fpn([maps[place] for place in self.places])
-
-
-def _layer(inputs: int, outputs: int, kernel: int, norm: LayerNorm, eps: float) -> nn.Sequential:
-    """A convolution and its norm, in a sequence as torchvision has them."""
-    conv = Conv2d(inputs, outputs, kernel, padding=kernel // 2, bias=norm == "none")
-    if norm == "none":
-        return nn.Sequential(conv)
-    return nn.Sequential(conv, BatchNorm(outputs, eps=eps) if norm == "batch" else group_norm(outputs, eps))
 
 
 class MaskRCNN(nn.Module):

@@ -1,5 +1,7 @@
 """SSD: a trunk's map of stride 8, extra maps on top, a class and a box convolution on each map.
 
+With a pyramid it stands on the trunk's maps of stride 8, 16 and 32, merged as in Lin et al. 2017, and the extra maps follow behind.
+
 Letters: B images   L levels   n_l boxes of a cell on level l   K classes   A default boxes in all   H, W cells of a map
 Outputs are in cell-major order (level, row, column, box of the cell): in channels_last memory the head convolutions write them so,
 and nothing is transposed.
@@ -22,10 +24,12 @@ from paceline.config.detection import Frozen, NewBias
 from paceline.config.errors import RecipeError
 from paceline.models.batch_norm import BatchNorm
 from paceline.models.layers import Conv2d
+from paceline.models.pyramid import FPN
 from paceline.models.resnet import pad_for_stride
 from paceline.models.trunk import Part, Trunk, initialise
 
 STRIDE = 8
+PYRAMID_STRIDES = (8, 16, 32)
 # Habana's SSD from release 1.7 on froze the stem and the first convolution behind it.
 FROZEN: dict[Frozen, Part] = {"none": "none", "stem": "stem", "stem_and_first": "first_convolution"}
 
@@ -100,6 +104,7 @@ class SSD(nn.Module):
         boxes_a_cell: Sequence[int],
         extras: int = 512,
         extras_norm: bool = False,
+        pyramid: int = 0,
         heads: Literal["separate", "fused"] = "separate",
         head_multiple: int = 8,
         frozen: Frozen = "none",
@@ -108,23 +113,30 @@ class SSD(nn.Module):
         bn_momentum: float = 0.1,
     ) -> None:
         """
-        trunk         its coarsest map has stride 8
+        trunk         its coarsest map has stride 8; with a pyramid 32
         classes       K, without background
         cells         of each level's side: paceline.config.detection.grids(size)
         boxes_a_cell  n_l of each level
         padding       of extra layers that halve a map; end: an even side is padded at its end alone, as TensorFlow's SAME is
         extras        channels of the first two extra maps; the further ones have half
-        Raises RecipeError for a trunk without such a map.
+        pyramid       its channels; 0 for none
+        Raises RecipeError for a trunk without such maps.
         """
         super().__init__()
-        if trunk.strides[-1:] != [STRIDE]:
-            raise RecipeError(
-                f"--model.trunk: this one has maps of stride {trunk.strides}, and default boxes need one of {STRIDE}."
-            )
+        wanted = PYRAMID_STRIDES if pyramid else (STRIDE,)
+        if not set(wanted) <= set(trunk.strides) or trunk.strides[-1] != wanted[-1]:
+            needed = f"the pyramid needs {list(wanted)}" if pyramid else f"default boxes need one of {STRIDE}"
+            raise RecipeError(f"--model.trunk: this one has maps of stride {trunk.strides}, and {needed}.")
         self.trunk, self.side = trunk, cells[0]
+        # The last of a stride: a ResNet that keeps stride 8 has two maps of it.
+        self.places = [max(place for place, of_map in enumerate(trunk.strides) if of_map == stride) for stride in wanted]
         channels = [trunk.channels[-1]]
+        if pyramid:
+            inputs, norm = [trunk.channels[place] for place in self.places], "batch" if extras_norm else "none"
+            self.fpn = FPN(inputs, pyramid, norm=norm, top="pool", eps=bn_eps)
+            channels = [pyramid] * len(wanted)
         blocks = []
-        for level in range(1, len(cells)):
+        for level in range(len(wanted), len(cells)):
             outputs = extras if level <= 2 else extras // 2
             # The map before is halved with padding, or loses its border; the sizes determine which.
             halves = cells[level] == (cells[level - 1] + 1) // 2 and level <= 3
@@ -151,7 +163,10 @@ class SSD(nn.Module):
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """(B, 3, H, W) normalised -> class logits (B, A, K + 1) and deltas (B, A, 4), in the network's own type."""
-        maps = [self.trunk(images)[-1]]
+        stages = self.trunk(images)
+        maps = [stages[place] for place in self.places]
+        if len(maps) > 1:
+            maps = [F.relu(map, inplace=True) for map in self.fpn.merge(maps)[0]]
         if maps[0].shape[-1] != self.side:
             raise RecipeError(
                 f"--input.size {images.shape[-1]}: this trunk gives a map of {maps[0].shape[-1]} cells there, and default boxes are "
@@ -167,13 +182,14 @@ class SSD(nn.Module):
 def initialise_ssd(
     model: SSD, generator: torch.Generator, *, zero_init_last_gamma: bool = False, new_bias: NewBias = "uniform"
 ) -> None:
-    """First weights: a ResNet trunk as torchvision's; extras and heads Xavier-uniform, biases U(+-1 / sqrt(fan_in)) or zero.
+    """First weights: a ResNet trunk as torchvision's; pyramid, extras and heads Xavier-uniform, biases U(+-1 / sqrt(fan_in)) or zero.
 
     The class and box parts of a fused head are drawn separately, so both kinds of head start from one distribution.
     Source: MLPerf reference SSD (_init_weights), System A's initializer.
     """
     initialise(model.trunk, "torchvision", generator, zero_init_last_gamma=zero_init_last_gamma)
-    for module in model.extras.modules():
+    added = [*model.extras.modules(), *(model.fpn.modules() if len(model.places) > 1 else ())]
+    for module in added:
         if isinstance(module, Conv2d):
             _draw(module, [module.out_channels], generator)
         elif isinstance(module, nn.BatchNorm2d):
@@ -189,7 +205,7 @@ def initialise_ssd(
             _draw(head.conf, [head.conf.out_channels], generator)
             _draw(head.loc, [head.loc.out_channels], generator)
     if new_bias == "zero":
-        for module in (*model.extras.modules(), *model.heads.modules()):
+        for module in (*added, *model.heads.modules()):
             if isinstance(module, Conv2d) and module.bias is not None:
                 nn.init.zeros_(module.bias)
 

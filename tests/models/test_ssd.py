@@ -15,7 +15,7 @@ from torch import Tensor
 
 from paceline.boxes.anchors import anchor_to_cell, boxes_a_cell
 from paceline.config.detection import SSDModel, grids
-from paceline.config.errors import CheckpointError
+from paceline.config.errors import CheckpointError, RecipeError
 from paceline.models.batch_norm import batch_norms, commit_running_statistics, configure_batch_norm
 from paceline.models.make_trunk import make_trunk
 from paceline.models.ssd import SSD, initialise_ssd
@@ -24,10 +24,10 @@ from paceline.weights.forms.mlperf import from_reference, swap_channels, to_refe
 from paceline.weights.load_detectors import load_ssd_weights
 
 
-def network(size: int = 300, depth: int = 34, width: int = 64, classes: int = 80, **choices) -> SSD:
+def network(size: int = 300, depth: int = 34, width: int = 64, classes: int = 80, pyramid: int = 0, **choices) -> SSD:
     cells = grids(size)
-    trunk = make_trunk(SSDModel(depth=depth, width=width), Form(stride=8))
-    model = SSD(trunk, classes, cells=cells, boxes_a_cell=boxes_a_cell(len(cells)), **choices)
+    trunk = make_trunk(SSDModel(depth=depth, width=width), Form(stride=32, finest=8) if pyramid else Form(stride=8))
+    model = SSD(trunk, classes, cells=cells, boxes_a_cell=boxes_a_cell(len(cells)), pyramid=pyramid, **choices)
     initialise_ssd(model, torch.Generator().manual_seed(3))
     return model
 
@@ -104,10 +104,11 @@ def test_fused_heads_have_344_and_512_channels():
     assert [head.fused.out_channels for head in model.heads] == [344, 512, 512, 512, 344, 344]
 
 
+@pytest.mark.parametrize("pyramid", [0, 4])
 @pytest.mark.parametrize("size", [64, 96, 100, 160, 192, 256, 300, 320, 511])
-def test_maps_have_the_sizes_that_default_boxes_are_made_for(size):
+def test_maps_have_the_sizes_that_default_boxes_are_made_for(size, pyramid):
     cells = grids(size)
-    model = network(size, depth=10, width=2, classes=2, extras=4)
+    model = network(size, depth=10, width=2, classes=2, extras=4, pyramid=pyramid)
     per_cell = boxes_a_cell(len(cells))
     logits, deltas = model.eval()(torch.zeros(1, 3, size, size))
     assert logits.shape[1] == deltas.shape[1] == sum(n * cell**2 for n, cell in zip(per_cell, cells))
@@ -159,6 +160,40 @@ def test_same_seed_same_weights_and_frozen_parts_do_not_move():
     assert "trunk.layer1.0.bn2.running_mean" in changed and "trunk.layer1.0.conv2.weight" in changed
     model.eval().train()
     assert [module.training for module in batch_norms(model)].count(False) == 2
+
+
+@pytest.mark.parametrize("norm", [False, True])
+def test_a_pyramid_s_levels_are_torchvision_s(norm):
+    model = small(pyramid=12, extras_norm=norm).eval()
+    layer = torch.nn.BatchNorm2d if norm else None
+    theirs = torchvision.ops.FeaturePyramidNetwork([8, 16, 32], 12, norm_layer=layer).eval()
+    theirs.load_state_dict(model.fpn.state_dict())
+    images = torch.randn(2, 3, 96, 96)
+    stages = [model.trunk(images)[place] for place in model.places]
+    merged = list(theirs(dict(enumerate(stages))).values())
+    for ours, their in zip(model.fpn.merge(stages)[0], merged, strict=True):
+        torch.testing.assert_close(ours, their)
+    # The heads see them behind a ReLU, and the extra maps begin where the pyramid ends.
+    maps = [level.relu() for level in merged]
+    maps.append(model.extras[0](maps[-1]))
+    found = torch.cat([head(map)[0] for head, map in zip(model.heads, maps, strict=True)], 1)
+    torch.testing.assert_close(model(images)[0], found)
+
+
+def test_a_pyramid_takes_the_whole_of_a_classifier_s_trunk(tmp_path):
+    theirs = torchvision.models.resnet34(weights=None)
+    torch.save(theirs.state_dict(), tmp_path / "resnet34.pth")
+    model = network(pyramid=32)
+    report = load_ssd_weights(model, tmp_path / "resnet34.pth")
+    assert torch.equal(model.trunk.layer4[2].conv2.weight, theirs.layer4[2].conv2.weight)
+    assert {name.split(".")[0] for name in report.reinitialised} == {"fpn", "extras", "heads"}
+    assert {name.split(".")[1] for name in report.unexpected} == {"fc"}
+
+
+def test_a_pyramid_needs_maps_of_three_strides():
+    trunk = make_trunk(SSDModel(depth=10, width=4), Form(stride=8))
+    with pytest.raises(RecipeError, match=r"the pyramid needs \[8, 16, 32\]"):
+        SSD(trunk, 3, cells=grids(96), boxes_a_cell=boxes_a_cell(4), pyramid=8)
 
 
 def test_torchvision_s_resnet34_fills_the_trunk(tmp_path):

@@ -13,6 +13,7 @@ BASE = joined(
     sheet("1.1: 3x3 convolutions pad 1 on both sides; basic blocks", model__padding="both", model__stride_in="3x3", model__groups=1,
           model__group_width=64),
     sheet("1.2: no BN", model__extras=512, model__extras_norm=False),
+    sheet("1.2: all extra layers follow the map of stride 8", model__pyramid=0),
     sheet("1.4: px / 300", model__scales=(21 / 300, 45 / 300, 99 / 300, 153 / 300, 207 / 300, 261 / 300, 315 / 300)),
     sheet("1.3", model__heads="separate", model__head_multiple=8),
     sheet("6 frozen layers", model__frozen="none"),

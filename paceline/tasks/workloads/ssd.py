@@ -54,12 +54,13 @@ class SSD(Workload):
         settings, photo = recipe.model, recipe.input
         cells = grids(photo.size)
         network = SSD(
-            make_trunk(settings, Form(stride=8)),
+            make_trunk(settings, Form(stride=32, finest=8) if settings.pyramid else Form(stride=8)),
             classes,
             cells=cells,
             boxes_a_cell=boxes_a_cell(len(cells)),
             extras=settings.extras,
             extras_norm=settings.extras_norm,
+            pyramid=settings.pyramid,
             heads=settings.heads,
             head_multiple=settings.head_multiple,
             frozen=settings.frozen,
