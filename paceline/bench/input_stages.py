@@ -31,7 +31,7 @@ from paceline.bench.input_contenders import task_loader
 from paceline.config.recipe import Quality, Recipe
 from paceline.config.system import System
 from paceline.input.decode import decode_alone
-from paceline.input.draw import Draw, render
+from paceline.input.draw import Draw, render, with_others
 from paceline.input.stream import permutation
 from paceline.machine.detect import cpu_cores
 from paceline.store.header import read_header
@@ -82,7 +82,8 @@ class Samples:
     def _drawn(self, place: int) -> Draw:
         index, data = self.indices[place], self.data[place]
         name = self.records.name(index)
-        return self.draw_with(self.epochs[place], index, read_header(data, name, self.exif), name)
+        draw = self.draw_with(self.epochs[place], index, read_header(data, name, self.exif), name)
+        return with_others(draw, self.records.read_many, self.exif)
 
     def stages(self) -> dict[str, Work]:
         """What is done to one sample at each stage, given what the stage before it left."""
@@ -95,7 +96,8 @@ class Samples:
 
     def _decode(self, place: int) -> None:
         draw = self.draws[place]
-        decode_alone(self.data[place], draw.header, draw.window, decoder=draw.decoder, law=draw.law)
+        for data, each in ((self.data[place], draw), *((other.data, other.draw) for other in draw.others)):
+            decode_alone(data, each.header, each.window, decoder=each.decoder, law=each.law)
 
 
 def bench_task_recipe(recipe: Recipe) -> Recipe:

@@ -37,6 +37,7 @@ Jitter = Literal["hsv", "matrix", "dali", "tensorflow", "none"]
 Brightness = Literal["multiply", "add"]
 FreeCrop = Literal["any", "touching"]
 Turns = Annotated[float, Ge(0), Le(0.5)]
+Times = Annotated[float, Ge(1)]
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,8 @@ class BoxInput:
     crop_side: tuple[Share, Share] = (0.3, 1.0)  # range of the crop's width and of its height, of the photo's
     crop_aspect: Ratios = (0.5, 2.0)  # range of the crop's width / height, both as shares of the photo's
     crop_free: FreeCrop = "any"  # the unconstrained option: any crop (DALI too), or one that touches every object
+    zoom_out: Times = 1.0  # every second photo lies on a canvas of up to so many times its sides (4)
+    mosaic: Fraction = 0.0  # probability that a picture shows parts of four photos, in place of crop and zoom-out
     flip: Fraction = 0.5  # probability of a horizontal flip
     vflip: Fraction = 0.0  # probability of a vertical flip
     rot90: Fraction = 0.0  # probability of a turn by 90, 180 or 270 degrees; 0.75: no direction is up

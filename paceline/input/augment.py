@@ -60,8 +60,13 @@ def draw_augmentation(random: SampleRandom, settings: PhotoInput) -> Augmentatio
     count = {"none": 0, "trivial": 1, "rand": RAND_OPERATIONS}[settings.augment]
     changes = tuple(_draw_change(random, settings.size, wide=settings.augment == "trivial") for _ in range(count))
     erased = _draw_erased(random, settings.size) if settings.erase and random.coin(settings.erase) else None
-    red, green, blue = (min(255, max(0, round(255 * mean))) for mean in settings.mean)
-    return Augmentation(upside_down, changes, erased, (red, green, blue))
+    return Augmentation(upside_down, changes, erased, levels(settings.mean))
+
+
+def levels(mean: tuple[float, float, float]) -> tuple[int, int, int]:
+    """RGB in 0..255 of what the network subtracts, to half a level."""
+    red, green, blue = (min(255, max(0, round(255 * share))) for share in mean)
+    return red, green, blue
 
 
 def _draw_change(random: SampleRandom, side: int, *, wide: bool) -> Change:

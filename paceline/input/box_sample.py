@@ -1,8 +1,8 @@
 """One photo and its boxes as a sample of the network: turn, crop, flip and colours are drawn, and the boxes follow.
 
 Letters: n objects as annotated, m <= n that stay; S side of the network's input, pixels.
-A sample's random numbers are drawn in a fixed order, turn, crop, flip, jitter, so a crop's place never depends on how colours are
-treated.
+A sample's random numbers are drawn in a fixed order, turn, zoom-out, crop, flip, jitter, so a crop's place never depends on how
+colours are treated.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ import numpy as np
 
 from paceline.batch import Objects
 from paceline.config.detection import BoxInput
-from paceline.input.crop import Window, ssd_crop
+from paceline.input.augment import levels
+from paceline.input.crop import Window, part_of_photo, ssd_crop, zoomed_out
 from paceline.input.draw import Draw, draw_turn
 from paceline.input.jitter import draw_colour
 from paceline.input.randomness import SampleRandom
+from paceline.input.resample import ResizeLaw
 from paceline.store.header import Header
 from paceline.store.orientation import turned_boxes
 
@@ -34,10 +36,13 @@ def draw_training_sample(
     turn = draw_turn(random, settings.vflip, settings.rot90)
     ltrb = turned_boxes(inside(boxes, header.height, header.width), turn, header.height, header.width)
     header = header.turned(turn)
+    canvas, place = (header.height, header.width), (0, 0)
+    if settings.zoom_out > 1:
+        canvas, place = zoomed_out(*canvas, random, settings.zoom_out)
+        ltrb += (place[1], place[0]) * 2
     if settings.crop == "ssd":
         window, keep = ssd_crop(
-            header.height,
-            header.width,
+            *canvas,
             ltrb,
             random,
             size=settings.size,
@@ -47,14 +52,20 @@ def draw_training_sample(
             free=settings.crop_free,
         )
     else:
-        window = Window(0, 0, header.height, header.width, settings.size, settings.size)
+        window = Window(0, 0, *canvas, settings.size, settings.size)
         keep = np.ones(len(boxes), bool)
     flip = random.coin(settings.flip)
     colour = draw_colour(random, settings)
     fractions, keep = boxes_in(window, ltrb, keep, flip)
     objects = Objects(boxes=fractions[keep].astype(np.float32), classes=classes[keep].astype(np.int64))
-    law = "tensorflow-crop" if settings.resize == "tensorflow" else settings.resize
-    return Draw(name, header, window, objects, flip, colour, settings.decoder, law)
+    window, shown = part_of_photo(window, place, header.height, header.width, flip)
+    more = {"place": shown, "around": levels(settings.mean)}
+    return Draw(name, header, window, objects, flip, colour, settings.decoder, crop_law(settings), **more)
+
+
+def crop_law(settings: BoxInput) -> ResizeLaw:
+    """How a crop is resized."""
+    return "tensorflow-crop" if settings.resize == "tensorflow" else settings.resize
 
 
 def draw_evaluation_sample(header: Header, name: str, settings: BoxInput) -> Draw:

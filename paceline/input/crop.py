@@ -177,6 +177,34 @@ def ssd_crop(
     return Window(0, 0, height, width, size, size), np.ones(len(boxes), bool)
 
 
+def zoomed_out(height: int, width: int, random: SampleRandom, most: float) -> tuple[tuple[int, int], tuple[int, int]]:
+    """A canvas of 1 to `most` times the photo's sides, uniform, and the photo's top and left on it; every second photo is its own.
+
+    Source: Liu et al. 2016 (arXiv 1512.02325), section 3.6: `most` 4; torchvision's RandomZoomOut.
+    """
+    if random.coin():
+        return (height, width), (0, 0)
+    times = random.uniform(1.0, most)
+    tall, wide = round(height * times), round(width * times)
+    return (tall, wide), (random.integer(0, tall - height + 1), random.integer(0, wide - width + 1))
+
+
+def part_of_photo(
+    window: Window, place: tuple[int, int], height: int, width: int, flip: bool
+) -> tuple[Window, tuple[int, int]]:
+    """A window on a canvas -> what it shows of the photo, (height, width), at `place` there; and where that begins in the output.
+
+    Edges are rounded to whole pixels of the output. The window and the photo overlap.
+    """
+    spans = []
+    for first, length, resized, begin, side in zip(window[:2], window[2:4], window[4:6], place, (height, width)):
+        low, high = max(first, begin), min(first + length, begin + side)
+        start = min(round((low - first) * resized / length), resized - 1)
+        spans.append((low - begin, high - low, start, max(1, round((high - first) * resized / length) - start)))
+    (top, rows, down, h), (left, columns, across, w) = spans
+    return Window(top, left, rows, columns, h, w), (down, window.resized_width - across - w if flip else across)
+
+
 class _Objects:
     """The boxes of one photo as plain numbers: judging a proposal takes a few comparisons, far cheaper than a numpy call."""
 

@@ -20,7 +20,8 @@ import numpy as np
 from torch import Tensor
 
 from paceline.batch import MixedClass
-from paceline.config.classification import PhotoInput
+from paceline.config.classification import Exif, PhotoInput
+from paceline.config.errors import DataError
 from paceline.input.augment import Augmentation, apply_augmentation, draw_augmentation
 from paceline.input.crop import Window, random_resized_crop, resize_and_centre_crop
 from paceline.input.decode import Decoder, decode_crop
@@ -28,7 +29,7 @@ from paceline.input.jitter import Colour, apply_colour
 from paceline.input.mix import draw_mix
 from paceline.input.randomness import SampleRandom
 from paceline.input.resample import ResizeLaw
-from paceline.store.header import Header
+from paceline.store.header import Header, read_header
 from paceline.store.orientation import QUARTERS, UPRIGHT, UPSIDE_DOWN, composed
 
 
@@ -44,6 +45,17 @@ class Draw(NamedTuple):
     decoder: Decoder = "simplejpeg"
     law: ResizeLaw = "bilinear-antialias"
     augmentation: Augmentation | None = None  # what else is done to the pixels, last; None: nothing
+    place: tuple[int, int] = (0, 0)  # top and left of what is shown of the photo, in the output
+    around: tuple[int, int, int] = (0, 0, 0)  # levels of RGB beside it
+    others: tuple[Other, ...] = ()  # further photos in the same picture, over what is there
+
+
+class Other(NamedTuple):
+    """A further photo of a sample. Its size is the data set's word, so that it is drawn before its bytes are read."""
+
+    index: int
+    draw: Draw  # its header is made up until then, its orientation is the turn that was drawn
+    data: bytes = b""
 
 
 # (epoch, index, header, name) -> Draw. Called by several threads at once; must depend on these alone.
@@ -56,16 +68,26 @@ RenderBatch = Callable[[Sequence[bytes], Sequence[Draw], tuple[int, int]], Tenso
 
 
 def render(data: bytes, draw: Draw, out: np.ndarray) -> None:
-    """Decode the window and write it, with its colours and augmentation, into the upper left corner of `out`, zeros elsewhere.
+    """Decode the window and write it, with its colours and augmentation, to its place in `out`, then the other photos.
 
-    out  (H, W, 3) uint8, RGB
+    draw  its others have been read, see `with_others`
+    out   (H, W, 3) uint8, RGB
     Raises DataError for a broken image; RecipeError where the decoder is not installed.
     """
     window = draw.window
     h, w = window.resized_height - window.skip_top, window.resized_width - window.skip_left
-    part = out[:h, :w]
-    out[h:] = 0
-    out[:h, w:] = 0
+    top, left = draw.place
+    out[:top] = out[top + h :] = draw.around
+    out[top : top + h, :left] = out[top : top + h, left + w :] = draw.around
+    _render_photo(data, draw, out[top : top + h, left : left + w])
+    for _, other, read in draw.others:
+        top, left = other.place
+        h, w = other.window.resized_height, other.window.resized_width
+        _render_photo(read, other, out[top : top + h, left : left + w])
+
+
+def _render_photo(data: bytes, draw: Draw, part: np.ndarray) -> None:
+    window = draw.window
     decode_crop(
         data, draw.header, window, part, flip=draw.flip, decoder=draw.decoder, name=draw.name, law=draw.law
     )  # fmt: skip
@@ -73,6 +95,21 @@ def render(data: bytes, draw: Draw, out: np.ndarray) -> None:
         apply_colour(part, draw.colour)
     if draw.augmentation is not None:
         apply_augmentation(part, draw.augmentation)
+
+
+def with_others(draw: Draw, read: Callable[[Sequence[int]], Sequence[bytes]], exif: Exif) -> Draw:
+    """The draw with the bytes of its other photos. Raises DataError where one has another size than when the data was prepared."""
+    found, wanted = [], list(dict.fromkeys(other.index for other in draw.others))  # a photo may come twice
+    photos = dict(zip(wanted, read(wanted), strict=True)) if wanted else {}
+    for other in draw.others:
+        data, name, expected = photos[other.index], other.draw.name, other.draw.header
+        header = read_header(data, name, exif).turned(expected.orientation)
+        if header[:2] != expected[:2]:
+            raise DataError(
+                f"{name}: its size is not what it was when the data was prepared.\nPrepare the data set again."
+            )
+        found.append(Other(other.index, other.draw._replace(header=header), data))
+    return draw._replace(others=tuple(found))
 
 
 def draw_turn(random: SampleRandom, vflip: float, rot90: float) -> int:

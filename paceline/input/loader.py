@@ -30,7 +30,7 @@ from paceline.batch import Batch, labelled_batch
 from paceline.config.classification import Exif
 from paceline.config.errors import DataError
 from paceline.config.printable import some
-from paceline.input.draw import DrawSample, Render, RenderBatch, render
+from paceline.input.draw import DrawSample, Render, RenderBatch, render, with_others
 from paceline.input.ring import Cursor, Schedule, Slot
 from paceline.store import overdue
 from paceline.store.header import read_header
@@ -243,7 +243,10 @@ class Loader:
                     (data,) = self._read([index])
                 name = self._records.name(index)
                 header = read_header(data, name, self._exif)
-                draw = slot.drawn[at] = slot.draw_with[at](slot.epochs[at], index, header, name)
+                draw = slot.draw_with[at](slot.epochs[at], index, header, name)
+                if draw.others:
+                    draw = with_others(draw, self._read, self._exif)
+                slot.drawn[at] = draw
                 if self._render_batch is None:
                     self._render(data, draw, slot.pixels[at])
                     data = None

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from paceline.batch import Batch
 from paceline.config.detection import BoxRecipe
-from paceline.input import box_sample
+from paceline.input import box_sample, mosaic
 from paceline.input.draw import Draw
 from paceline.input.randomness import SampleRandom
 from paceline.store.header import Header
@@ -63,14 +63,28 @@ class ObjectDetection(ObjectTask):
         super().__init__(
             workload, recipe, manifest, limit_train=limit_train, limit_val=limit_val, crowd=recipe.input.crowd
         )
+        if recipe.input.mosaic:
+            self.most_objects *= mosaic.PHOTOS
         side, order = recipe.input.size, self.sampled(*self.photos_of_classes())
         self.shapes = OneShape(side, side, images=self.train_images, seed=recipe.seed, order=order)
 
     def draw_train(self, fit: Fit, epoch: int, index: int, header: Header, name: str) -> Draw:
-        """A random crop, labelled with the objects that stay in it."""
-        rows, random = self.wanted_rows(index), SampleRandom(self.recipe.seed, epoch, index)
-        boxes, classes = self.train.boxes[rows], self.train.classes[rows]
-        return box_sample.draw_training_sample(header, name, boxes, classes, random, self.recipe.input)
+        """A random crop, or a mosaic, labelled with the objects that stay in it."""
+        settings, random = self.recipe.input, SampleRandom(self.recipe.seed, epoch, index)
+        photo = self._photo(index, header, name)
+        if not settings.mosaic or not random.coin(settings.mosaic):
+            return box_sample.draw_training_sample(*photo[1:], random, settings)
+        places = [random.integer(0, self.train_images) for _ in range(mosaic.PHOTOS - 1)]
+        others = (self._photo(number) for number in self.train_numbers[places].tolist())
+        return mosaic.draw_mosaic((photo, *others), random, settings)
+
+    def _photo(self, index: int, header: Header | None = None, name: str = "") -> mosaic.Photo:
+        """header: None for a photo whose bytes nobody has read yet."""
+        rows = self.wanted_rows(index)
+        if header is None:
+            header = Header(int(self.train.heights[index]), int(self.train.widths[index]), 0, False, 0)
+        name = name or self.train_index.name(index)
+        return mosaic.Photo(index, header, name, self.train.boxes[rows], self.train.classes[rows])
 
     def new_score(self) -> BoxScore:
         """An empty score."""

@@ -26,7 +26,7 @@ from paceline.config.plan import Plan
 from paceline.config.recipe import DATA_IMAGES, Recipe
 from paceline.config.system import System, store_cache_bytes
 from paceline.input.buckets import Shape
-from paceline.input.draw import Draw, DrawSample, render
+from paceline.input.draw import Draw, DrawSample, render, with_others
 from paceline.input.loader import Loader
 from paceline.input.repeated import Repeated
 from paceline.input.ring import Forward
@@ -310,7 +310,8 @@ class Task(ABC):
     def render(self, index: Index, draw: DrawSample, epoch: int, number: int, out: np.ndarray) -> Draw:
         """Render photo `number` of the index as a loader would, into `out`, (H, W, 3) uint8; -> its Draw."""
         data, name = index.read(number), index.name(number)
-        drawn = draw(epoch, number, read_header(data, name, self.recipe.input.exif), name)
+        exif = self.recipe.input.exif
+        drawn = with_others(draw(epoch, number, read_header(data, name, exif), name), index.records.read_many, exif)
         render(data, drawn, out)
         return drawn
 

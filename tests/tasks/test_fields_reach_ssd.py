@@ -198,6 +198,8 @@ TABLE = [
     Row("input.crop_side", (0.9, 1.0), samples),
     Row("input.crop_aspect", (0.9, 1.1), samples),
     Row("input.crop_free", "touching", samples),
+    Row("input.zoom_out", 4.0, samples),
+    Row("input.mosaic", 1.0, samples),
     Row("input.flip", 1.0, samples),
     Row("input.vflip", 1.0, samples),
     Row("input.rot90", 1.0, samples),
