@@ -70,6 +70,9 @@ CASES = {
         "ssd", "boxes", f"{FP32} {S12} --weights none --model.loss-over batch --quality.targets", (1, 2)
     ),
     "maskrcnn": Case("maskrcnn-tiny", "boxes", f"{FP32} {M} --global-batch 12", (1, 2, 3)),
+    "fasterrcnn": Case(
+        "maskrcnn-tiny", "boxes", f"{FP32} {M} --global-batch 12 --model.no-masks --quality.targets", (1, 2)
+    ),
     "maskrcnn, loss groups": Case(
         "maskrcnn-tiny", "boxes", f"{FP32} {M} --global-batch 8 --model.loss-group 2", (1, 2)
     ),

@@ -229,10 +229,11 @@ def _weights(flags: Flags, world: int) -> tuple[Flags, Subject]:
 def _detecting(recipe: Recipe, flags: Flags) -> Recipe:
     """The recipe with the asked thresholds. Raises RecipeError for one that cannot be, or a network without any."""
     changes = {f"model.detect.{name}": value for name in DETECT if (value := getattr(flags, name)) is not None}
-    known = asdict(recipe.model).get("detect", {})
+    model = asdict(recipe.model)
+    known = model.get("detect", {}).keys() - ({"mask_above"} if not model.get("masks", True) else set())
     for name in (name.removeprefix("model.detect.") for name in changes):
         if name not in known:
-            raise RecipeError(f"--{name.replace('_', '-')}: {recipe.task} has no such threshold.")
+            raise RecipeError(f"--{name.replace('_', '-')}: this network has no such threshold.")
     with _own_flags():
         return override(recipe, changes)
 

@@ -81,8 +81,9 @@ def describe(folder: Path, damaged: list[str]) -> tuple[dict[str, Any], dict[str
     last = events[-1] if events else {"event": "", "step": 0, "seconds": 0.0}
     workload = WORKLOADS.get(str(facts["recipe"].get("task")))
     scores = [metrics_of(event) for event in events if event["event"] == "eval"]
-    # A workload of one's own has a headline that its run does not name: the first metric then.
-    headline = workload.headline if workload is not None else next(iter(scores[0]), "") if scores else ""
+    # A workload of one's own has a headline that its run does not name, boxes alone no mask_ap: the first metric then.
+    first = next(iter(scores[0]), "") if scores else ""
+    headline = workload.headline if workload is not None and (not scores or workload.headline in scores[0]) else first
     values = [found[headline] for found in scores if headline in found]
     row = {
         "name": folder.resolve().name,

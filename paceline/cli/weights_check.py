@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from paceline.training.find_network import Fit
 
 # Recipes that stand for the networks there are; GluonCV's Mask R-CNN has one layer more, Habana's SSD pads in another way.
-NETWORKS = ("resnet50", "ssd", "maskrcnn", "maskrcnn-gluoncv")
+NETWORKS = ("resnet50", "ssd", "maskrcnn", "fasterrcnn", "maskrcnn-gluoncv")
 MOST_CLASSES = 8
 LEFT_OUT = 3
 

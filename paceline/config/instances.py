@@ -1,4 +1,5 @@
-"""The dataclasses that a Mask R-CNN recipe adds to the shared fields: network with its sampling and losses, and data treatment.
+"""The dataclasses that a Mask R-CNN or Faster R-CNN recipe adds to the shared fields: network with its sampling and losses, and data
+treatment.
 
 Defaults are torchvision's `maskrcnn_resnet50_fpn`; the MLPerf reference's and GluonCV's rules are presets in recipes/maskrcnn.py.
 """
@@ -140,6 +141,7 @@ class MaskRCNNModel(TrunkModel):
     top: TopLevel = "pool"  # level 6: every second cell of level 5, or a convolution on level 5's lateral (GluonCV)
     init: HeadInit = "torchvision"  # law of the first weights of pyramid and heads; GluonCV's is its own
     accuracies: bool = False  # log GluonCV's six training accuracies too, rpn_acc to mask_fg_acc
+    masks: bool = True  # find masks as well as boxes; without them it is Faster R-CNN, and learns from boxes alone
     loss_group: Whole = 0  # images over which losses are normalised together; 0 = the global batch
     rpn: RPN = field(default_factory=RPN)  # region proposal network
     roi: RoI = field(default_factory=RoI)  # regions and box head

@@ -50,7 +50,7 @@ def draw_training_sample(
     """The photo, cropped or not, in the top left corner of the input, labelled with the InstanceObjects that stay.
 
     rows    (n,) int64, the wanted objects' rows in the split; each box with some area inside the photo
-    key     see `image_key`; canvas C
+    key     see `image_key`; canvas C, 0 where masks are not learned
     short   the shorter side of this step, pixels; the longer one has settings.long at most
     shape   (H, W); holds the photo's resized size, cropped or not
     Raises DataError for an image of another size than when the data was prepared.
@@ -69,9 +69,12 @@ def draw_training_sample(
     flip = random.coin(settings.flip)
     colour = draw_colour(random, settings)
     boxes, keep = boxes_in(window, ltrb, flip, least)
-    canvases, frames = canvases_of(
-        split, rows[keep], ltrb[keep], photo=photo, turn=turn, window=window, flip=flip, side=canvas
-    )
+    kept = int(keep.sum())
+    canvases, frames = np.zeros((kept, 2, 2), np.uint8), np.tile(np.array([0, 0, 1, 1], np.float32), (kept, 1))
+    if canvas:
+        canvases, frames = canvases_of(
+            split, rows[keep], ltrb[keep], photo=photo, turn=turn, window=window, flip=flip, side=canvas
+        )
     objects = InstanceObjects(
         boxes=boxes[keep].astype(np.float32),
         classes=split.classes[rows][keep].astype(np.int64),

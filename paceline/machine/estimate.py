@@ -97,7 +97,7 @@ NETWORKS: dict[str, tuple[tuple[str, str, object], ...]] = {
     "ssd": (("model", "trunk", "resnet"), ("model", "depth", 34), ("model", "width", 64), ("input", "size", 300)),
     "maskrcnn": (
         ("model", "trunk", "resnet"), ("model", "depth", 50), ("model", "width", 64), ("model", "channels", 256),
-        ("input", "short", (800,)), ("input", "long", 1333),
+        ("model", "masks", True), ("input", "short", (800,)), ("input", "long", 1333),
     ),
 }  # fmt: skip
 

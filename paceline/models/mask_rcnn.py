@@ -92,6 +92,7 @@ class MaskRCNN(nn.Module):
             mask_convs=mask.convs,
             mask_channels=mask.channels or channels,
             norm=settings.head_norm,
+            masks=settings.masks,
         )
 
 
@@ -134,6 +135,8 @@ def initialise_mask_rcnn(network: MaskRCNN, generator: torch.Generator, law: Hea
             _uniform(module, generator)
     _normal(heads.box_predictor.cls_score, CLASS_STD, generator)
     _normal(heads.box_predictor.bbox_pred, BOX_STD, generator)
+    if not hasattr(heads, "mask_head"):
+        return
     for module in (*heads.mask_head.modules(), *heads.mask_predictor.modules()):
         if isinstance(module, nn.Conv2d | nn.ConvTranspose2d):
             _convolution(module, generator)

@@ -1,4 +1,4 @@
-"""The three heads of Mask R-CNN: proposals on every cell, classes and boxes of regions, masks of regions.
+"""The three heads of Mask R-CNN: proposals on every cell, classes and boxes of regions, masks of regions. Faster R-CNN has no third.
 
 Letters: B images   C channels of the pyramid   n anchors of a cell   R regions   K classes   S side of a pooled region
 Names are torchvision's (`rpn.head`, `roi_heads`), so its weights load by name. Class 0 is the background in every output.
@@ -136,7 +136,7 @@ class MaskPredictor(nn.Module):
 
 
 class RoIHeads(nn.Module):
-    """Box head and mask head."""
+    """Box head, and mask head where there is one."""
 
     def __init__(
         self,
@@ -150,6 +150,7 @@ class RoIHeads(nn.Module):
         mask_convs: int,
         mask_channels: int,
         norm: HeadNorm,
+        masks: bool = True,
     ) -> None:
         super().__init__()
         self.box_head = (
@@ -158,6 +159,8 @@ class RoIHeads(nn.Module):
             else BoxHead(channels, side, width)
         )
         self.box_predictor = BoxPredictor(width, classes)
+        if not masks:
+            return
         inputs = [channels] + [mask_channels] * (mask_convs - 1)
         self.mask_head = nn.Sequential(*(_conv_layer(count, mask_channels, norm) for count in inputs))
         self.mask_predictor = MaskPredictor(mask_channels, classes)

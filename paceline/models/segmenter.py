@@ -1,4 +1,5 @@
-"""The module that training wraps for Mask R-CNN: photos and objects in, losses out; photos in, boxes and masks out.
+"""The module that training wraps for Mask R-CNN: photos and objects in, losses out; photos in, boxes and masks out. With
+`masks` off it is Faster R-CNN: four loss terms, boxes alone.
 
 Letters: B images   G object slots   A anchors   P proposals   R regions   D places for detections   K classes
 On an accelerator every shape follows from the batch's own shape: sampled anchors and regions fill fixed slots, and empty slots have
@@ -68,8 +69,6 @@ class Segmenter(nn.Module):
     images), which paceline/training/loss_groups.py divides.
     """
 
-    terms = TERMS
-
     def __init__(
         self, network: MaskRCNN, *, mean: Sequence[float], std: Sequence[float], settings: MaskRCNNModel
     ) -> None:
@@ -77,11 +76,12 @@ class Segmenter(nn.Module):
         self.normalise = Normalise(mean, std)
         self.network = network
         self.settings = settings
+        self.terms = TERMS if settings.masks else TERMS[:-1]
         self.loss_groups = 1
         self._anchors: dict[tuple, list[Tensor]] = {}
 
     def forward(self, batch: Batch) -> dict[str, Any]:
-        """-> "sums" (groups, 5) with a graph and "counts" (groups, 5) without; columns are `terms`, float32.
+        """-> "sums" (groups, T) with a graph and "counts" (groups, T) without; columns are the T `terms`, float32.
 
         With `settings.accuracies` "accuracies" too: by name (2,), see paceline/models/mask_rcnn_loss.py. On an accelerator
         "unsettled" (), candidates of proposals whose suppression was left open, of all images.
@@ -93,7 +93,8 @@ class Segmenter(nn.Module):
         accuracies: list[Tensor] = []
         of_anchors = self._anchor_losses(batch, proposed, anchors, anchor_slots, accuracies)
         of_boxes = self._box_losses(batch, proposed, rows, accuracies)
-        sums = torch.stack((*of_anchors, *of_boxes, self._mask_losses(batch, proposed, rows, accuracies)), dim=1)
+        of_masks = (self._mask_losses(batch, proposed, rows, accuracies),) if self.settings.masks else ()
+        sums = torch.stack((*of_anchors, *of_boxes, *of_masks), dim=1)
         counts = self._counts(len(batch), anchors, rows)
         found: dict[str, Any] = {"sums": self._grouped(sums), "counts": self._grouped(counts)}
         if accuracies:
@@ -116,7 +117,7 @@ class Segmenter(nn.Module):
 
     @torch.no_grad()
     def predict(self, batch: Batch) -> FoundInstances:
-        """Detections and their masks; reads `images` and `sizes` of the batch only."""
+        """Detections, and their masks where it has a head for them; reads `images` and `sizes` of the batch only."""
         assert isinstance(batch, InstanceBatch)
         detect, roi = self.settings.detect, self.settings.roi
         proposed = self.propose(batch)
@@ -142,27 +143,32 @@ class Segmenter(nn.Module):
                 detect.least_side, detect.clip,
             ),
         )  # fmt: skip
-        side = 2 * self.settings.mask.side
-        masks = found.new_zeros(images * detect.keep, side, side)
-        rows = (labels > 0).flatten()
-        kept = None if fixed_shapes(boxes) else rows.nonzero().squeeze(1)
-        image = rows_of_images(images, detect.keep, boxes.device)
-        image, boxes = keep_rows(kept, image, found.flatten(0, 1), rows)
-        if len(boxes):
-            own = labels.flatten() if kept is None else labels.flatten()[kept]
-            pooled = self._pool(proposed.levels, image, boxes, self.settings.mask.side)
-            probs = self.network.roi_heads.masks(pooled, own).float().sigmoid()
-            masks = probs * rows.view(-1, 1, 1) if kept is None else masks.index_copy(0, kept, probs)
+        masks = self._masks_of(proposed.levels, found, labels) if self.settings.masks else None
         if detect.clip == "after":  # masks were computed in the whole boxes
             found = clip_to_photo(found, batch.sizes)
         width_height = batch.sizes.flip(1).repeat(1, 2).unsqueeze(1)
         fractions = found / width_height
         table = torch.cat((fractions, scores.unsqueeze(2), labels.unsqueeze(2).to(fractions.dtype)), dim=2)
-        masks = masks.unflatten(0, (images, detect.keep))
         if not fixed_shapes(table):
             return FoundInstances(table, masks)
         left_open[:, 0] += proposed.unsettled
         return FoundInstances(table, masks, left_open)
+
+    def _masks_of(self, levels: list[Tensor], found: Tensor, labels: Tensor) -> Tensor:
+        """(B, D, S, S) of the boxes found, (B, D, 4), with their classes (B, D)."""
+        side = 2 * self.settings.mask.side
+        rows = (labels > 0).flatten()
+        masks = found.new_zeros(len(rows), side, side)
+        kept = None if fixed_shapes(found) else rows.nonzero().squeeze(1)
+        image, boxes = keep_rows(
+            kept, rows_of_images(len(labels), labels.shape[1], found.device), found.flatten(0, 1), rows
+        )
+        if len(boxes):
+            own = labels.flatten() if kept is None else labels.flatten()[kept]
+            pooled = self._pool(levels, image, boxes, self.settings.mask.side)
+            probs = self.network.roi_heads.masks(pooled, own).float().sigmoid()
+            masks = probs * rows.view(-1, 1, 1) if kept is None else masks.index_copy(0, kept, probs)
+        return masks.unflatten(0, labels.shape)
 
     def propose(self, batch: InstanceBatch) -> Proposed:
         """Trunk, pyramid, proposals."""
@@ -357,17 +363,17 @@ class Segmenter(nn.Module):
         )
 
     def _counts(self, images: int, anchors: Sample, rows: Regions) -> Tensor:
-        """(B, 5) float32, each image's share of each term's divisor."""
+        """(B, T) float32, each image's share of each term's divisor."""
         image = rows.image.clamp(min=0)
         sampled = anchors.taken.sum(dim=1).float()
         regions = per_image(rows.weight, image, images)
         trains_shape = per_image(rows.trains_shape.float(), image, images)
-        return torch.stack((sampled, sampled, regions, regions, trains_shape), dim=1)
+        return torch.stack((sampled, sampled, regions, regions, trains_shape)[: len(self.terms)], dim=1)
 
     def _most_positive(self) -> int:
         """Places for positives among an image's sampled regions."""
         return int(self.settings.roi.samples * self.settings.roi.positive_share)
 
     def _grouped(self, of_images: Tensor) -> Tensor:
-        """(B, 5) -> (groups, 5), sums over each group's images."""
+        """(B, T) -> (groups, T), sums over each group's images."""
         return of_images.unflatten(0, (self.loss_groups, -1)).sum(dim=1)

@@ -129,7 +129,9 @@ class SSD(nn.Module):
             raise RecipeError(f"--model.trunk: this one has maps of stride {trunk.strides}, and {needed}.")
         self.trunk, self.side = trunk, cells[0]
         # The last of a stride: a ResNet that keeps stride 8 has two maps of it.
-        self.places = [max(place for place, of_map in enumerate(trunk.strides) if of_map == stride) for stride in wanted]
+        self.places = [
+            max(place for place, of_map in enumerate(trunk.strides) if of_map == stride) for stride in wanted
+        ]
         channels = [trunk.channels[-1]]
         if pyramid:
             inputs, norm = [trunk.channels[place] for place in self.places], "batch" if extras_norm else "none"

@@ -187,7 +187,10 @@ def sample_picture(pixels: np.ndarray, label: Any, classes: Sequence[str]) -> tu
     if isinstance(label, InstanceObjects):
         edges = label.boxes
         frames = zip(label.canvases, label.frames.tolist())
-        masks = [placed_pixels(canvas[1:-1, 1:-1], frame, height, width) for canvas, frame in frames]
+        masks = [
+            placed_pixels(canvas[1:-1, 1:-1], frame, height, width) if len(canvas) > 2 else None
+            for canvas, frame in frames
+        ]
     else:
         edges, masks = label.boxes * np.array([width, height, width, height]), [None] * len(label.boxes)
     marks = [

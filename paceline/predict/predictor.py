@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from io import IOBase
-from itertools import islice
+from itertools import islice, repeat
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast, overload
 
@@ -242,16 +242,19 @@ def boxes_found(outputs: Tensor, photos: Sequence[Seen], trained: Trained) -> li
 
 
 def instances_found(outputs: FoundInstances, photos: Sequence[Seen], trained: Trained) -> list[Found]:
-    """outputs: detections (n, D, 6) and masks (n, D, S, S); a network's settings have `detect.mask_above`."""
+    """outputs: detections (n, D, 6) and masks (n, D, S, S), or None; a network's settings have `detect.mask_above`."""
     found, rules = [], trained.recipe.model.detect
-    for seen, detections, masks in zip(photos, outputs.detections, outputs.masks):
+    every = repeat(None) if outputs.masks is None else outputs.masks
+    for seen, detections, masks in zip(photos, outputs.detections, every):
         height, width = seen.header.height, seen.header.width
         places = (detections[:, 5] > 0).nonzero()[:, 0]
         rows = detections[places].cpu().double()
         ltrb = rows[:, :4] * torch.tensor([width, height, width, height])
         boxes = ltrb.numpy().copy()
         boxes[:, 2:] -= boxes[:, :2]
-        drawn = tuple(paste_to_rle(masks[places], ltrb, height, width, threshold=rules.mask_above, law=rules.paste))
+        drawn = None
+        if masks is not None:
+            drawn = tuple(paste_to_rle(masks[places], ltrb, height, width, threshold=rules.mask_above, law=rules.paste))
         found.append(_found(seen, trained, boxes, rows[:, 5].long().numpy(), rows[:, 4].numpy(), drawn))
     return found
 

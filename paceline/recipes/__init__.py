@@ -48,4 +48,7 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "maskrcnn-custom": maskrcnn.custom,
     "maskrcnn-custom-cpu": maskrcnn.custom_cpu,
     "maskrcnn-tiny": maskrcnn.tiny,
+    "fasterrcnn": maskrcnn.boxes,
+    "fasterrcnn-custom": maskrcnn.custom_boxes,
+    "fasterrcnn-custom-cpu": maskrcnn.custom_cpu_boxes,
 }

@@ -1,4 +1,7 @@
-"""Mask R-CNN: photos with instance masks in, boxes and masks and COCO's numbers for both out. Binds the recipe to one data set."""
+"""Mask R-CNN: photos with instance masks in, boxes and masks and COCO's numbers for both out; or Faster R-CNN: boxes in, boxes out.
+
+Binds the recipe to one data set.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,13 @@ from paceline.input.draw import Draw
 from paceline.input.randomness import SampleRandom
 from paceline.store.header import Header
 from paceline.store.manifest import Manifest
+from paceline.tasks.metrics.coco import score_boxes
+from paceline.tasks.metrics.coco_pack import join, unpack
 from paceline.tasks.objects import ObjectTask
 from paceline.tasks.predictions import (
     InstanceScore,
+    approximated,
+    describe,
     describe_instances,
     instance_truth,
     require_masks,
@@ -34,14 +41,16 @@ class InstanceSegmentation(ObjectTask):
     def __init__(
         self, workload: Workload, recipe: InstanceRecipe, manifest: Manifest, *, limit_train=0, limit_val=0
     ) -> None:
-        """Raises DataError as ObjectTask does, and where the annotations have no masks or these do not score 1."""
+        """Raises DataError as ObjectTask does, and where masks are to be learned and there are none, or these do not score 1."""
         # Crowd regions have one mask for many objects: no published system trains on them.
         super().__init__(workload, recipe, manifest, limit_train=limit_train, limit_val=limit_val, crowd=False)
-        for split in (self.train, self.val):
-            require_masks(split, manifest.called)
-        self.masks = instance_truth(self.truth, self.val, self.val_numbers)
-        unseen = masks_score_one(self.masks, self.classes)
-        self.facts = {**self.facts, "val_objects_without_a_pixel": unseen}
+        self.masks = None
+        if recipe.model.masks:
+            for split in (self.train, self.val):
+                require_masks(split, manifest.called)
+            self.masks = instance_truth(self.truth, self.val, self.val_numbers)
+            unseen = masks_score_one(self.masks, self.classes)
+            self.facts = {**self.facts, "val_objects_without_a_pixel": unseen}
         self.shapes = Buckets(
             recipe,
             Sizes(self.train.heights, self.train.widths, self.train_numbers),
@@ -53,7 +62,8 @@ class InstanceSegmentation(ObjectTask):
         """The photo, resized and augmented, in the left upper corner of the input."""
         random = SampleRandom(self.recipe.seed, epoch, index)
         key = instance_sample.image_key(self.recipe.seed, epoch, index)
-        objects, canvas = (self.train, self.wanted_rows(index)), self.recipe.model.mask.canvas
+        model, objects = self.recipe.model, (self.train, self.wanted_rows(index))
+        canvas = model.mask.canvas if model.masks else 0
         return instance_sample.draw_training_sample(
             header, name, *objects, random, key, self.recipe.input, fit.side, canvas, fit.shape
         )
@@ -69,7 +79,15 @@ class InstanceSegmentation(ObjectTask):
         return InstanceScore(self.val.heights, self.val.widths, rules.mask_above, rules.paste)
 
     def summarise(self, packed: Sequence[bytes]) -> Evaluation:
-        """The twelve numbers of boxes and of masks over all ranks' photos, and the report's predictions."""
+        """The twelve numbers of boxes, and of masks where there are some, over all ranks' photos, and the report's predictions."""
+        if self.masks is None:
+            shares = [unpack(share) for share in packed]
+            found = join(shares, self.val_numbers)
+            scores = score_boxes(self.truth, found)
+            predictions = describe(
+                self.truth, found, scores, self.val_files(), self.val_numbers, self.classes, self.category_ids
+            )
+            return Evaluation(scores.metrics, len(self.val_numbers), predictions, approximated(shares))
         scored = score_instances(self.masks, packed, self.val_numbers)
         predictions = describe_instances(
             self.masks, scored, self.val_files(), self.val_numbers, self.classes, self.category_ids

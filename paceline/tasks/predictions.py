@@ -163,7 +163,7 @@ class InstanceScore:
         self.open: list[Tensor] = []
 
     def add(self, batch: Batch, outputs: FoundInstances) -> None:
-        """Paste the masks of B photos into their pixels; `batch.indices` are numbers of validation photos."""
+        """Paste the masks of B photos, where there are masks, into their pixels; `batch.indices` are numbers of validation photos."""
         numbers = batch.indices.cpu().numpy()
         found = outputs.detections.cpu()
         self.scored.append(numbers)
@@ -174,9 +174,10 @@ class InstanceScore:
             mine = found[image, places].to(torch.float64)
             height, width = int(self.heights[number]), int(self.widths[number])
             boxes = mine[:, :4] * torch.tensor([width, height, width, height])
-            masks = outputs.masks[image][places.to(outputs.masks.device)]
-            runs = paste_to_rle(masks, boxes, height, width, threshold=self.mask_above, law=self.law)
-            self.masks.append(runs)
+            if outputs.masks is not None:
+                masks = outputs.masks[image][places.to(outputs.masks.device)]
+                runs = paste_to_rle(masks, boxes, height, width, threshold=self.mask_above, law=self.law)
+                self.masks.append(runs)
             self.rows.append(np.column_stack((np.full(len(mine), number), mine.numpy())))
 
     def pack(self) -> bytes:
@@ -200,9 +201,11 @@ def instance_truth(boxes: GroundTruth, split: BoxSplit, numbers: np.ndarray) -> 
 def require_masks(split: BoxSplit, data: Path) -> None:
     """Raises DataError where the split has objects and not a single mask. data: the set's name for --data."""
     if len(split.classes) and not has_masks(split):
+        named = shlex.quote(str(data))
         raise DataError(
             f"{data}: its objects have boxes but no masks, and this recipe learns masks.\n"
-            f"Train a detector of boxes on it:  paceline train ssd-custom --data {shlex.quote(str(data))} --weights resnet34\n"
+            f"Train the same network without masks:  paceline train fasterrcnn-custom --data {named} --weights fasterrcnn\n"
+            f"or a faster detector of boxes:  paceline train ssd-custom --data {named} --weights resnet34\n"
             'or give the objects a "segmentation" (polygons or run lengths) in the JSON, then prepare it again.'
         )
 
@@ -216,10 +219,14 @@ def score_instances(truth: InstanceTruth, packed: Sequence[bytes], numbers: np.n
     """
     shares = [unpack(share) for share in packed]
     found, masks = join_masks(shares, numbers)
-    left_open = [share.left_open for share in shares if share.left_open is not None]
-    approximated: dict[str, int] = dict(zip(APPROXIMATED, np.sum(left_open, axis=0).tolist())) if left_open else {}
     of_masks = score_masks(truth.for_masks, truth.masks, found, masks)
-    return ScoredInstances(found, masks, score_boxes(truth.boxes, found), of_masks, approximated)
+    return ScoredInstances(found, masks, score_boxes(truth.boxes, found), of_masks, approximated(shares))
+
+
+def approximated(shares: Sequence[Share]) -> dict[str, int]:
+    """What accelerators left open in all photos, by name; {} on a CPU."""
+    left_open = [share.left_open for share in shares if share.left_open is not None]
+    return dict(zip(APPROXIMATED, np.sum(left_open, axis=0).tolist())) if left_open else {}
 
 
 def describe_instances(

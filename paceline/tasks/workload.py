@@ -126,11 +126,19 @@ class Workload(ABC):
     def draw_eval(self, recipe: Recipe, header: Header, name: str, shape: tuple[int, int]) -> Draw:
         """The Draw of a photo for an evaluation input of H x W."""
 
+    def rules(self, recipe: Any) -> tuple[str, str]:
+        """The benchmark of MLPerf that a recipe is, and its rules; "" and "" where it is none."""
+        return self.benchmark, self.ruleset
+
     def log_facts(self, run: Run) -> dict[str, Any]:
         """Keys and values between init_start and init_stop."""
         from paceline.tasks.mlperf import mllog_facts
 
         return mllog_facts(run)
+
+    def measured(self, recipe: Any) -> Sequence[str]:
+        """The metrics of a recipe's evaluation, that which decides the best checkpoint first."""
+        return (self.headline, *(name for name in self.metrics if name != self.headline))
 
     def log_accuracy(self, metrics: Mapping[str, float]) -> Any:
         """eval_accuracy of an evaluation's metrics."""

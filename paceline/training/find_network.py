@@ -38,13 +38,19 @@ Row: TypeAlias = tuple[str, Mapping[str, Any]]
 TORCHVISION = {"input.resize": "bilinear", "input.padding": "multiple"}
 DETECTRON2 = {"model.roi.aligned": True, "model.rpn.rounding": "none"}
 MSRA_MEAN = {"input.mean": (0.481458, 0.454692, 0.403844)}
-PLAIN: tuple[Row, ...] = (("resnet50", {}), ("ssd", {}), ("maskrcnn-custom", TORCHVISION), ("maskrcnn-gluoncv", {}))
-SMALL: tuple[Row, ...] = (("resnet50-tiny", {}), ("ssd-tiny", {}), ("maskrcnn-tiny", {}))
+PLAIN: tuple[Row, ...] = (
+    ("resnet50", {}),
+    ("ssd", {}),
+    ("maskrcnn-custom", TORCHVISION),
+    ("fasterrcnn-custom", TORCHVISION),
+    ("maskrcnn-gluoncv", {}),
+)
+SMALL: tuple[Row, ...] = (("resnet50-tiny", {}), ("ssd-tiny", {}), ("maskrcnn-tiny", {}), ("fasterrcnn-custom-cpu", {}))
 # Recipes by form of the file; the first that takes it whole is used. A form without a row has PLAIN.
 ROWS: dict[str, tuple[Row, ...]] = {
     "reference": (("ssd", {}),),
     "maskrcnn-benchmark": (("maskrcnn", MSRA_MEAN),),
-    "detectron2": (("resnet50", {}), ("maskrcnn-custom", DETECTRON2)),
+    "detectron2": (("resnet50", {}), ("maskrcnn-custom", DETECTRON2), ("fasterrcnn-custom", DETECTRON2)),
     "gluoncv": (("resnet50", {}), ("maskrcnn-gluoncv", {})),
     "mxnet": (("resnet50", {}), ("ssd-mlperf-1024", {})),
     "tensorflow": (("ssd-gaudi", {}),),
@@ -74,9 +80,12 @@ class Fit:
         return [name for name in (*self.report.missing, *self.report.reinitialised) if not is_counter(name)]
 
     @property
-    def distance(self) -> tuple[int, int]:
-        """-> (fields that differ, tensors that had to be converted) between the recipe's network and the file's."""
-        return self.changed, len(self.report.converted) if self.report is not None else 0
+    def distance(self) -> tuple[int, int, int]:
+        """-> (tensors left out, fields that differ, tensors that had to be converted) between the recipe's network and the file's."""
+        left_out, converted = (
+            (0, 0) if self.report is None else map(len, (self.report.unexpected, self.report.converted))
+        )
+        return left_out, self.changed, converted
 
     @property
     def whole(self) -> bool:
@@ -127,7 +136,7 @@ def answering(file: WeightFile, asked: Mapping[str, Recipe], given: Collection[s
         )
     found: list[Fit] = []
     for fit in fits(file, recipes, given):
-        if fit.whole and fit.distance == (0, 0):
+        if fit.whole and not any(fit.distance):
             return fit
         found.append(replace(fit, model=None) if not fit.whole else fit)  # a network is large
     if best := min((fit for fit in found if fit.whole), key=lambda fit: fit.distance, default=None):

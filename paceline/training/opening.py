@@ -6,6 +6,7 @@ This file imports no torch.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
@@ -180,14 +181,10 @@ def refuse_few(
     accelerator   the system's: on a CPU the recipe for CPUs is named
     Raises RecipeError with the command that fits.
     """
-    if name not in RECIPES and "@" not in name:  # a recipe of one's own: its author knows the photos
+    own = re.split("[-@]", name)[0] + "-custom"  # the network's recipe for one's own photos
+    if own not in RECIPES or (name not in RECIPES and "@" not in name):  # its author knows the photos
         return
-    if (
-        controls.synthetic
-        or controls.limit_train
-        or recipe.task not in CUSTOM
-        or recipe_made_for(recipe) == plan.train_images
-    ):
+    if controls.synthetic or controls.limit_train or recipe_made_for(recipe) == plan.train_images:
         return
     photos, batch, steps = plan.train_images, plan.global_batch, plan.total_steps
     length = {"epochs", "images_seen", "global_batch"}.intersection(given) or controls.steps or controls.fit_schedule
@@ -205,7 +202,7 @@ def refuse_few(
         reason = f"its schedule was made for {recipe_made_for(recipe):,} photos, {times:,.0f} times the {photos:,} here"
     else:
         return
-    fitting = CUSTOM[recipe.task] + ("-cpu" if accelerator == "cpu" else "")
+    fitting = own + ("-cpu" if accelerator == "cpu" else "")
     if name == fitting:
         size = max(1, min(batch, photos // 8))
         flags = (
@@ -224,10 +221,6 @@ def refuse_few(
     raise RecipeError(
         f"{name}: {reason}.\n{way}\nWhat is set by hand is taken: --global-batch, --epochs, --images-seen, --steps."
     )
-
-
-# Each workload's recipe for one's own photos.
-CUSTOM = {"classification": "resnet50-custom", "ssd": "ssd-custom", "maskrcnn": "maskrcnn-custom"}
 
 
 def recipe_made_for(recipe: Recipe) -> int:
@@ -284,7 +277,9 @@ def refuse_profile(asked: str, plan: Plan) -> None:
 
 def check_metrics(recipe: Recipe) -> None:
     """Raises RecipeError for a target on a metric that no evaluation computes."""
-    metrics = workload_of(recipe.task).metrics
+    workload = workload_of(recipe.task)
+    known = workload.measured(recipe)
+    metrics = [name for name in workload.metrics if name in known]
     for name, _ in recipe.quality.targets:
         if name not in metrics:
             raise RecipeError(f"--quality.targets {name}: there is no such metric. Known: {', '.join(metrics)}.")

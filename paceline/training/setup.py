@@ -208,7 +208,7 @@ def log_facts(run: Run, workload: Workload, parameters: Sequence[str], device: s
         train_images=plan.train_images,
         val_images=plan.val_images,
         submission={
-            "benchmark": workload.benchmark,
+            "benchmark": workload.rules(run.recipe)[0],
             "org": submission.submitter,
             "division": division_of(submission, run.recipe),
             "status": submission.status,

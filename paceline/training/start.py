@@ -71,7 +71,7 @@ def find_start(
     undecided  dotted names of the recipe's fields that the data still decide: `check_start` compares them
     Raises CheckpointError, on rank 0 alone, when it belongs to another recipe; the others wait for rank 0.
     """
-    headline = workload_of(recipe.task).headline
+    headline = workload_of(recipe.task).measured(recipe)[0]
     found = None if was.facts is None else newest_valid(was.path / "checkpoints", reporter, check_snapshot)
     if found is None:
         if was.facts is not None:

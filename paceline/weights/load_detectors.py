@@ -1,9 +1,9 @@
 """Weights into SSD and Mask R-CNN: of one of any form, of its trunk, or of a whole classifier.
 
 Letters: n boxes of a cell   K classes, 1..K (0 is the background)
-SSD: with either kind of head. Mask R-CNN: names are torchvision's, so most tensors load as they are. Its COCO files have 91 classes,
-numbered by COCO's category ids with holes; where the data set's ids are COCO's 80, the rows of the three class-wise layers are picked
-by id. Of other classes rows are picked by name, and those without a row of that name start anew.
+SSD: with either kind of head. Mask R-CNN, with its mask head or without: names are torchvision's, so most tensors load as they are.
+Its COCO files have 91 classes, numbered by COCO's category ids with holes; where the data set's ids are COCO's 80, the rows of the
+class-wise layers are picked by id. Of other classes rows are picked by name, and those without a row of that name start anew.
 The COCO_V1 file was trained and is evaluated with a BatchNorm epsilon of 0: use it with --model.bn-eps 0.
 """
 
@@ -20,7 +20,7 @@ from paceline.config.errors import CheckpointError
 from paceline.models.mask_rcnn import MaskRCNN
 from paceline.models.ssd import SSD, FusedHead
 from paceline.weights.classes import COCO, Labels, Rows, take_rows, with_background
-from paceline.weights.forms.torchvision import is_faster_rcnn
+from paceline.weights.forms.torchvision import WITHOUT_MASKS, is_faster_rcnn
 from paceline.weights.load import STEM, WeightReport, class_rows_of, copy_named, fit_stem, opened
 from paceline.weights.weight_file import WeightFile
 
@@ -174,8 +174,9 @@ def load_mask_rcnn_weights(model: MaskRCNN, source: Path | WeightFile, labels: L
     Raises CheckpointError where something else does not fit; the model is then unchanged.
     """
     file = opened(source)
-    without_masks = is_faster_rcnn(file.ours.tensors)
-    if file.ours.lacks and not without_masks:
+    finds_masks = hasattr(model.roi_heads, "mask_head")
+    without_masks = finds_masks and is_faster_rcnn(file.ours.tensors)
+    if file.ours.lacks:
         raise CheckpointError(f"{file.path}: {file.ours.lacks}.")
     file.require(model.backbone.body)
     saved = dict(file.ours.tensors)
@@ -185,7 +186,7 @@ def load_mask_rcnn_weights(model: MaskRCNN, source: Path | WeightFile, labels: L
     own = model.state_dict()
     converted = [name for name in own if name.removeprefix(BODY if found else "") in file.ours.converted]
     converted += fit_stem(saved, own, f"{BODY}{STEM}")
-    said = file.notes_for(model.backbone.body) + ([file.ours.lacks] if without_masks else [])
+    said = file.notes_for(model.backbone.body) + ([WITHOUT_MASKS] if without_masks else [])
     saved = {name: tensor for name, tensor in saved.items() if name in own or not name.endswith("num_batches_tracked")}
     trunk_only = not any(name.startswith("roi_heads.") for name in saved)
     if trunk_only:
@@ -206,7 +207,7 @@ def load_mask_rcnn_weights(model: MaskRCNN, source: Path | WeightFile, labels: L
         converted = [name for name in dict.fromkeys(converted) if name not in fresh]
     return copy_named(
         model, saved, file.path, fresh=fresh, converted=converted, said=said,
-        allow_unexpected=tuple(BODY + name for name in beyond),
+        allow_unexpected=(*(BODY + name for name in beyond), *(() if finds_masks else MASK_HEAD)),
     )  # fmt: skip
 
 
@@ -214,17 +215,18 @@ def _rows(
     saved: Mapping[str, Tensor], own: Mapping[str, Tensor], file: WeightFile, labels: Labels | None
 ) -> Rows | None:
     """How the file's classes become the data set's, see `class_rows_of`; None where a layer is missing, or of other widths."""
-    for name in (f"{layer}.{part}" for layer in CLASS_ROWS for part in ("weight", "bias")):
+    layers = _class_layers(own)
+    for name in (f"{layer}.{part}" for layer in layers for part in ("weight", "bias")):
         if name not in saved or name not in own or saved[name].shape[1:] != own[name].shape[1:]:
             return None
-    counts = {len(saved[f"{layer}.bias"]) / each for layer, each in CLASS_ROWS.items()}
+    counts = {len(saved[f"{layer}.bias"]) / each for layer, each in layers.items()}
     return class_rows_of(file, labels, int(counts.pop()) - 1) if len(counts) == 1 else None
 
 
 def _with_rows(saved: dict[str, Tensor], own: Mapping[str, Tensor], rows: Rows) -> list[str]:
     """Put rows where the data set's classes want them, in place; where none is wanted, all start anew. -> names changed."""
     changed = []
-    for layer, each in CLASS_ROWS.items():
+    for layer, each in _class_layers(own).items():
         for part in ("weight", "bias"):
             name = f"{layer}.{part}"
             if rows.any:
@@ -233,6 +235,11 @@ def _with_rows(saved: dict[str, Tensor], own: Mapping[str, Tensor], rows: Rows) 
             else:
                 del saved[name]
     return changed
+
+
+def _class_layers(own: Mapping[str, Tensor]) -> dict[str, int]:
+    """Those of the network, which may have no masks."""
+    return {layer: each for layer, each in CLASS_ROWS.items() if f"{layer}.bias" in own}
 
 
 def _class_layer(name: str) -> bool:
@@ -246,12 +253,12 @@ def _coco_rows(saved: dict[str, Tensor], own: Mapping[str, Tensor], category_ids
     """
     rows = [0, *category_ids]
     name = "roi_heads.box_predictor.cls_score.bias"
-    if not all(f"{layer}.{part}" in saved for layer in CLASS_ROWS for part in ("weight", "bias")):
+    if not all(f"{layer}.{part}" in saved for layer in _class_layers(own) for part in ("weight", "bias")):
         return []  # a detector without masks, say: what is missing is reported later
     if len(saved[name]) != COCO_ROWS or frozenset(category_ids) != COCO.keys() or len(own[name]) != len(rows):
         return []
     changed = []
-    for layer, each in CLASS_ROWS.items():
+    for layer, each in _class_layers(own).items():
         places = torch.tensor([each * row + part for row in rows for part in range(each)])
         for part in ("weight", "bias"):
             saved[f"{layer}.{part}"] = saved[f"{layer}.{part}"][places]

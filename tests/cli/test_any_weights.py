@@ -15,13 +15,17 @@ import torch
 import torchvision
 from PIL import Image
 from tiny_runs import CLASSES, Said, command, make_photos, refused
-from torchvision.models.detection import MaskRCNN
+from torchvision.models.detection import FasterRCNN, MaskRCNN
 from torchvision.models.detection.backbone_utils import resnet_fpn_backbone
 from torchvision.transforms.functional import center_crop, normalize, to_tensor
 
 import paceline
+from paceline.recipes import RECIPES
+from paceline.tasks.workloads import workload_of
+from paceline.training.find_network import answering
 from paceline.weights.classes import COCO_80, COCO_90, category_ids
 from paceline.weights.forms.torchvision import lacks
+from paceline.weights.weight_file import open_weights
 
 ROOT = Path(paceline.__file__).parents[1]
 DETECTION = torchvision.models.detection
@@ -68,10 +72,11 @@ def test_a_classifiers_best_five_are_torchvisions_with_imagenets_readable_names(
     assert again.record() == {key: found[key] for key in again.record()}
 
 
-def test_a_detectors_objects_are_torchvisions_with_cocos_ids_and_names(tmp_path, capsys):
+@pytest.mark.parametrize("masks", [True, False], ids=["Mask R-CNN", "Faster R-CNN"])
+def test_a_detectors_objects_are_torchvisions_with_cocos_ids_and_names(tmp_path, capsys, masks):
     torch.manual_seed(0)
     trunk = resnet_fpn_backbone(backbone_name="resnet18", weights=None, trainable_layers=5)
-    network = MaskRCNN(trunk, 91, min_size=128, max_size=256, box_score_thresh=0.4).eval()
+    network = (MaskRCNN if masks else FasterRCNN)(trunk, 91, min_size=128, max_size=256, box_score_thresh=0.4).eval()
     pixels = np.random.default_rng(1).integers(0, 255, (8, 10, 3), dtype=np.uint8)
     Image.fromarray(pixels).resize((160, 128), Image.Resampling.BICUBIC).save(tmp_path / "photo.png")
     with Image.open(tmp_path / "photo.png") as file, torch.inference_mode():
@@ -85,8 +90,10 @@ def test_a_detectors_objects_are_torchvisions_with_cocos_ids_and_names(tmp_path,
         layer.bias *= spread
         theirs = network([to_tensor(file)])[0]
     torch.save(network.state_dict(), tmp_path / "w.pth")
-    recipe = "maskrcnn-custom --input.short 128 --input.long 256 --model.detect.score-above 0.4"
+    name = "maskrcnn-custom" if masks else "fasterrcnn-custom"
+    recipe = f"{name} --input.short 128 --input.long 256 --model.detect.score-above 0.4"
     said, found = predict(capsys, tmp_path / "w.pth", tmp_path / "photo.png", "--recipe", recipe, out=tmp_path / "out")
+    assert all(("segmentation" in row) == masks for row in found["detections"])
     labels, boxes = theirs["labels"].tolist(), theirs["boxes"].clone()
     names = DETECTION.MaskRCNN_ResNet50_FPN_Weights.COCO_V1.meta["categories"]
     boxes[:, 2:] -= boxes[:, :2]
@@ -96,6 +103,17 @@ def test_a_detectors_objects_are_torchvisions_with_cocos_ids_and_names(tmp_path,
     assert np.abs(boxes.numpy() - [row["bbox"] for row in found["detections"]]).max() < 0.05
     assert np.abs(theirs["scores"].numpy() - [row["score"] for row in found["detections"]]).max() < 1e-4
     assert "--model.depth 18" in said.out and "--input.resize bilinear" in said.out  # torchvision's, and said
+
+
+@pytest.mark.parametrize(
+    ("made", "found"), [("maskrcnn-custom-cpu", "maskrcnn-tiny"), ("fasterrcnn-custom-cpu", "fasterrcnn-custom-cpu")]
+)
+def test_a_file_with_a_mask_head_is_of_no_network_without_one(made, found, tmp_path):
+    recipe = RECIPES[made]()
+    network = workload_of(recipe.task).build(recipe, 3)
+    torch.save(network.state_dict(), tmp_path / "w.pth")
+    fit = answering(open_weights(tmp_path / "w.pth"), {})
+    assert fit.called.split()[0] == found and fit.recipe.model.masks == recipe.model.masks and not fit.lacking
 
 
 def test_rows_without_holes_have_cocos_ids_with_holes():
@@ -194,7 +212,7 @@ def test_what_no_network_answers_with_is_refused_in_a_line_and_nothing_is_writte
 @pytest.mark.parametrize(
     ("network", "words"),
     [
-        ("maskrcnn_resnet50_fpn", ""), ("fasterrcnn_resnet50_fpn", "boxes without masks"),
+        ("maskrcnn_resnet50_fpn", ""), ("fasterrcnn_resnet50_fpn", ""),
         ("maskrcnn_resnet50_fpn_v2", "maskrcnn_resnet50_fpn_v2"), ("fasterrcnn_resnet50_fpn_v2", "fasterrcnn_resnet50_fpn_v2"),
         ("keypointrcnn_resnet50_fpn", "key points"), ("retinanet_resnet50_fpn_v2", "one-stage"),
         ("fcos_resnet50_fpn", "one-stage"), ("ssd300_vgg16", "one-stage"),

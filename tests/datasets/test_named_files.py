@@ -63,8 +63,8 @@ def test_a_set_of_named_files_is_called_by_its_own_folder(named: Path, capsys: p
     capsys.readouterr()
     assert main(["train", "maskrcnn-tiny", "--data", "mine", "--out", "runs/masks"]) == 2
     command = capsys.readouterr().err.splitlines()[1].partition("  ")[2]
-    assert command == f"paceline train ssd-custom --data {named / 'mine'} --weights resnet34"
-    assert main(["show", "ssd-custom", *shlex.split(command)[3:5], *FEW]) == 0
+    assert command == f"paceline train fasterrcnn-custom --data {named / 'mine'} --weights fasterrcnn"
+    assert main(["show", *shlex.split(command)[2:5], *FEW]) == 0
 
 
 def test_a_pack_may_lie_beside_the_files_of_a_set_and_not_among_its_photos(

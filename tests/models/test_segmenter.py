@@ -137,11 +137,14 @@ OTHERS = replace(
 CONVS = replace(
     SMALL, accuracies=True, head_norm="group", roi=replace(SMALL.roi, mode="pool", convs=2, conv_channels=8, samples=30)
 )
+BOXES = replace(SMALL, masks=False, accuracies=True)
 
 
 @pytest.mark.parametrize("counts", [(3, 0, 8), (0, 0)], ids=["some", "none"])
 @pytest.mark.parametrize(
-    "settings", [SMALL, GLUONCV, MLPERF, OTHERS, CONVS], ids=["torchvision", "gluoncv", "mlperf", "others", "convs"]
+    "settings",
+    [SMALL, GLUONCV, MLPERF, OTHERS, CONVS, BOXES],
+    ids=["torchvision", "gluoncv", "mlperf", "others", "convs", "boxes"],
 )
 def test_both_forms_give_equal_losses_counts_and_gradients(settings, counts, fixed_forms):
     net, images = model(settings), batch(counts)
@@ -291,6 +294,17 @@ def test_both_forms_find_the_same_instances(settings, fixed_forms):
     assert ((masks[there] > 0) & (masks[there] < 1)).all()
     assert not table[~there].any() and not masks[~there].any()
     assert (table[:, :-1, 4] >= table[:, 1:, 4]).all()
+
+
+def test_without_a_mask_head_both_forms_find_the_boxes_that_are_found_with_it(fixed_forms):
+    net, whole, images = model(BOXES).eval(), model().eval(), batch((0, 0))
+    net.load_state_dict({name: tensor for name, tensor in whole.state_dict().items() if ".mask_" not in name})
+    found = net.predict(images)
+    assert found.masks is None and torch.equal(found.detections, whole.predict(images).detections)
+    fixed_forms()
+    fixed = net.predict(images)
+    assert fixed.masks is None and fixed.open is not None
+    torch.testing.assert_close(found.detections, fixed.detections, rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("form", ["cpu", "fixed"])

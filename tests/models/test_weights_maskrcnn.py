@@ -196,6 +196,16 @@ def test_a_detector_without_masks_fills_all_but_the_mask_head_and_the_class_rows
     assert "fasterrcnn_resnet50_fpn, boxes without masks" in report.said[-1]
 
 
+def test_a_network_without_masks_is_filled_by_detectors_with_and_without_them(tmp_path):
+    state, boxes = network(80, seed=1).state_dict(), replace(SMALL, masks=False)
+    for given in (without_masks(state), state):
+        model = network(80, 2, boxes)
+        report = load_mask_rcnn_weights(model, file_of(given, tmp_path), Labels(NAMES, COCO_IDS))
+        assert model.state_dict().keys() == without_masks(state).keys() and equal(model, without_masks(state))
+        assert set(report.unexpected) == given.keys() - model.state_dict().keys()
+        assert not report.reinitialised and not report.missing
+
+
 def test_a_resnet_trained_with_a_fourth_channel_of_zeros_fills_a_trunk_of_three(tmp_path):
     source = ResNet(10, 5, width=8, stem_channels=4)
     with torch.no_grad():

@@ -51,6 +51,7 @@ CASES = {
     "all empty": [(0, 8)],
     "two shapes": [(0, 4), (0, 2)],
     "batch norm": [(0, 8), (0, 4)],
+    "boxes alone": [(0, 8), (0, 2)],
 }
 
 
@@ -95,7 +96,7 @@ def small() -> Recipe[MaskRCNNModel, InstanceInput]:
 def recipe_of(case: str, group: int) -> Recipe[MaskRCNNModel, InstanceInput]:
     """The small recipe with losses over `group` images; without decay, so that the first velocity is the gradient."""
     recipe = small()
-    model = replace(recipe.model, loss_group=group)
+    model = replace(recipe.model, loss_group=group, masks=case != "boxes alone")
     if case == "batch norm":
         model = replace(model, norm="batch", fpn_norm="batch")
         recipe = replace(recipe, bn_span=4)

@@ -131,6 +131,18 @@ def test_batch_norm_s_statistics_are_those_of_the_span_in_any_cut_and_counting_a
         )
 
 
+@pytest.mark.parametrize("most", [8, 2])
+def test_without_masks_a_step_is_the_other_four_terms_in_any_cut(steps, most):
+    alone, (first, second) = steps
+    name, wanted = f"boxes alone 0 {most}", alone["boxes alone 0 8"]
+    assert_same_step(joined(first[name], second[name]), wanted)
+    assert_same_step(alone[name], wanted)
+    whole = alone["full 0 8"]
+    assert not [found for found in wanted if "mask" in found] and "loss.mask" in whole
+    for term in TERMS[:-1]:
+        assert float(wanted[f"loss.{term}"]) == float(whole[f"loss.{term}"]) > 0, term
+
+
 def trained(ranks: Trainer, world: int, images: int) -> Path:
     """A training on `world` ranks with so many images in a forward; -> its folder."""
     run = ranks.folder / f"run-{world}-{images}"
@@ -155,6 +167,16 @@ def test_an_evaluation_is_identical_on_1_2_and_3_ranks(ranks):
     images = json.loads(predictions)["images"]
     assert scores["images"] == VAL < sum(len(image["boxes"]) for image in images)
     assert all(len(image["masks"]) == len(image["boxes"]) for image in images)
+
+
+def test_an_evaluation_of_boxes_alone_is_identical_on_1_and_2_ranks(ranks):
+    run = ranks.finished(ranks.folder / "boxes", "--model.no-masks", ranks=2)
+    one, two = (ranks.evaluated(run, "--batch", "1", ranks=world) for world in (1, 2))
+    assert one == two
+    scores, predictions = one
+    images = json.loads(predictions)["images"]
+    assert scores["images"] == VAL < sum(len(image["boxes"]) for image in images)
+    assert "mask_ap" not in scores and not any("masks" in image for image in images)
 
 
 def test_killed_and_resumed_it_goes_on_to_the_same_bits(ranks):

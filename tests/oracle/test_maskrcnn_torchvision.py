@@ -1,4 +1,4 @@
-"""torchvision's Mask R-CNN as the oracle: with the same weights the same detections, losses and gradients.
+"""torchvision's Mask R-CNN and Faster R-CNN as oracles: with the same weights the same detections, losses and gradients.
 
 Both sides compute in float64, so nothing here is a matter of which photo it is: what is equal in the arithmetic is equal to 1e-9.
 Pictures are rendered shapes; by night also real photos; which ones, and the weights, follow from PACELINE_SEED. They are resized
@@ -23,6 +23,7 @@ from by_night import ONE_MORE
 from PIL import Image
 from pycocotools import mask as coco
 from torch import Tensor
+from torchvision.models.detection import FasterRCNN as TorchvisionFasterRCNN
 from torchvision.models.detection import MaskRCNN as TorchvisionMaskRCNN
 from torchvision.models.detection.backbone_utils import resnet_fpn_backbone
 from torchvision.models.detection.faster_rcnn import FastRCNNPredictor, TwoMLPHead
@@ -104,12 +105,22 @@ def filled(name: str, shape: tuple[int, ...], seed: int) -> Tensor:
     return torch.from_numpy(values.astype(np.float32)) * SCALES.get(name, 1.0)
 
 
-@pytest.fixture(scope="module", params=[18, pytest.param(50, marks=ONE_MORE)], ids="ResNet-{}".format)
+@pytest.fixture(
+    scope="module",
+    params=[
+        (18, True),
+        (18, False),
+        pytest.param((50, True), marks=ONE_MORE),
+        pytest.param((50, False), marks=ONE_MORE),
+    ],
+    ids=lambda of: f"{'Mask' if of[1] else 'Faster'} R-CNN, ResNet-{of[0]}",
+)
 def settings(request) -> MaskRCNNModel:
     """torchvision's rules, over fewer proposals with ResNet-18, so that it takes seconds."""
-    full = MaskRCNNModel(depth=request.param)
+    depth, masks = request.param
+    full = MaskRCNNModel(depth=depth, masks=masks)
     few = replace(full.rpn, pre_train=300, post_train=200, pre_test=300, post_test=200)
-    if request.param == 50:
+    if depth == 50:
         return full
     return replace(full, rpn=few, roi=replace(full.roi, channels=128), detect=replace(full.detect, keep=20))
 
@@ -130,7 +141,7 @@ def ours(state: dict[str, Tensor], settings: MaskRCNNModel) -> Segmenter:
     return Segmenter(made, mean=INPUT.mean, std=INPUT.std, settings=settings)
 
 
-def theirs(state: dict[str, Tensor], monkeypatch, settings: MaskRCNNModel) -> TorchvisionMaskRCNN:
+def theirs(state: dict[str, Tensor], monkeypatch, settings: MaskRCNNModel) -> TorchvisionFasterRCNN:
     for name in ("kaiming_normal_", "kaiming_uniform_", "normal_"):  # its first weights are all overwritten
         monkeypatch.setattr(torch.nn.init, name, lambda tensor, *_, **__: tensor)
     trunk = resnet_fpn_backbone(
@@ -138,9 +149,10 @@ def theirs(state: dict[str, Tensor], monkeypatch, settings: MaskRCNNModel) -> To
         norm_layer=partial(FrozenBatchNorm2d, eps=settings.bn_eps),
     )  # fmt: skip
     rpn, width = settings.rpn, settings.roi.channels
-    made = TorchvisionMaskRCNN(
+    masks = {"mask_predictor": MaskRCNNPredictor(256, 256, CLASSES + 1)} if settings.masks else {}
+    made = (TorchvisionMaskRCNN if settings.masks else TorchvisionFasterRCNN)(
         trunk, None, box_head=TwoMLPHead(256 * 7**2, width), box_predictor=FastRCNNPredictor(width, CLASSES + 1),
-        mask_predictor=MaskRCNNPredictor(256, 256, CLASSES + 1), rpn_post_nms_top_n_test=rpn.post_test,
+        **masks, rpn_post_nms_top_n_test=rpn.post_test,
         rpn_pre_nms_top_n_train=rpn.pre_train, rpn_post_nms_top_n_train=rpn.post_train,
         rpn_pre_nms_top_n_test=rpn.pre_test, box_detections_per_img=settings.detect.keep,
     )  # fmt: skip
@@ -170,7 +182,7 @@ def batch_of(photos: Sequence[Tensor], objects: Sequence[InstanceObjects] | None
     return instance_batch(images, objects or blank, torch.arange(len(photos)))
 
 
-def unresized(model: TorchvisionMaskRCNN, photos: Sequence[Tensor]) -> list[Tensor]:
+def unresized(model: TorchvisionFasterRCNN, photos: Sequence[Tensor]) -> list[Tensor]:
     """Its input in 0..1, and its resize told to do nothing."""
     model.transform.min_size = (min(photos[0].shape[1:]),)
     inputs = [entry / 255 for entry in photos]
@@ -179,7 +191,7 @@ def unresized(model: TorchvisionMaskRCNN, photos: Sequence[Tensor]) -> list[Tens
     return inputs
 
 
-def background_for(model: TorchvisionMaskRCNN, photos: Sequence[Tensor]) -> float:
+def background_for(model: TorchvisionFasterRCNN, photos: Sequence[Tensor]) -> float:
     """What to add to the background's logit so that PAIRS pairs of each image, or more, are above the threshold."""
     seen: list[Tensor] = []
     heard = model.roi_heads.box_predictor.register_forward_hook(lambda module, given, found: seen.append(found[0]))
@@ -214,15 +226,21 @@ def test_detections_and_masks_are_torchvisions(pictures, settings, state, monkey
         other.roi_heads.box_predictor.cls_score.bias.copy_(state[bias])
         expected = other(unresized(other, photos))
         found = ours(state, settings).eval().predict(batch_of(photos))
-    for entry, theirs_found, table, masks in zip(photos, expected, found.detections, found.masks):
+    assert (found.masks is not None) == settings.masks
+    every = found.masks if settings.masks else [None] * len(photos)
+    for entry, theirs_found, table, masks in zip(photos, expected, found.detections, every):
         count, scores = len(theirs_found["labels"]), theirs_found["scores"]
         assert count >= 5 and scores.dtype == table.dtype == torch.float64
-        assert not table[count:].any() and not masks[count:].any()
+        assert not table[count:].any()
         height, width = entry.shape[1:]
         boxes = table[:count, :4] * torch.tensor([width, height, width, height])
         assert torch.equal(table[:count, 5].long(), theirs_found["labels"])
         assert float((boxes - theirs_found["boxes"]).abs().max()) < 1e-6
         assert float((table[:count, 4] - scores).abs().max()) < 1e-9
+        if masks is None:
+            assert "masks" not in theirs_found
+            continue
+        assert not masks[count:].any()
         pasted = paste_masks_in_image(masks[:count].unsqueeze(1), boxes, (height, width)) > 0.5
         theirs_pasted = theirs_found["masks"] > 0.5
         assert 0.005 < float(theirs_pasted.double().mean()) < 0.95
@@ -343,7 +361,8 @@ def test_training_losses_and_gradients_are_torchvisions_for_the_same_samples(
     losses = other(unresized(other, photos), [row for _, row in pairs])
     assert other.rpn.fg_bg_sampler.positives[2] == 0 and min(other.rpn.fg_bg_sampler.positives[:2]) > 0
     assert min(other.roi_heads.fg_bg_sampler.positives[:2]) > 0
-    names = ("loss_objectness", "loss_rpn_box_reg", "loss_classifier", "loss_box_reg", "loss_mask")
+    names = ("loss_objectness", "loss_rpn_box_reg", "loss_classifier", "loss_box_reg", "loss_mask")[: len(terms)]
+    assert losses.keys() == set(names)
     for term, name in zip(terms, names):
         assert term.item() == pytest.approx(losses[name].item(), rel=1e-9), name
 
@@ -358,4 +377,4 @@ def test_training_losses_and_gradients_are_torchvisions_for_the_same_samples(
         )
         if gradient is not None and wanted is not None:
             errors[name] = float((gradient - wanted).norm() / wanted.norm())
-    assert len(errors) > 50 and max(errors.values()) < 1e-7, errors
+    assert len(errors) > 40 and max(errors.values()) < 1e-7, errors

@@ -38,6 +38,7 @@ TORCHVISION = joined(
     ours("torchvision's own laws, which its sheet does not tell", model__init="torchvision", model__detect__clip="before",
          input__sides="cut"),
     ours("what is logged; it changes no weight", model__accuracies=False),
+    sheet("14b mask head: there is one", model__masks=True),
     sheet("14b, REF: no filter by area, no cap", input__least_area=0.0, input__least_box=0.0, input__most_objects=0),
     ours("the store of masks; docs/deviations.md", model__mask__canvas=112),
     sheet("14b test", model__detect__score_above=0.05, model__detect__iou=0.5, model__detect__keep=100,
@@ -189,12 +190,26 @@ TABLES: dict[str, Table] = {
              quality__first=0.3, quality__every=0.05, pretrained=""),
     ),
 }  # fmt: skip
+# Faster R-CNN: each is one of the above without its mask head.
+TABLES |= {
+    name: joined(TABLES[whole], ours("without the mask head", model__masks=False, **changed))
+    for name, whole, changed in (
+        ("fasterrcnn-custom", "maskrcnn-custom", {"pretrained": "fasterrcnn"}),
+        ("fasterrcnn-custom-cpu", "maskrcnn-custom-cpu", {}),
+    )
+}
+TABLES["fasterrcnn"] = joined(
+    REFERENCE,
+    ours("without the mask head", model__masks=False),
+    sheet("maskrcnn-benchmark MODEL_ZOO.md, R-50-FPN Fast 1x", quality__targets=(("box_ap", 0.368),)),
+)
 
 # Recipe, ranks: images of a forward, ranks of a BatchNorm, steps of an epoch, of the run, of the warm-up, where the rate falls, the
 # first evaluations in epochs, and rates of 0-based steps by the laws of B 4.
 PLANS = {
     ("maskrcnn", 8): (2, 1, 7330, 90_000, 500, (59_999, 79_999), (1, 2), {
         0: 0.02 * (1 / 3 * (1 - 1 / 500) + 1 / 500), 499: 0.02, 59_998: 0.02, 59_999: 0.002, 79_999: 2e-4}),
+    ("fasterrcnn", 8): (2, 1, 7330, 90_000, 500, (59_999, 79_999), (1, 2), {0: 0.02 * (1 / 3 * (1 - 1 / 500) + 1 / 500), 499: 0.02}),
     ("maskrcnn-nvidia-96", 8): (12, 1, 1222, 40_000, 625, (12_002, 16_001), (1, 2), {
         0: 0.0, 1: 0.0, 2: 1.92e-4, 625: 0.12 - 1.92e-4, 626: 0.12, 12_001: 0.12, 12_002: 0.012, 16_001: 0.0012}),
     ("maskrcnn-nvidia-256", 64): (4, 1, 459, 20_000, 2300, (6_127, 8_001), (1, 2), {

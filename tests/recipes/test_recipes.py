@@ -121,7 +121,9 @@ def test_every_recipe_tells_its_command_or_its_source(name):
 
 def test_names_on_the_menu_are_workload_source_batch():
     for name, make in RECIPES.items():
-        assert re.fullmatch(r"(resnet50|ssd|maskrcnn)(-[a-z][a-z0-9]*)?(-\d+)?(-\d+x\d+|-[a-z0-9]+)?", name), name
+        assert re.fullmatch(
+            r"(resnet50|ssd|maskrcnn|fasterrcnn)(-[a-z][a-z0-9]*)?(-\d+)?(-\d+x\d+|-[a-z0-9]+)?", name
+        ), name
         batch = re.search(r"-(\d{3,})", name)
         assert batch is None or int(batch[1]) == make().global_batch, name
 

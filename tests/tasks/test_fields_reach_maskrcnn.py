@@ -204,6 +204,7 @@ TABLE = [
     Row("model.top", "conv", weights),
     Row("model.init", "gluoncv", weights),
     Row("model.accuracies", True, trained),
+    Row("model.masks", False, weights),
     Row("model.rpn.channels", 24, weights),
     Row("model.rpn.sizes", (16.0, 24.0, 36.0, 48.0, 64.0), trained),
     Row("model.rpn.ratios", (0.5, 1.0, 3.0), trained),

@@ -1,4 +1,4 @@
-"""Mask R-CNN: objects by their boxes and masks.
+"""Mask R-CNN: objects by their boxes and masks; without its mask head Faster R-CNN, by boxes alone.
 
 MLPerf's keys are those of rules 3.1.0 (mlperf_logging/compliance_checker/training_3.1.0/closed_maskrcnn.yaml), with values as the
 v3.0 submissions (NVIDIA) log them.
@@ -84,7 +84,8 @@ class MaskRCNN(Workload):
 
         from paceline.batch import InstanceBatch, plain_images, raster_boxes, slots_for
 
-        (height, width), side, slots = shape, recipe.model.mask.canvas + 2, slots_for(slots)
+        side = (recipe.model.mask.canvas if recipe.model.masks else 0) + 2
+        (height, width), slots = shape, slots_for(slots)
         # Each object has its own region.
         boxes = (raster_boxes(slots) * torch.tensor([width, height] * 2)).expand(images, -1, -1).contiguous()
         return InstanceBatch(
@@ -147,6 +148,14 @@ class MaskRCNN(Workload):
             facts["opt_learning_rate_decay_steps"] = [whole(boundary) for boundary in plan.boundaries]
         return facts
 
+    def measured(self, recipe: InstanceRecipe):
+        """Of boxes alone where no masks are found."""
+        return super().measured(recipe) if recipe.model.masks else SSD.metrics
+
+    def rules(self, recipe: InstanceRecipe):
+        """None without masks: MLPerf has no Faster R-CNN."""
+        return super().rules(recipe) if recipe.model.masks else ("", "")
+
     def log_accuracy(self, metrics):
-        """Both APs, each with a target."""
-        return {"BBOX": metrics["box_ap"], "SEGM": metrics["mask_ap"]}
+        """Both APs, each with a target; of boxes alone where no masks are found."""
+        return {name: metrics[key] for name, key in (("BBOX", "box_ap"), ("SEGM", "mask_ap")) if key in metrics}

@@ -164,7 +164,7 @@ def to_detectron2(ours: Ours) -> tuple[dict[str, Tensor], dict[str, object], tup
         theirs[found] = tensor
     notes = (f"set in detectron2: {', '.join(_settings(ours))}",)
     if f"{SCORES}.weight" in state:
-        notes += ("where they were trained with --model.roi.aligned, both POOLER_TYPE are ROIAlignV2",)
+        notes += ("where they were trained with --model.roi.aligned, each POOLER_TYPE is ROIAlignV2",)
     return theirs, {"__author__": TORCHVISION, "matching_heuristics": True, **ours.needs}, notes
 
 
@@ -190,7 +190,7 @@ def _settings(ours: Ours) -> list[str]:
         rows += [
             f"MODEL.ROI_HEADS.NUM_CLASSES {len(state[f'{SCORES}.bias']) - 1}",
             "MODEL.ROI_BOX_HEAD.POOLER_TYPE ROIAlign",
-            "MODEL.ROI_MASK_HEAD.POOLER_TYPE ROIAlign",
+            "MODEL.ROI_MASK_HEAD.POOLER_TYPE ROIAlign" if f"{MASKS}.bias" in state else "MODEL.MASK_ON False",
         ]
     if convs := _box_convs(state):
         width = len(state[f"{BOX_HEAD}.0.0.weight"])

@@ -24,6 +24,10 @@ MASKS = "roi_heads.mask_predictor.mask_fcn_logits.weight"
 SCORES = "roi_heads.box_predictor.cls_score.weight"
 # The second convolution of the proposal head, which the _v2 networks have, with BatchNorm in pyramid and heads.
 SECOND = "rpn.head.conv.1.0.weight"
+WITHOUT_MASKS = (
+    "torchvision's fasterrcnn_resnet50_fpn, boxes without masks: trunk, pyramid, proposals and box head fit Mask R-CNN for training, "
+    "and its mask head and class rows start anew; whole it is fasterrcnn-custom"
+)
 TRUNK = "the trunk alone fits: `paceline weights convert FILE --to timm` writes it"
 
 
@@ -36,11 +40,6 @@ def lacks(names: Tensors) -> str:
         return (
             f"torchvision's {name}_resnet50_fpn_v2: two convolutions in the proposal head and BatchNorm in pyramid and heads, "
             f"which this network lacks; {TRUNK}"
-        )
-    if is_faster_rcnn(names):
-        return (
-            "torchvision's fasterrcnn_resnet50_fpn, boxes without masks: trunk, pyramid, proposals and box head fit Mask R-CNN "
-            "for training, and its mask head and class rows start anew"
         )
     if any(name.startswith("head.classification_head.") for name in names):
         return "one of torchvision's one-stage detectors (RetinaNet, FCOS, SSD300 on VGG, SSDlite), and no network here is one"
@@ -151,7 +150,7 @@ def write_torchvision(ours: Ours) -> tuple[dict[str, Tensor], dict[str, object],
             name for name in state if not (RESNET.fullmatch(name.removeprefix(BODY)) or MASK_RCNN.fullmatch(name))
         )
         raise FormError(
-            f"torchvision has no network with {odd}: ResNets and Mask R-CNN with a plain pyramid are written"
+            f"torchvision has no network with {odd}: ResNets, Faster R-CNN and Mask R-CNN with a plain pyramid are written"
         )
     refuse_others(state, "torchvision", (18, 34, 50, 101, 152))
     return export(state), {}, ()

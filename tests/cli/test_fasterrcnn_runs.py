@@ -1,0 +1,104 @@
+"""Faster R-CNN through the command line, on data with boxes alone: train, resume, evaluate, predict, preview; no mask anywhere."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from instance_sets import json_file
+from PIL import Image
+from run_files import events_of, facts_of, tensor_files
+from shared_runs import MASKRCNN, VAL, drawn_instances
+from tiny_runs import command, refused
+
+from paceline.models.mask_rcnn_loss import TERMS
+from paceline.tasks.workloads import WORKLOADS
+
+STEPS = 4
+FLAGS = f"--weights none --model.depth 10 {MASKRCNN} --log-every 1"
+
+
+@pytest.fixture(scope="module")
+def boxes(tmp_path_factory) -> Path:
+    """The drawn photos, their objects without masks; a crowd is a mask."""
+    root = tmp_path_factory.mktemp("faster") / "boxes"
+    shutil.copytree(drawn_instances(tmp_path_factory), root)
+    for split in ("train", "val"):
+        document = json.loads(json_file(root, split).read_text())
+        document["annotations"] = [entry for entry in document["annotations"] if not entry["iscrowd"]]
+        for entry in document["annotations"]:
+            del entry["segmentation"]
+        json_file(root, split).write_text(json.dumps(document))
+    return root
+
+
+@pytest.fixture
+def trained(boxes, tmp_path, capsys) -> Path:
+    return trained_in(tmp_path / "run", boxes, capsys, "--steps", STEPS)
+
+
+def trained_in(out: Path, boxes: Path, capsys, *more: object) -> Path:
+    said = command(capsys, "train", "fasterrcnn-custom-cpu", "--data", boxes, "--out", out, *FLAGS.split(), *more)
+    assert said.code == 0, said.err
+    return out
+
+
+def test_boxes_alone_are_learned_scored_answered_and_shown(boxes, trained, tmp_path, capsys):
+    (scored,) = events_of(trained, "eval")
+    known = {name for name in scored if name.startswith(("box_", "mask_"))}
+    assert scored["images"] == VAL and known == set(WORKLOADS["ssd"].metrics)
+    losses = events_of(trained, "train")
+    for event in losses:
+        terms = {name: event[name] for name in event if name.startswith("loss_")}
+        assert terms.keys() == {f"loss_{term}" for term in TERMS if term != "mask"} and min(terms.values()) > 0
+        assert event["loss"] == pytest.approx(sum(terms.values()), rel=1e-5)
+    assert len(losses) == STEPS and facts_of(trained)["recipe"]["model"]["masks"] is False
+    predictions = json.loads((trained / "predictions" / f"step-{STEPS:06d}.json").read_text())
+    assert predictions["kind"] == "boxes" and len(predictions["images"]) == VAL
+    assert not any("masks" in image or "masks" in image["truth"] for image in predictions["images"])
+    report = (trained / "report.html").read_text()
+    assert "box AP" in report and "mask AP" not in report
+    assert (trained / "checkpoints" / "best").exists()
+
+    said = command(capsys, "eval", trained, "--data", boxes, "--json")
+    assert said.code == 0 and json.loads(said.out)["box_ap"] == scored["box_ap"] and "mask" not in said.out
+    assert "box AP" in command(capsys, "runs", tmp_path).out
+    photo = next((boxes / "val2017").iterdir())
+    said = command(capsys, "predict", trained, photo, "--out", tmp_path / "answers")
+    (image,) = json.loads((tmp_path / "answers" / "predictions.json").read_text())["images"]
+    assert said.code == 0 and image["detections"]
+    assert not any("segmentation" in row for row in image["detections"])
+    said = command(
+        capsys, "preview", "fasterrcnn-custom-cpu", "--data", boxes, "--out", tmp_path / "seen.png", "--images", 4
+    )
+    assert said.code == 0 and "4 training images" in said.out, said
+    with Image.open(tmp_path / "seen.png") as picture:
+        assert min(picture.size) > 100
+
+
+def test_a_run_that_goes_on_leaves_what_an_unbroken_one_leaves(boxes, trained, tmp_path, capsys):
+    trained_in(tmp_path / "cut", boxes, capsys, "--steps", STEPS // 2)
+    assert tensor_files(tmp_path / "cut") != tensor_files(trained)
+    trained_in(tmp_path / "cut", boxes, capsys, "--steps", STEPS)
+    assert tensor_files(tmp_path / "cut") == tensor_files(trained)
+
+
+def test_masks_of_the_data_change_no_bit(boxes, trained, tmp_path, capsys, maskrcnn_run):
+    with_masks = tmp_path / "masks"
+    shutil.copytree(maskrcnn_run.data, with_masks)
+    assert "segmentation" in json_file(with_masks, "train").read_text()
+    other = trained_in(tmp_path / "other", with_masks, capsys, "--steps", STEPS)
+    assert tensor_files(other) == tensor_files(trained)
+
+
+def test_its_log_is_of_no_benchmark_and_what_is_asked_of_masks_is_refused(boxes, trained, tmp_path, capsys):
+    assert '"submission_benchmark", "value": ""' in (trained / "mllog.txt").read_text()
+    refused(command(capsys, "mlperf", "check", trained), "does not say which benchmark it is of")
+    refused(command(capsys, "eval", trained, "--mask-above", 0.4), "--mask-above: this network has no such threshold")
+    words = ("--quality.targets", "mask_ap", 0.1)
+    said = command(
+        capsys, "train", "fasterrcnn-custom-cpu", "--data", boxes, "--out", tmp_path / "no", *FLAGS.split(), *words
+    )
+    refused(said, "--quality.targets mask_ap", "box_ap")
