@@ -61,6 +61,8 @@ Stem = Literal["imagenet", "small"]
 Decoder = Literal["simplejpeg", "nvimgcodec", "pillow"]
 Exif = Literal["ignore", "apply"]
 Augment = Literal["none", "trivial", "rand"]
+LossKind = Literal["cross_entropy", "focal"]
+ClassWeights = Literal["none", "balanced"]
 Ratios = tuple[AboveZero, AboveZero]
 
 
@@ -74,6 +76,9 @@ class ResNetModel(TrunkModel):
     zero_init_last_gamma: bool = False  # start each residual branch at zero
     label_smoothing: BelowOne = 0.1  # probability taken from the true class
     smoothing: Literal["torch", "mxnet"] = "torch"  # over all K classes (torch), or over the other K-1 (mxnet)
+    loss: LossKind = "cross_entropy"  # or focal: a class that has probability p already counts (1 - p)^gamma times
+    focal_gamma: ZeroOrMore = 2.0  # focal: gamma; 0 is cross-entropy
+    class_weights: ClassWeights = "none"  # in the loss; balanced: n / (K n_c), for a class of n_c of n training photos
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,16 @@ from paceline.config.bounds import (
     ZeroOrMore,
     check_bounds,
 )
-from paceline.config.classification import Decoder, Depth, Exif, Ratios, TrunkModel, trunk_rules
+from paceline.config.classification import (
+    ClassWeights,
+    Decoder,
+    Depth,
+    Exif,
+    LossKind,
+    Ratios,
+    TrunkModel,
+    trunk_rules,
+)
 from paceline.config.recipe import Recipe, refuse_huge, refuse_outside
 
 # Names of choices whose field would otherwise not fit on one line with its comment.
@@ -74,6 +83,9 @@ class SSDModel(TrunkModel):
     box_order: BoxOrder = "cell"  # an object takes the first (or last) of equal default boxes, by cell or by shape
     box_corners: Literal["float32", "float64"] = "float32"  # in which default boxes' corners are found, then float32
     negatives: ZeroOrMore = 3.0  # hard negatives for each positive
+    loss: LossKind = "cross_entropy"  # or focal: over all default boxes in place of hard negatives, by (1 - p)^gamma
+    focal_gamma: ZeroOrMore = 2.0  # focal: gamma
+    class_weights: ClassWeights = "none"  # in the loss; balanced: n / (K n_c), for n_c of n objects; background 1
     loss_over: LossOver = "image"  # losses are divided by each image's positives, or by the global batch's
     detect: Detect = field(default_factory=Detect)  # decoding and suppression
 

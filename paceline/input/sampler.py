@@ -79,8 +79,13 @@ def draws_in_words(rates: np.ndarray, photos: np.ndarray, classes: np.ndarray, n
     """
     counts = np.bincount(classes, minlength=len(names))
     draws = np.bincount(classes, rates[photos], minlength=len(names))
+    return f"photos of a class -> its draws an epoch: {rarest_first(counts, draws, names, ',.0f')}"
+
+
+def rarest_first(counts: np.ndarray, values: np.ndarray, names: Sequence[str], form: str) -> str:
+    """Each class's name, count and value in this format; of many the rarest and the most common."""
     present = [k for k in np.argsort(counts, kind="stable").tolist() if counts[k]]
-    words = [f"{names[k]} {counts[k]:,} -> {draws[k]:,.0f}" for k in present]
+    words = [f"{names[k]} {counts[k]:,} -> {values[k]:{form}}" for k in present]
     if len(words) > NAMED:
         words[NAMED // 2 : -NAMED // 2] = [f"... ({len(words) - NAMED:,} classes) ..."]
-    return f"photos of a class -> its draws an epoch: {', '.join(words)}"
+    return ", ".join(words)

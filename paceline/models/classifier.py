@@ -22,6 +22,7 @@ class Classifier(nn.Module):
     """Normalisation, network and loss in one, so that data parallel and the compiler see a whole step's forward."""
 
     mixes = True  # the photos of a MixedBatch
+    class_weights: Tensor | None
 
     def __init__(
         self,
@@ -32,16 +33,26 @@ class Classifier(nn.Module):
         channels: Literal[3, 4],
         smoothing: float,
         convention: Smoothing,
+        gamma: float = 0.0,
+        class_weights: Tensor | None = None,
     ) -> None:
-        """network: a trunk that `add_classes` has made a classifier; channels: as its stem takes them."""
+        """
+        network   a trunk that `add_classes` has made a classifier
+        channels  as its stem takes them
+        smoothing, convention, gamma  see `smoothed_cross_entropy`
+        class_weights  (K,) float32, in whose place the task's are copied; None: there are none
+        """
         super().__init__()
         self.normalise = Normalise(mean, std, channels=channels)
         self.network = network
         self.smoothing = smoothing
         self.convention: Smoothing = convention
+        self.gamma = gamma
+        # They follow from recipe and data; checkpoints have none.
+        self.register_buffer("class_weights", class_weights, persistent=False)
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """-> {"loss": cross-entropy with label smoothing, summed over the B images, float32 scalar}.
+        """-> {"loss": cross-entropy or focal loss with label smoothing, summed over the B images, float32 scalar}.
 
         A mixed photo's is the mean of its own label's and its partner's, weighted by their parts of the picture.
         """
@@ -60,4 +71,5 @@ class Classifier(nn.Module):
         return self.network.classify(images)
 
     def _losses(self, logits: Tensor, labels: Tensor) -> Tensor:
-        return smoothed_cross_entropy(logits, labels, self.smoothing, self.convention)
+        more = {"gamma": self.gamma, "weights": self.class_weights}
+        return smoothed_cross_entropy(logits, labels, self.smoothing, self.convention, **more)

@@ -2,8 +2,9 @@
 
 Letters: B images   A default boxes   G object slots   K classes (0 is background)   P positives of an image
 The loss is cross-entropy on positives and hard negatives, smooth L1 on positives. Only 4 P of the A default boxes have a gradient:
-mining runs without a graph, and backward keeps no (B, A, K + 1) tensor besides the logits.
-Source: Liu et al. 2016, section 2.2; MLPerf reference SSD, base_model.py.
+mining runs without a graph, and backward keeps no (B, A, K + 1) tensor besides the logits. Focal loss is Lin et al.'s, which takes all
+default boxes, of a softmax. It is divided as the other, and as there an image without positives loses nothing.
+Source: Liu et al. 2016, section 2.2; MLPerf reference SSD, base_model.py; Lin et al. 2017.
 """
 
 from __future__ import annotations
@@ -58,6 +59,8 @@ def ssd_loss(
     order: Tensor | None = None,
     equal: Tie = "first",
     negatives: float = 3.0,
+    gamma: float | None = None,
+    weights: Tensor | None = None,
 ) -> SSDLosses:
     """Both losses of each image, computed in float32.
 
@@ -67,6 +70,8 @@ def ssd_loss(
     corners    (A, 4) ltrb of the default boxes, for matching; None: of `anchors`
     iou, positive, tie, order, equal  as boxes/matching.py
     negatives  negatives taken for each positive (rounded down), the hardest of each image first
+    gamma      instead: all default boxes of an image that has positives, each by (1 - p)^gamma, p the softmax of its target
+    weights    (K + 1,) float32, of each target's loss; None: 1
     """
     corners = to_ltrb(anchors.float()) if corners is None else corners
     slots, positives = match(boxes, labels, corners, iou=iou, positive=positive, tie=tie, order=order, equal=equal)
@@ -75,9 +80,13 @@ def ssd_loss(
         boxes, labels = boxes.new_zeros(len(boxes), 1, 4), labels.new_zeros(len(labels), 1)
     targets = labels.gather(1, slots).masked_fill_(~positives, 0)
     background = background_loss(logits.detach())
-    chosen = positives | hardest(background, ~positives, (count * negatives).to(torch.int64))
+    if gamma is None:
+        chosen = positives | hardest(background, ~positives, (count * negatives).to(torch.int64))
+    else:
+        chosen = (count > 0).unsqueeze(1).expand_as(positives)
     logsumexp = background + logits[..., 0].detach()
-    classification = ChosenCrossEntropy.apply(logits, logsumexp, targets, chosen)
+    factors = None if weights is None else weights[targets]
+    classification = ChosenCrossEntropy.apply(logits, logsumexp, targets, chosen, factors, gamma or 0.0)
     return SSDLosses(classification, box_loss(deltas.float(), boxes, slots, positives, anchors), count)
 
 
@@ -136,28 +145,47 @@ def box_loss_fixed(deltas: Tensor, boxes: Tensor, slots: Tensor, positives: Tens
 
 
 class ChosenCrossEntropy(torch.autograd.Function):
-    """Sum of the chosen default boxes' cross-entropy, whose gradient is computed straight from the logits.
+    """Sum of the chosen default boxes' cross-entropy or focal loss, whose gradient is computed straight from the logits.
 
     Another cross-entropy changes both methods; a further term beside it is plain autograd.
     """
 
     @staticmethod
-    def forward(ctx, logits: Tensor, logsumexp: Tensor, targets: Tensor, chosen: Tensor) -> Tensor:
-        """(B, A, K + 1), (B, A) float32, (B, A) int64, (B, A) bool -> (B,) float32."""
-        ctx.save_for_backward(logits, logsumexp, targets, chosen)
-        picked = logits.gather(2, targets.unsqueeze(2)).squeeze(2).float()
-        return (logsumexp - picked).masked_fill_(~chosen, 0.0).sum(dim=1)
+    def forward(
+        ctx,
+        logits: Tensor,
+        logsumexp: Tensor,
+        targets: Tensor,
+        chosen: Tensor,
+        factors: Tensor | None,
+        gamma: float,
+    ) -> Tensor:
+        """(B, A, K + 1), (B, A) float32, (B, A) int64, (B, A) bool, (B, A) float32 or None, the focal loss's gamma -> (B,) float32."""
+        losses = logsumexp - logits.gather(2, targets.unsqueeze(2)).squeeze(2).float()
+        # The slope of a focal loss by its cross-entropy.
+        slopes = factors
+        if gamma:
+            # Above 0, where a power below 1 has no finite slope.
+            unsure = (-(-losses).expm1()).clamp(min=torch.finfo(torch.float32).eps)
+            slopes = unsure**gamma + gamma * (1 - unsure) * unsure ** (gamma - 1) * losses
+            slopes = slopes if factors is None else slopes * factors
+            losses = losses * unsure**gamma
+        if factors is not None:
+            losses = losses * factors
+        ctx.save_for_backward(logits, logsumexp, targets, chosen, slopes)
+        return losses.masked_fill_(~chosen, 0.0).sum(dim=1)
 
     @staticmethod
-    def backward(ctx, *grads: Tensor) -> tuple[Tensor, None, None, None]:
-        logits, logsumexp, targets, chosen = ctx.saved_tensors
+    def backward(ctx, *grads: Tensor) -> tuple[Tensor, None, None, None, None, None]:
+        logits, logsumexp, targets, chosen, slopes = ctx.saved_tensors
         weight = grads[0].unsqueeze(1) * chosen
+        weight = weight if slopes is None else weight * slopes
         if fixed_shapes(logits):
-            return softmax_minus_one_hot(logits, logsumexp, targets, weight), None, None, None
+            return softmax_minus_one_hot(logits, logsumexp, targets, weight), None, None, None, None, None
         rows = chosen.nonzero(as_tuple=True)
         grad = torch.zeros_like(logits)
         grad[rows] = softmax_minus_one_hot(logits[rows], logsumexp[rows], targets[rows], weight[rows])
-        return grad, None, None, None
+        return grad, None, None, None, None, None
 
 
 def softmax_minus_one_hot(logits: Tensor, logsumexp: Tensor, targets: Tensor, weight: Tensor) -> Tensor:
@@ -173,6 +201,7 @@ class Detector(nn.Module):
     anchors: Tensor
     corners: Tensor | None
     order: Tensor | None
+    class_weights: Tensor | None
 
     def __init__(
         self,
@@ -184,11 +213,13 @@ class Detector(nn.Module):
         settings: SSDModel,
         corners: Tensor | None = None,
         order: Tensor | None = None,
+        class_weights: Tensor | None = None,
     ) -> None:
         """
         anchors  (A, 4) default boxes as centre x, y, width, height, in cell-major order
         corners  (A, 4) their ltrb, to match by; None: computed from them
         order    (A,) int64: an object takes the first of equally good default boxes in this order; None: as they lie
+        class_weights  (K + 1,) float32, in whose place the task's are copied; None: there are none
         """
         super().__init__()
         self.normalise = Normalise(mean, std)
@@ -202,6 +233,7 @@ class Detector(nn.Module):
         self.register_buffer("anchors", anchors, persistent=False)
         self.register_buffer("corners", corners, persistent=False)
         self.register_buffer("order", order, persistent=False)
+        self.register_buffer("class_weights", class_weights, persistent=False)
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """-> "loss", "class" and "box", float32 scalars summed over the B images (paceline/batch.py).
@@ -225,6 +257,8 @@ class Detector(nn.Module):
             order=self.order,
             equal="last" if settings.box_order.endswith("-last") else "first",
             negatives=settings.negatives,
+            gamma=settings.focal_gamma if settings.loss == "focal" else None,
+            weights=self.class_weights,
         )
         if settings.loss_over == "batch":
             classes, boxes = losses.classification.sum(), losses.localisation.sum()

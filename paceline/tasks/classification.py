@@ -44,6 +44,7 @@ class Classification(Task):
             class_folders=list(manifest.classes),
         )
         photo = recipe.input
+        self.weigh(np.bincount(self.train_index.labels[self.train_numbers], minlength=len(self.classes)))
         order = self.sampled(np.arange(self.train_images), self.train_index.labels[self.train_numbers])
         self.shapes = OneShape(photo.size, photo.eval_size, images=self.train_images, seed=recipe.seed, order=order)
 

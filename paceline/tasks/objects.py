@@ -53,6 +53,7 @@ class ObjectTask(Task):
             category_ids=list(self.category_ids),
             train_images_left_out=len(self.train) - len(numbers),
         )
+        self.weigh(np.bincount(self.objects_learned()[1], minlength=len(self.classes)))
         # Of this run's validation photos.
         every = GroundTruth(**self.val.truth_arrays(), num_classes=len(self.val.names))
         self.truth = subset(every, self.val_numbers)
@@ -63,13 +64,17 @@ class ObjectTask(Task):
         rows = np.arange(self.train.object_starts[index], self.train.object_starts[index + 1])
         return rows[self.wanted[rows]]
 
-    def photos_of_classes(self) -> tuple[np.ndarray, np.ndarray]:
-        """Places among the run's training images, and the classes 0..K-1 that each of them has an object of; each pair once."""
+    def objects_learned(self) -> tuple[np.ndarray, np.ndarray]:
+        """Of each object that the run learns, its photo's place among the training images, and its class 0..K-1."""
         places = np.full(len(self.train), -1)
         places[self.train_numbers] = np.arange(self.train_images)
         photos = np.repeat(places, np.diff(self.train.object_starts))
         kept = self.wanted & (photos >= 0)
-        pairs = np.unique(np.stack((photos[kept], self.train.classes[kept] - 1)), axis=1)
+        return photos[kept], self.train.classes[kept] - 1
+
+    def photos_of_classes(self) -> tuple[np.ndarray, np.ndarray]:
+        """As `objects_learned`, each pair once."""
+        pairs = np.unique(np.stack(self.objects_learned()), axis=1)
         return pairs[0], pairs[1]
 
     def val_files(self) -> list[str]:

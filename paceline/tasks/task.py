@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from paceline.batch import Batch
+from paceline.config.errors import RecipeError
 from paceline.config.plan import Plan
 from paceline.config.recipe import DATA_IMAGES, Recipe
 from paceline.config.system import System, store_cache_bytes
@@ -30,7 +31,7 @@ from paceline.input.draw import Draw, DrawSample, render, with_others
 from paceline.input.loader import Loader
 from paceline.input.repeated import Repeated
 from paceline.input.ring import Forward
-from paceline.input.sampler import draws_in_words, sampled_order, sampling_rates
+from paceline.input.sampler import draws_in_words, rarest_first, sampled_order, sampling_rates
 from paceline.input.stream import Order, batch_indices, shard
 from paceline.ranks.launcher import Place
 from paceline.store.header import Header, read_header
@@ -102,6 +103,7 @@ class Task(ABC):
     val_numbers: np.ndarray
     shapes: OneShape | Buckets  # of the network's input
     most_objects = 0  # of one training image
+    class_weights: np.ndarray | None = None  # (K,) float64, in the loss
 
     def __init__(self, workload: Workload, recipe: Recipe, manifest: Manifest) -> None:
         self.workload, self.recipe, self.manifest = workload, recipe, manifest
@@ -145,6 +147,17 @@ class Task(ABC):
         kinds[photos] = classes  # of several, any: photos of a class may replace each other
         return sampled_order(rates, kinds, seed=recipe.seed)
 
+    def weigh(self, counts: np.ndarray) -> None:
+        """Keep the class weights of the recipe's `model.class_weights`, which become a fact, where it has any.
+
+        counts  (K,) int, how often each class is learned
+        """
+        if getattr(self.recipe.model, "class_weights", "none") == "none":
+            return
+        self.class_weights = counts.sum() / (np.count_nonzero(counts) * np.maximum(counts, 1))
+        self.class_weights[counts == 0] = 1.0  # never learned: any would do
+        self.facts = {**self.facts, "class_weights": rarest_first(counts, self.class_weights, self.classes, ".3g")}
+
     @property
     def train_images(self) -> int:
         """Training images of this run."""
@@ -175,6 +188,15 @@ class Task(ABC):
         """The initialised network with its loss, drawn on the CPU so that every machine gets the same weights."""
         model = self.workload.build(self.recipe, len(self.classes))
         self.workload.initialise(self.recipe, model, torch.Generator().manual_seed(self.recipe.seed))
+        if self.class_weights is not None:
+            weights = getattr(model, "class_weights", None)
+            if weights is None:
+                raise RecipeError(
+                    f"--model.class-weights: {type(model).__name__} has no weights of classes; leave it at none."
+                )
+            weights[-len(self.class_weights) :].copy_(
+                torch.from_numpy(self.class_weights)
+            )  # background is first, and 1
         return model.to(device)
 
     def load_weights(self, model: nn.Module, path: Path) -> WeightReport:

@@ -91,6 +91,8 @@ def open_task(
             f"{fold_in_words(task.facts['fold'])}: {task.train_images:,} training images are learned and {task.val_images:,} "
             "others of them evaluated; the validation split is not read"
         )
+    if not scored and (weights := task.facts.get("class_weights")):
+        reporter.line(f"class weights in the loss: {weights}")
     if recipe.sampler == "shuffle":
         return task
     if "draws" not in task.facts:

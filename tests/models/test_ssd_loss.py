@@ -69,6 +69,52 @@ def test_losses_and_gradients_are_the_plain_ones(objects, negatives) -> None:
         assert torch.allclose(here.grad, there.grad, atol=1e-6)
 
 
+def plain_focal(logits: Tensor, boxes: Tensor, labels: Tensor, gamma: float, weights: Tensor) -> Tensor:
+    slots, positives = match(boxes, labels, to_ltrb(ANCHORS))
+    losses = []
+    for image, mask in enumerate(positives):
+        targets = torch.where(mask, labels[image][slots[image]], 0)
+        chances = logits[image].softmax(1)[range(len(targets)), targets]
+        each = weights[targets] * (1 - chances) ** gamma * -chances.log()
+        losses.append(each.sum() * bool(mask.any()))
+    return torch.stack(losses)
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+@pytest.mark.parametrize("gamma", [0.0, 0.5, 2.0])
+def test_focal_losses_and_gradients_are_the_plain_ones_over_all_boxes(gamma, fixed, monkeypatch) -> None:
+    monkeypatch.setattr(module, "fixed_shapes", lambda _: fixed)
+    logits, deltas, boxes, labels = batch(4, 7)
+    weights, weight = torch.linspace(0.5, 3.0, K + 1), torch.tensor([1.0, 2.0, 0.5, 3.0])
+    ours = logits.clone().requires_grad_()
+    losses = ssd_loss(ours, deltas, boxes, labels, ANCHORS, gamma=gamma, weights=weights, **RULES)
+    (losses.classification * weight).sum().backward()
+    theirs = logits.double().requires_grad_()
+    expected = plain_focal(theirs, boxes, labels, gamma, weights.double())
+    (expected * weight).sum().backward()
+    torch.testing.assert_close(losses.classification.double(), expected, rtol=1e-5, atol=1e-5)
+    assert ours.grad is not None and theirs.grad is not None
+    torch.testing.assert_close(ours.grad.double(), theirs.grad, rtol=1e-4, atol=1e-6)
+    assert losses.classification[0] == 0 and not ours.grad[0].any()  # of the image without an object
+
+
+def test_class_weights_multiply_each_chosen_box_s_loss_and_gradient() -> None:
+    logits, deltas, boxes, labels = batch(4, 7)
+    weights = torch.linspace(0.5, 3.0, K + 1)
+    ours, theirs = logits.clone().requires_grad_(), logits.double().requires_grad_()
+    losses = ssd_loss(ours, deltas, boxes, labels, ANCHORS, weights=weights, **RULES)
+    losses.classification.sum().backward()
+    slots, positives = match(boxes, labels, to_ltrb(ANCHORS))
+    targets = labels.gather(1, slots).masked_fill(~positives, 0)
+    background = -logits.log_softmax(2)[..., 0]
+    chosen = positives | hardest(background, ~positives, 3 * positives.sum(1))
+    expected = F.cross_entropy(theirs[chosen], targets[chosen], weights.double(), reduction="sum")
+    expected.backward()
+    torch.testing.assert_close(losses.classification.sum().double(), expected, rtol=1e-5, atol=1e-5)
+    assert ours.grad is not None and theirs.grad is not None
+    torch.testing.assert_close(ours.grad.double(), theirs.grad, rtol=1e-4, atol=1e-6)
+
+
 def test_the_accelerators_forms_are_the_plain_ones() -> None:
     """Fixed shapes and the dense gradient, run here on the CPU."""
     logits, deltas, boxes, labels = batch(4, 7)

@@ -32,6 +32,7 @@ REST = joined(
         optim__layer_decay=1.0,
     ),
     sheet("A 4.3: no EMA", ema=0.0),
+    ours("no source weighs classes", model__loss="cross_entropy", model__focal_gamma=2.0, model__class_weights="none"),
     ours("every source shuffles", sampler="shuffle", repeat_threshold=0.001),
     sheet("A 2: every layer is drawn", pretrained=""),
 )

@@ -22,6 +22,7 @@ BASE = joined(
     sheet("1.4 R: anchor-major; its utils.py in float32", model__box_order="anchor", model__box_corners="float32"),
     sheet("2: strict, the last wins", model__match_iou=0.5, model__positive="above", model__tie="last"),
     sheet("3", model__negatives=3.0, model__loss_over="image"),
+    ours("no source weighs classes", model__loss="cross_entropy", model__focal_gamma=2.0, model__class_weights="none"),
     sheet("9: keep IoU < 0.5", model__detect__overlap="at_least"),
     sheet("9", model__detect__score_above=0.05, model__detect__iou=0.5, model__detect__candidates=200,
           model__detect__candidates_of="class", model__detect__keep=200, model__detect__clip=False, model__detect__plus_one=False),

@@ -184,6 +184,8 @@ TABLE = [
     Row("model.box_corners", "float64", of_small_ones, LARGE),
     Row("model.negatives", 1.0, of_two_alike),
     Row("model.loss_over", "batch", of_two_alike),
+    Row("model.loss", "focal", of_two_alike),
+    Row("model.focal_gamma", 1.0, of_two_alike, {"model.loss": "focal"}),
     Row("model.detect.score_above", 0.5, found),
     Row("model.detect.iou", 0.3, found),
     Row("model.detect.candidates", 5, found),

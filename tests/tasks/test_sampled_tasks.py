@@ -1,4 +1,4 @@
-"""Samplers of the three workloads: the classes of photos, samples that differ when drawn again, shapes that hold every step."""
+"""Samplers and class weights of the workloads: the classes of photos, samples that differ when drawn again, shapes that hold every step."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import math
 from collections import Counter
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from instance_sets import make_instances
 from photo_folders import paint
 
@@ -83,6 +85,30 @@ def test_photos_with_objects_are_repeated_by_their_rarest_class(name, tmp_path):
         math.floor(20 * recipe.global_batch / plain.train_images),
         math.ceil(20 * recipe.global_batch / plain.train_images),
     )
+
+
+def test_class_weights_follow_from_what_a_run_learns_and_reach_the_network(tmp_path):
+    for label, photos in (("ant", 9), ("bee", 2), ("cat", 4)):
+        for number in range(photos):
+            paint(tmp_path / "photos" / "train" / label / f"{number}.jpg")
+        paint(tmp_path / "photos" / "val" / label / "0.jpg")
+    recipe = override(RECIPES["resnet50-tiny"](), {"model.class_weights": "balanced"})
+    task = _task(recipe, tmp_path / "photos")
+    model: Any = task.build(torch.device("cpu"))
+    torch.testing.assert_close(model.class_weights, torch.tensor([15 / 27, 15 / 6, 15 / 12]))
+    assert not any("class_weights" in name for name in model.state_dict())
+    assert task.facts["class_weights"] == "bee 2 -> 2.5, cat 4 -> 1.25, ant 9 -> 0.556"
+    assert task.workload.build(recipe, 3).class_weights.tolist() == [1, 1, 1]  # as an evaluation builds it
+    plain = _task(RECIPES["resnet50-tiny"](), tmp_path / "photos")
+    built: Any = plain.build(torch.device("cpu"))
+    assert built.class_weights is None and "class_weights" not in plain.facts
+    recipe = override(RECIPES["ssd-tiny"](), {"model.class_weights": "balanced"})
+    task = _task(recipe, make_instances(tmp_path / "set", train=20, val=3), limit_train=13)
+    rows = np.concatenate([task.wanted_rows(int(number)) for number in task.train_numbers])
+    counts = np.bincount(task.train.classes[rows], minlength=len(task.classes) + 1)[1:]
+    expected = [1.0, *(len(rows) / (np.count_nonzero(counts) * count) if count else 1.0 for count in counts)]
+    model = task.build(torch.device("cpu"))
+    torch.testing.assert_close(model.class_weights, torch.tensor(expected, dtype=torch.float32))
 
 
 def test_what_no_sampler_does_is_refused(monkeypatch):

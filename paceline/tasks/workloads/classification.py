@@ -43,6 +43,8 @@ class ResNet(Workload):
         return Classification(self, recipe, manifest, **limits)
 
     def build(self, recipe: PhotoRecipe, classes):
+        import torch
+
         from paceline.models.classifier import Classifier
         from paceline.models.make_trunk import make_trunk
         from paceline.models.trunk import Form
@@ -57,6 +59,8 @@ class ResNet(Workload):
             channels=net.stem_channels,
             smoothing=net.label_smoothing,
             convention=net.smoothing,
+            gamma=net.focal_gamma if net.loss == "focal" else 0.0,
+            class_weights=torch.ones(classes) if net.class_weights == "balanced" else None,
         )
 
     def initialise(self, recipe: PhotoRecipe, model, generator):

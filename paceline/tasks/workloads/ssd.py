@@ -72,8 +72,16 @@ class SSD(Workload):
             scales = settings.scales[: len(cells) + 1]
             anchors, order = default_boxes(photo.size, cells, scales), tie_order(settings.box_order, cells)
             corners = default_corners(photo.size, cells, scales) if settings.box_corners == "float64" else None
+        weights = torch.ones(classes + 1) if settings.class_weights == "balanced" else None
         return Detector(
-            network, anchors, mean=photo.mean, std=photo.std, settings=settings, corners=corners, order=order
+            network,
+            anchors,
+            mean=photo.mean,
+            std=photo.std,
+            settings=settings,
+            corners=corners,
+            order=order,
+            class_weights=weights,
         )
 
     def initialise(self, recipe: BoxRecipe, model, generator):
