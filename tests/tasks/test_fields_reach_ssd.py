@@ -32,8 +32,8 @@ SMALL = Recipe(
     epochs=1,
     bn_span=4,
 )
-# Held where they are made: no other decoder can be installed, and turned photos have a module of their own.
-ELSEWHERE = {"model.trunk", "input.decoder", "input.exif"}
+# Held where they are made: no other decoder can be installed, turned photos and class weights have modules of their own.
+ELSEWHERE = {"model.trunk", "model.class_weights", "input.decoder", "input.exif"}
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -1,4 +1,4 @@
-"""Samplers and class weights of the workloads: the classes of photos, samples that differ when drawn again, shapes that hold every step."""
+"""Samplers and class weights of the workloads: classes of photos, draws and their samples, shapes that hold every step."""
 
 from __future__ import annotations
 
