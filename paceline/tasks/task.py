@@ -154,9 +154,9 @@ class Task(ABC):
         """
         if getattr(self.recipe.model, "class_weights", "none") == "none":
             return
-        self.class_weights = counts.sum() / (np.count_nonzero(counts) * np.maximum(counts, 1))
-        self.class_weights[counts == 0] = 1.0  # never learned: any would do
-        self.facts = {**self.facts, "class_weights": rarest_first(counts, self.class_weights, self.classes, ".3g")}
+        weights = counts.sum() / (np.count_nonzero(counts) * np.maximum(counts, 1))
+        self.class_weights = np.where(counts == 0, 1.0, weights)  # never learned: any would do
+        self.facts = {**self.facts, "class_weights": rarest_first(counts, weights, self.classes, ".3g")}
 
     @property
     def train_images(self) -> int:

@@ -147,7 +147,8 @@ def test_cutmix_rectangles_are_torchvisions_for_the_same_numbers(monkeypatch):
         share, x, y = random.beta(1.0), random.integer(0, 40), random.integer(0, 40)
         numbers = iter((x, y))
         monkeypatch.setattr(torch, "randint", lambda *_, numbers=numbers, **__: torch.tensor([next(numbers)]))
-        transform._dist = type("Given", (), {"sample": lambda *_, share=share: torch.tensor([1 - share])})()
+        given = type("Given", (), {"sample": lambda *_, share=share: torch.tensor([1 - share])})()
+        monkeypatch.setattr(transform, "_dist", given)
         theirs = transform.make_params([torch.zeros(2, 3, 40, 40)])
         mix = draw_mix(SampleRandom(5, 0, key), settings)
         assert mix is not None

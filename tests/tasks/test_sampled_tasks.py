@@ -23,12 +23,11 @@ from paceline.datasets.ensure import ensure_prepared
 from paceline.input.stream import AGAIN
 from paceline.recipes import RECIPES
 from paceline.store.manifest import Manifest
-from paceline.tasks.task import Task
 from paceline.tasks.workloads import workload_of
 from paceline.training import opening
 
 
-def _task(recipe, root, **limits) -> Task:
+def _task(recipe, root, **limits) -> Any:
     workload = workload_of(recipe.task)
     return workload.open(recipe, Manifest.load(ensure_prepared(root, kind=workload.kind)), **limits)
 

@@ -79,8 +79,9 @@ class ResNet(Workload):
 
         from paceline.batch import MixedClass, labelled_batch, plain_images
 
-        label = MixedClass(0, (0, 0, shape[1], shape[0]), 0.5) if mixes(recipe.input) else 0
-        return labelled_batch(plain_images(images, shape), [label] * images, torch.zeros(images, dtype=torch.int64))
+        half = MixedClass(0, (0, 0, shape[1], shape[0]), 0.5)
+        labels = [half] * images if mixes(recipe.input) else [0] * images
+        return labelled_batch(plain_images(images, shape), labels, torch.zeros(images, dtype=torch.int64))
 
     def batch(self, images, labels, indices, *, least=0):
         from paceline.batch import labelled_batch
