@@ -154,7 +154,7 @@ class Task(ABC):
         """
         if getattr(self.recipe.model, "class_weights", "none") == "none":
             return
-        weights = counts.sum() / (np.count_nonzero(counts) * np.maximum(counts, 1))
+        weights = counts.sum() / max(1, np.count_nonzero(counts)) / np.maximum(counts, 1)
         self.class_weights = np.where(counts == 0, 1.0, weights)  # never learned: any would do
         self.facts = {**self.facts, "class_weights": rarest_first(counts, weights, self.classes, ".3g")}
 
