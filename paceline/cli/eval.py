@@ -161,6 +161,8 @@ def run(arguments: Sequence[str]) -> int:
             found = {"checkpoint": label, "step": step, "images": result.images, **result.metrics}
             if result.approximated:
                 found["approximated"] = dict(result.approximated)
+            if result.best_f1:
+                found["best_f1"] = dict(result.best_f1)
             if flags.json:
                 print(json.dumps({**found, "per_class": per_class(result.predictions)}))
             else:

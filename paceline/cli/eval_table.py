@@ -20,7 +20,18 @@ TITLES = {
 
 def table(result: Evaluation) -> list[str]:
     """Lines of at most 80 columns (long class names are cut)."""
-    return [*_metrics(result.metrics), *_classes(result.predictions)]
+    return [*_metrics(result.metrics), *_best_f1(result.best_f1), *_classes(result.predictions)]
+
+
+def _best_f1(best: Mapping[str, float]) -> list[str]:
+    """The threshold with the best F1, in two lines."""
+    if not best:
+        return []
+    shares = ", ".join(f"{name} {best[name]:.3f}" for name in ("precision", "recall"))
+    return [
+        f"  best F1 {best['f1']:.3f} at score {best['threshold']:g} ({shares}; boxes, IoU {best['iou']:g}),",
+        "  a threshold chosen on these same photos: on others expect less",
+    ]
 
 
 def _metrics(metrics: Mapping[str, float]) -> list[str]:

@@ -21,6 +21,8 @@ train       loss: mean over the interval; its parts, where there are several, as
             approximated, on accelerators: {"unsettled_boxes": proposals whose suppression was left open}
 eval        images: number scored; eval_seconds; every metric by its name (top1, top5, box_ap, mask_ap, ...) as a fraction, 0..1;
             eval_parts: of eval_seconds the seconds of inference, gather to rank 0, and scoring, which may run beside training;
+            best_f1, of boxes: {"iou", "threshold", "f1", "precision", "recall"} of the score from which on F1 is best on these very
+            photos (tasks/metrics/best_f1.py); absent where none has an F1 above 0;
             discarded_steps, where the run ends with it: steps trained past it while it was being scored;
             approximated, on accelerators: {"unsettled_boxes": as in train, of detections too, "candidates_left_out":
             detections with enough score beyond the number that suppression takes}.

@@ -141,6 +141,7 @@ class Recorder:
         eval_parts: Mapping[str, float],
         best: bool,
         approximated: Mapping[str, int] | None = None,
+        best_f1: Mapping[str, float] | None = None,
         went_on: float,
         ends: bool,
         discarded_steps: int = 0,
@@ -149,6 +150,7 @@ class Recorder:
 
         best             whether it is the best so far
         approximated     what accelerators left open, by name; none on a CPU
+        best_f1          of boxes: the threshold with the best F1
         went_on          the run's seconds from which the training after that step counts
         ends             whether the run ends with this result, and that training counts for nothing
         discarded_steps  how many steps of it there were
@@ -161,6 +163,8 @@ class Recorder:
             facts["discarded_steps"] = discarded_steps
         if approximated:
             facts["approximated"] = dict(approximated)
+        if best_f1:
+            facts["best_f1"] = dict(best_f1)
         event = self._written("eval", step, seconds, images=images, eval_seconds=eval_seconds, **metrics, **facts)
         for sink in self._sinks:
             sink.evaluation(event, best=best)

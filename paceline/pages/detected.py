@@ -53,6 +53,7 @@ class Scene:
     truth: np.ndarray  # (m, 4)
     truth_labels: np.ndarray  # (m,)
     crowd: np.ndarray  # (m,) bool
+    shown: float = SHOWN_SCORE  # smallest score of a box that counts
     masks: Sequence[RunLengths | None] = ()  # n of them, or none where the predictions are boxes alone
     truth_masks: Sequence[RunLengths | None] = ()  # m, or none; None for an object whose mask is not known
 
@@ -69,7 +70,7 @@ class Scene:
         same = self.labels[:, None] == self.truth_labels[None, :]
         free = ~self.crowd
         partners = np.full(len(self.boxes), FREE)
-        for found in np.flatnonzero(self.scores >= SHOWN_SCORE):
+        for found in np.flatnonzero(self.scores >= self.shown):
             reach = np.where(same[found] & free, overlap[found], 0.0)
             if reach.size and reach.max() >= MATCH_IOU:
                 partners[found] = reach.argmax()
@@ -82,7 +83,7 @@ class Scene:
     def counts(self) -> tuple[int, int, int]:
         """Objects found, objects there, and boxes where no such object is."""
         right = int((self.partners >= 0).sum())
-        wrong = int(((self.partners == FREE) & (self.scores >= SHOWN_SCORE)).sum())
+        wrong = int(((self.partners == FREE) & (self.scores >= self.shown)).sum())
         return right, int((~self.crowd).sum()), wrong
 
     @property
@@ -126,11 +127,12 @@ def read_scenes(predictions: Mapping[str, Any], root: Path) -> list[Scene]:
     finite numbers, labels of classes that there are, and masks that can be drawn, annotated ones where some were found.
     """
     scenes, classes = [], len(predictions["classes"])
+    shown = best_f1_of(predictions).get("threshold", SHOWN_SCORE)
     for image in predictions["images"]:
         scores = np.array(image["scores"], float)
         if scores.ndim != 1 or not np.isfinite(scores).all():
             raise ValueError(f"{image['file']} has a score that is no finite number")
-        keep = int((scores >= SHOWN_SCORE).sum()) or UNSURE
+        keep = int((scores >= shown).sum()) or UNSURE
         truth, size = image["truth"], (int(image["height"]), int(image["width"]))
         if min(size) < 1:
             raise ValueError(f"{image['file']} has no pixel")
@@ -149,11 +151,25 @@ def read_scenes(predictions: Mapping[str, Any], root: Path) -> list[Scene]:
                 truth=real,
                 truth_labels=real_labels,
                 crowd=np.array(truth["crowd"], bool).reshape(len(real)),
+                shown=shown,
                 masks=_encoded(image["masks"][:keep], size, len(boxes)) if "masks" in image else (),
                 truth_masks=_encoded(truth["masks"], size, len(real)) if "masks" in truth else (),
             )
         )
     return scenes
+
+
+def best_f1_of(predictions: Mapping[str, Any]) -> dict[str, float]:
+    """The threshold with the best F1 and the numbers there; {} where there is none.
+
+    Raises ValueError, LookupError or TypeError of a damaged file.
+    """
+    if "best_f1" not in predictions:
+        return {}
+    best = {name: float(predictions["best_f1"][name]) for name in ("threshold", "f1", "precision", "recall", "iou")}
+    if not all(0 <= value <= 1 for value in best.values()):
+        raise ValueError("a best F1 that is none")
+    return best
 
 
 def worst_and_best(scenes: Sequence[Scene], most: int) -> tuple[list[Scene], list[Scene]]:
@@ -186,7 +202,7 @@ def count_confusions(scenes: Sequence[Scene], num_classes: int) -> np.ndarray:
         classes=_joined([scene.labels for scene in scenes]),
         scores=_joined([scene.scores for scene in scenes], np.float64),
     )
-    return confusion(truth, found)
+    return confusion(truth, found, score=scenes[0].shown if scenes else SHOWN_SCORE)
 
 
 def mistakes(counts: np.ndarray, names: Sequence[str], most: int) -> list[tuple[str, str, int, float]]:

@@ -31,6 +31,7 @@ from paceline.pages.classified import (
     with_photos,
 )
 from paceline.pages.detected import (
+    best_f1_of,
     confusion_matrix,
     count_confusions,
     mistakes,
@@ -41,7 +42,7 @@ from paceline.pages.detected import (
 from paceline.pages.html import WIDE, Chart, Line, draw_chart
 from paceline.pages.stored_photo import listed
 from paceline.store.fold import fold_in_words
-from paceline.tasks.metrics.confusion import BACKGROUND
+from paceline.tasks.metrics.confusion import BACKGROUND, SHOWN_SCORE
 from paceline.tasks.workload import Workload
 from paceline.tasks.workloads import WORKLOADS
 
@@ -155,10 +156,10 @@ def detected_section(predictions: Mapping[str, Any], data: Path, exif: Exif) -> 
     with _damage():
         names = [str(name) for name in predictions["classes"]]
         masks = predictions["kind"] == "instances"
-        scenes = read_scenes(predictions, data)
+        scenes, best = read_scenes(predictions, data), best_f1_of(predictions)
         rows = class_table(predictions)
         curves = [read_curves(predictions, "box"), read_curves(predictions, "mask")]
-    worst, best = worst_and_best(scenes, MOST_PHOTOS)
+    worst, good = worst_and_best(scenes, MOST_PHOTOS)
     counts = count_confusions(scenes, len(names))
     mask_overlaps = [overlap for scene in scenes for overlap in scene.mask_overlaps.tolist()]
     objects, right, missed = int(counts[1:].sum()), int(counts.diagonal().sum()), int(counts[1:, BACKGROUND].sum())
@@ -169,9 +170,11 @@ def detected_section(predictions: Mapping[str, Any], data: Path, exif: Exif) -> 
     ]
     return {
         "images": len(scenes),
+        "shown": best.get("threshold", SHOWN_SCORE),
+        "best": best,
         "masks": masks,
         "mask_iou": sum(mask_overlaps) / len(mask_overlaps) if mask_overlaps else None,
-        "groups": [("Worst", with_pictures(worst, names, exif)), ("Best", with_pictures(best, names, exif))],
+        "groups": [("Worst", with_pictures(worst, names, exif)), ("Best", with_pictures(good, names, exif))],
         "classes": rows,
         "classes_long": len(rows) > MOST_BESIDE,
         "absent": len(names) - len(rows),
@@ -197,6 +200,7 @@ class ClassRow:
     objects: int
     mask_ap: float | None = None  # None: boxes alone were scored
     mask_ap50: float | None = None
+    f1: float | None = None  # at the report's threshold; None: no threshold was chosen
 
     @property
     def quality(self) -> float:
@@ -207,6 +211,7 @@ class ClassRow:
 def class_table(predictions: Mapping[str, Any]) -> list[ClassRow]:
     """Every class that has objects, the worst first."""
     fractions = ("ap", "ap50", "ar100", *(("mask_ap", "mask_ap50") if predictions.get("kind") == "instances" else ()))
+    fractions += ("f1",) if "best_f1" in predictions else ()
     rows = [
         ClassRow(str(row["name"]), objects=int(row["objects"]), **{key: float(row[key]) for key in fractions})
         for row in predictions["per_class"]

@@ -23,6 +23,7 @@ from paceline.batch import FoundInstances
 from paceline.boxes.paste import paste_to_rle
 from paceline.config.errors import DataError
 from paceline.input.draw import render
+from paceline.log.events import read_events
 from paceline.machine.detect import cpu_cores
 from paceline.predict.folders import Unreadable, find_photos
 from paceline.predict.photos import KINDS, WANTED, Photo, encoded, name_of, whole_photo
@@ -71,6 +72,18 @@ class Predictor:
     def category_ids(self) -> tuple[int, ...]:
         """Ids of the training set's annotation file, as `classes`; 1..K where the run does not name them."""
         return self.trained.category_ids
+
+    def best_f1(self) -> dict[str, float]:
+        """Of a detector's run: the threshold with the best F1 in the evaluation of these weights, and f1, precision, recall there.
+
+        Chosen on those very photos (tasks/metrics/best_f1.py). {} where it is not known: of a file of weights, of another
+        checkpoint than an evaluated one, of runs of older versions.
+        """
+        events = read_events(self.trained.folder / "events.jsonl") if self.trained.folder.is_dir() else []
+        scored = [event for event in events if event["event"] == "eval" and event["step"] == self.trained.step]
+        best = scored[-1].get("best_f1") if scored else None
+        known = isinstance(best, dict) and all(isinstance(one, float | int) and 0 <= one <= 1 for one in best.values())
+        return {str(name): float(value) for name, value in best.items()} if known and "threshold" in best else {}
 
     @overload
     def predict(self, photos: Photo, *, batch: int | None = None) -> Result: ...

@@ -37,7 +37,7 @@ class Flags:
     out: Path = Path("predictions")  # folder for pictures and predictions.json; an earlier prediction's is replaced
     checkpoint: str = "best"  # best, last or step-N
     pictures: bool = True  # draw the photos with their answers
-    score_above: float = 0.3  # objects: smallest score of those that are drawn and printed; predictions.json has all
+    score_above: float | None = None  # objects: smallest score drawn and printed; None = the run's best by F1, else 0.3
     classes: tuple[str, ...] = ()  # objects: draw and print these classes alone; empty = all
     max_objects: int = 0  # objects: draw and print the best N of a photo; 0 = all
     labels: bool = True  # objects: write names and scores beside the boxes
@@ -51,7 +51,7 @@ def run(arguments: Sequence[str]) -> int:
     flags = parse(arguments, Flags(), prog="predict", description="Find classes, objects or masks in photos.")
     if not flags.photos:
         raise UserError("name a run and at least one photo or folder: paceline predict RUN photo.jpg --out DIR")
-    if not 0 <= flags.score_above <= 1:
+    if flags.score_above is not None and not 0 <= flags.score_above <= 1:
         raise UserError(f"--score-above {flags.score_above:g}: a score lies in [0, 1].")
     if flags.max_objects < 0:
         raise UserError(f"--max-objects {flags.max_objects}: must be 0 (all) or more.")
@@ -63,9 +63,10 @@ def run(arguments: Sequence[str]) -> int:
     ids, about_ids = _image_ids(flags, listing, predictor)
     if passed_over := listing.skipped():
         say(f"skipped {passed_over}")
+    least = _least_score(flags, predictor)
     began = time.perf_counter()
     try:
-        answered, without = _answer(flags, listing, predictor, ids)
+        answered, without = _answer(flags, listing, predictor, ids, least)
     except KeyboardInterrupt:
         say(f"{flags.out}: not finished; the same command starts over and replaces what is there")
         raise
@@ -79,6 +80,21 @@ def run(arguments: Sequence[str]) -> int:
         for photo in without:
             say(f"  {photo.file}: {photo.reason}")
     return 1 if without else 0
+
+
+def _least_score(flags: Flags, predictor: Predictor) -> float:
+    """The score from which on objects are printed and drawn."""
+    from paceline.predict.results import SHOWN_ABOVE
+
+    if flags.score_above is not None or not predictor.finds_objects:
+        return flags.score_above or 0.0
+    best = predictor.best_f1()
+    if best:
+        say(
+            f"shown from score {best['threshold']:g} on: F1 was best there on the photos that the run was evaluated on "
+            "(--score-above S shows others)"
+        )
+    return best.get("threshold", SHOWN_ABOVE)
 
 
 def _of_run(flags: Flags) -> Predictor:
@@ -113,7 +129,7 @@ def _of_weights(flags: Flags) -> Predictor:
 
 
 def _answer(
-    flags: Flags, listing: Listing, predictor: Predictor, ids: Mapping[Path, int]
+    flags: Flags, listing: Listing, predictor: Predictor, ids: Mapping[Path, int], least: float
 ) -> tuple[int, list[Unreadable]]:
     """Print, draw and write every photo's answer -> how many there are, and the photos without one."""
     from paceline.predict.answers import new_answers, picture_names
@@ -130,12 +146,12 @@ def _answer(
                 say(f"{photo}: skipped, {result.reason}")
                 without.append(result)
             else:
-                say(f"{photo}: {_shown(result, flags).line(flags.score_above)}")
+                say(f"{photo}: {_shown(result, flags).line(least)}")
                 yield photo, name, result
 
     def drawn(one: tuple[Path, str, Result]) -> tuple[Path, str, Result, bytes | DataError | None]:
         photo, name, result = one
-        return photo, name, result, _picture(_shown(result, flags), flags) if flags.pictures else None
+        return photo, name, result, _picture(_shown(result, flags), least, flags) if flags.pictures else None
 
     answered = 0
     with new_answers(flags.out, head, coco=bool(ids)) as answers:
@@ -163,12 +179,12 @@ def _shown(result: Result, flags: Flags) -> Result:
     return result.only(flags.classes or None, most=flags.max_objects or None)
 
 
-def _picture(result: Result, flags: Flags) -> bytes | DataError:
+def _picture(result: Result, least: float, flags: Flags) -> bytes | DataError:
     """An encoded JPEG."""
     from paceline.pages.pictures import jpeg
 
     try:
-        return jpeg(result.draw(flags.score_above, labels=flags.labels), quality=90)
+        return jpeg(result.draw(least, labels=flags.labels), quality=90)
     except DataError as problem:
         return problem
 

@@ -92,7 +92,8 @@ class InstanceSegmentation(ObjectTask):
         predictions = describe_instances(
             self.masks, scored, self.val_files(), self.val_numbers, self.classes, self.category_ids
         )
-        return Evaluation(scored.metrics, len(self.val_numbers), predictions, scored.approximated)
+        best = scored.best.record() if scored.best else {}
+        return Evaluation(scored.metrics, len(self.val_numbers), predictions, scored.approximated, best)
 
     def slots_to_try(self, device: torch.device) -> int:
         """As many as every batch has on an accelerator; on a CPU, where batches differ, enough for the heads.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import repeat
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +23,9 @@ from paceline.boxes.paste import PasteLaw, paste_to_rle
 from paceline.boxes.run_lengths import RunLengths
 from paceline.config.errors import DataError
 from paceline.store.box_split import BoxSplit, has_masks, truth_masks
+from paceline.tasks.metrics.best_f1 import BestF1, best_f1
 from paceline.tasks.metrics.coco import (
+    ABSENT,
     CURVE_IOU,
     RECALL_POINTS,
     BoxScores,
@@ -56,6 +59,7 @@ def describe(
     truth: GroundTruth,
     found: Detections,
     scores: BoxScores,
+    best: BestF1 | None,
     files: Sequence[str],
     numbers: np.ndarray,
     classes: Sequence[str],
@@ -64,6 +68,7 @@ def describe(
     """JSON content of RUN/predictions/step-N.json (kind "boxes"): every image's detections beside its ground truth.
 
     found    its `images` are rows of `truth`
+    best     of `best_f1`, where it has found a threshold
     files    (N,) of the images, relative to the data set's root or absolute
     numbers  (N,) of the images in the validation index
     """
@@ -89,14 +94,17 @@ def describe(
                 },
             }
         )
+    names = ("f1", "precision", "recall")
+    at_best = [{name: getattr(one, name, ABSENT) for name in names} for one in best.per_class] if best else repeat({})
     return {
         "kind": "boxes",
         "classes": list(classes),
         "category_ids": list(category_ids),
+        **({} if best is None else {"best_f1": best.record()}),
         "images": images,
         "per_class": [
-            {"name": name, "ap": score.ap, "ap50": score.ap50, "ar100": score.ar100, "objects": score.objects}
-            for name, score in zip(classes, scores.per_class)
+            {"name": name, "ap": score.ap, "ap50": score.ap50, "ar100": score.ar100, "objects": score.objects, **more}
+            for name, score, more in zip(classes, scores.per_class, at_best)
         ],
         "curves": curves(scores, classes),
     }
@@ -140,6 +148,7 @@ class ScoredInstances(NamedTuple):
     masks: RunLengths  # D
     box_scores: BoxScores
     mask_scores: BoxScores
+    best: BestF1 | None  # of the boxes
     approximated: Mapping[str, int]  # what accelerators left open in all photos, by name; empty on a CPU
 
     @property
@@ -220,7 +229,8 @@ def score_instances(truth: InstanceTruth, packed: Sequence[bytes], numbers: np.n
     shares = [unpack(share) for share in packed]
     found, masks = join_masks(shares, numbers)
     of_masks = score_masks(truth.for_masks, truth.masks, found, masks)
-    return ScoredInstances(found, masks, score_boxes(truth.boxes, found), of_masks, approximated(shares))
+    best = best_f1(truth.boxes, found)
+    return ScoredInstances(found, masks, score_boxes(truth.boxes, found), of_masks, best, approximated(shares))
 
 
 def approximated(shares: Sequence[Share]) -> dict[str, int]:
@@ -243,7 +253,8 @@ def describe_instances(
     mask. Each class has "mask_ap" and "mask_ap50", and "mask_curves" are the masks' precision as "curves" are the boxes'.
     files, numbers, classes, category_ids  as in `describe`
     """
-    described = describe(truth.boxes, scored.found, scored.box_scores, files, numbers, classes, category_ids)
+    named = files, numbers, classes, category_ids
+    described = describe(truth.boxes, scored.found, scored.box_scores, scored.best, *named)
     starts = np.searchsorted(scored.found.images, np.arange(len(truth.boxes.image_ids) + 1))
     for row, image in enumerate(described["images"]):
         mine = most_written(scored.found.scores, int(starts[row]), int(starts[row + 1]))

@@ -17,6 +17,7 @@ from paceline.input.draw import Draw
 from paceline.input.randomness import SampleRandom
 from paceline.store.header import Header
 from paceline.store.manifest import Manifest
+from paceline.tasks.metrics.best_f1 import best_f1
 from paceline.tasks.metrics.coco import score_boxes
 from paceline.tasks.metrics.coco_pack import Share, join, pack, unpack
 from paceline.tasks.objects import ObjectTask
@@ -93,8 +94,8 @@ class ObjectDetection(ObjectTask):
     def summarise(self, packed: Sequence[bytes]) -> Evaluation:
         """The twelve numbers over all ranks' photos, and the report's predictions."""
         found = join([unpack(share) for share in packed], self.val_numbers)
-        scores = score_boxes(self.truth, found)
+        scores, best = score_boxes(self.truth, found), best_f1(self.truth, found)
         predictions = describe(
-            self.truth, found, scores, self.val_files(), self.val_numbers, self.classes, self.category_ids
+            self.truth, found, scores, best, self.val_files(), self.val_numbers, self.classes, self.category_ids
         )
-        return Evaluation(scores.metrics, len(self.val_numbers), predictions)
+        return Evaluation(scores.metrics, len(self.val_numbers), predictions, best_f1=best.record() if best else {})

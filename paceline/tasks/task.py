@@ -67,6 +67,7 @@ class Evaluation:
     images: int  # images scored, each exactly once
     predictions: Mapping[str, Any]  # JSON content of RUN/predictions/step-N.json
     approximated: Mapping[str, int] = field(default_factory=dict)  # what an accelerator left open, by name; on rank 0
+    best_f1: Mapping[str, float] = field(default_factory=dict)  # of boxes: the threshold with the best F1; on rank 0
 
 
 class Model(Protocol):

@@ -166,6 +166,7 @@ def take_result(job: Job, evaluator: Evaluator) -> None:
         eval_parts=result.parts,
         best=is_best,
         approximated=result.found.approximated,
+        best_f1=result.found.best_f1,
         went_on=result.went_on + wait.seconds,
         ends=ended is not None,
         discarded_steps=ended.discarded if ended is not None else 0,

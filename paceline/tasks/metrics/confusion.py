@@ -44,8 +44,8 @@ def confusion(
     place, row = place[order], row[order]
     match, free = np.full(len(shown), -1), truth.crowd == 0
     same = named[place] == truth.classes[row]
-    _take_first(place[same], row[same], match, free)
-    _take_first(place, row, match, free)
+    take_first(place[same], row[same], match, free)
+    take_first(place, row, match, free)
 
     counts = np.zeros((truth.num_classes + 1, truth.num_classes + 1), np.int64)
     hit = match >= 0
@@ -87,7 +87,7 @@ def overlaps(boxes: np.ndarray, others: np.ndarray, crowd: np.ndarray) -> np.nda
     return np.divide(shared, whole, out=np.zeros_like(shared), where=whole > 0)
 
 
-def _take_first(place: np.ndarray, row: np.ndarray, match: np.ndarray, free: np.ndarray) -> None:
+def take_first(place: np.ndarray, row: np.ndarray, match: np.ndarray, free: np.ndarray) -> None:
     """Match pairs in their order where both sides are free; `match` and `free` are changed in place."""
     possible = (match[place] < 0) & free[row]
     for box, thing in zip(place[possible].tolist(), row[possible].tolist()):

@@ -1,0 +1,104 @@
+"""The score from which on a detector's boxes are best counted: the threshold with the highest F1 on the photos of an evaluation.
+
+Letters: N images   M objects   D detections   K classes
+Matching is COCO's at one IoU, of boxes: best first, each detection takes the object of its class that it overlaps most and that is
+free; one on a crowd of its class counts for nothing. As no later detection changes an earlier match, one matching gives the numbers
+of every threshold. Objects of all classes count alike (micro). The threshold is chosen on the photos that it is reported on, so on
+others F1 is likely to be lower.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from paceline.tasks.metrics.coco import Detections, GroundTruth, check_detections
+from paceline.tasks.metrics.confusion import MATCH_IOU, close_pairs, take_first
+
+# Of a score in a predictions file.
+DIGITS = 5
+
+
+@dataclass(frozen=True)
+class AtThreshold:
+    """Counted from a score on, that one included."""
+
+    threshold: float
+    f1: float  # all three in [0, 1]
+    precision: float
+    recall: float
+
+
+@dataclass(frozen=True)
+class BestF1:
+    """The best of all thresholds, and each class there; None for a class of which nothing is there and nothing was found."""
+
+    best: AtThreshold
+    per_class: list[AtThreshold | None]  # K entries; class k is entry k-1
+
+    def record(self) -> dict[str, Any]:
+        """For a predictions file and an event."""
+        return {"iou": MATCH_IOU, **asdict(self.best)}
+
+
+def best_f1(truth: GroundTruth, detections: Detections) -> BestF1 | None:
+    """None where no threshold has an F1 above 0: without objects, or where none was found.
+
+    Scores count with DIGITS digits, as they are written. The threshold is the number of the fewest digits that divides the
+    detections so; of thresholds with one F1 it is the highest.
+    Raises ValueError as `check_detections`.
+    """
+    check_detections(truth, detections)
+    scores = detections.scores.astype(np.float64).round(DIGITS)
+    order = np.argsort(-scores, kind="stable")
+    scores, classes = scores[order], detections.classes[order]
+    right, counted = _matched(truth, detections, order)
+    objects = int((truth.crowd == 0).sum())
+    hits, wrong = np.cumsum(right), np.cumsum(counted & ~right)
+    # A threshold takes all detections of a score or none.
+    ends = np.flatnonzero(np.diff(scores, append=-np.inf))
+    if not objects or not right.any():
+        return None
+    f1 = 2 * hits[ends] / (hits[ends] + wrong[ends] + objects)
+    last = int(ends[f1.argmax()])
+    below = float(scores[last + 1]) if last + 1 < len(scores) else -1.0
+    threshold = _shortest(below, float(scores[last]))
+    taken = np.arange(len(scores)) <= last
+
+    def of(mine: np.ndarray, there: int) -> AtThreshold | None:
+        hit, shown = int(right[mine & taken].sum()), int(counted[mine & taken].sum())
+        if not shown + there:
+            return None
+        return AtThreshold(threshold, 2 * hit / (shown + there), hit / max(shown, 1), hit / max(there, 1))
+
+    each = np.bincount(truth.classes[truth.crowd == 0], minlength=truth.num_classes + 1)
+    best = of(np.ones(len(scores), bool), objects)
+    assert best is not None
+    return BestF1(best, [of(classes == k, int(each[k])) for k in range(1, truth.num_classes + 1)])
+
+
+def _matched(truth: GroundTruth, detections: Detections, order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """-> of the detections in `order`, (D,) bool each: whether it has found an object, whether it counts at all."""
+    place, row, overlap = close_pairs(truth, detections.images[order], detections.boxes[order], MATCH_IOU)
+    same = detections.classes[order][place] == truth.classes[row]
+    place, row, overlap = place[same], row[same], overlap[same]
+    crowd = truth.crowd[row] != 0
+    on_crowd = np.zeros(len(order), bool)
+    on_crowd[place[crowd]] = True
+    pairs = np.flatnonzero(~crowd)
+    pairs = pairs[np.lexsort((-overlap[pairs], place[pairs]))]
+    match = np.full(len(order), -1)
+    take_first(place[pairs], row[pairs], match, truth.crowd == 0)
+    return match >= 0, (match >= 0) | ~on_crowd
+
+
+def _shortest(low: float, high: float) -> float:
+    """The number of the fewest digits in (low, high]; of equally many the largest."""
+    for digits in range(1, DIGITS):
+        number = math.floor(high * 10**digits + 1e-9) / 10**digits
+        if low < number <= high:
+            return number
+    return high
