@@ -13,6 +13,7 @@ from odd_photos import BAD, GOOD, main, make_odd_photos
 from PIL import Image
 from tiny_runs import command, refused
 
+from paceline.log.events import EventLog, read_events
 from paceline.predict import load
 from paceline.predict.results import Found
 
@@ -120,6 +121,33 @@ def test_filters_choose_what_is_printed_and_drawn_and_the_files_have_all(ssd_run
             return np.asarray(picture).astype(int)
 
     assert np.abs(drawn() - drawn("--no-labels")).max() > 60
+
+
+def test_without_a_score_it_shows_from_the_runs_best_f1_on_and_says_so(ssd_run, tmp_path, capsys):
+    run = tmp_path / "run"
+    shutil.copytree(ssd_run.folder, run, symlinks=True)
+    photo = sorted((ssd_run.data / "val2017").iterdir())[0]
+    result = load(run).predict(photo)
+    assert isinstance(result, Found)
+    threshold = result.scores[1]
+    events = read_events(run / "events.jsonl")
+
+    def with_best(best: object) -> str:
+        (run / "events.jsonl").unlink()
+        log = EventLog(run / "events.jsonl")
+        for event in events:
+            more = {"best_f1": best} if event["event"] == "eval" else {}
+            log.write(**{**event, **more})
+        said = command(capsys, "predict", run, photo, "--out", tmp_path / "out")
+        assert said.code == 0
+        return said.out
+
+    best = {"iou": 0.5, "threshold": threshold, "f1": 0.5, "precision": 0.5, "recall": 0.5}
+    out = with_best(best)
+    assert result.line(threshold) in out and f"shown from score {threshold:g} on" in out
+    for wrong in ({**best, "threshold": 7}, {"f1": 0.5}, "x"):
+        out = with_best(wrong)
+        assert result.line(0.3) in out and "shown from score" not in out
 
 
 def test_classes_that_the_run_does_not_have_and_flags_of_objects_for_a_classifier_are_refused(

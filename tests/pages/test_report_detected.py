@@ -28,6 +28,9 @@ from paceline.pages.page import write_report
 from paceline.pages.sections import ClassRow, class_table, draw_curves, read_curves
 
 
+BEST = {"iou": 0.5, "threshold": 0.55, "f1": 0.8, "precision": 1.0, "recall": 2 / 3}
+
+
 def scene(found=(), truth=(), file="x.jpg") -> Scene:
     """found: (box, label, score) best first; truth: (box, label, crowd)."""
     return Scene(
@@ -273,12 +276,33 @@ def test_a_run_without_any_image_or_object_has_a_page(run):
     assert "Precision over recall" not in text
 
 
+def test_where_a_threshold_was_chosen_by_f1_pictures_and_tables_count_from_it_and_the_page_says_so(run):
+    images = [image_of(0, [(HERE, 1, 0.6), (THERE, 1, 0.5)], [(HERE, 1, 0), (THERE, 1, 0)])]
+    content = {**predictions_of(images), "best_f1": BEST}
+    for row in content["per_class"]:
+        row["f1"] = -1.0 if row["name"] == "dog" else 0.625
+    (one,) = read_scenes(content, Path())
+    assert one.counts == (1, 2, 0) and one.scores.tolist() == [0.6]
+    assert count_confusions([one], 3)[1].tolist() == [1, 1, 0, 0]
+    write_predictions(run, content)
+    text = report_of(run).text
+    for wanted in ("score 0.55 or more", "0.800, precision 1.000, recall", "chosen on these same photos", "62.5"):
+        assert wanted in text, wanted
+    write_predictions(run, predictions_of(images))
+    text = report_of(run).text
+    assert "score 0.3 or more" in text and "F1 is best" not in text
+
+
 @pytest.mark.parametrize(
     "damage",
     [
         *({"per_class": None}, {"curves": {}}, {"images": [{"file": "x"}]}, {"classes": []}, {"step": None}),
         {"images": [image_of(0, [(HERE, 9, 0.9)], [])]},  # of no class
         {"images": [image_of(0, [((0, 0, float("nan"), 9), 1, 0.9)], [])]},
+        *(
+            {"best_f1": best}
+            for best in (None, {}, {**BEST, "threshold": 7}, {**BEST, "f1": "x"}, {**BEST, "recall": -1})
+        ),
         *({"images": [{**image_of(0, [(HERE, 1, 0.9)], []), "scores": scores}]} for scores in ([], [[0.9]] * 3)),
         *({"images": [{**image_of(0, [(HERE, 1, 0.9)], [(HERE, 1, 0)]), side: 0}]} for side in ("width", "height")),
         {"images": [image_of(0, [(HERE, 1, 0.9)], []), {**image_of(1, [(HERE, 1, 0.9)], []), "scores": [[0.9]]}]},

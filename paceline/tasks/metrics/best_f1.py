@@ -20,6 +20,8 @@ from paceline.tasks.metrics.confusion import MATCH_IOU, close_pairs, take_first
 
 # Of a score in a predictions file.
 DIGITS = 5
+# So many times as many detections as objects are matched first; with a good detector no later one can be of use.
+ENOUGH = 3
 
 
 @dataclass(frozen=True)
@@ -54,19 +56,29 @@ def best_f1(truth: GroundTruth, detections: Detections) -> BestF1 | None:
     check_detections(truth, detections)
     scores = detections.scores.astype(np.float64).round(DIGITS)
     order = np.argsort(-scores, kind="stable")
-    scores, classes = scores[order], detections.classes[order]
-    right, counted = _matched(truth, detections, order)
-    objects = int((truth.crowd == 0).sum())
-    hits, wrong = np.cumsum(right), np.cumsum(counted & ~right)
+    scores, objects = scores[order], int((truth.crowd == 0).sum())
+    if not objects or not len(scores):
+        return None
     # A threshold takes all detections of a score or none.
     ends = np.flatnonzero(np.diff(scores, append=-np.inf))
-    if not objects or not right.any():
+    first = 0
+    while True:
+        first = min(len(scores), max(2 * first, ENOUGH * objects))
+        first = int(ends[np.searchsorted(ends, first - 1)]) + 1
+        right, counted = _matched(truth, detections, order[:first])
+        hits, shown = np.cumsum(right), np.cumsum(counted)
+        inside = ends[ends < first]
+        f1 = 2 * hits[inside] / (shown[inside] + objects)
+        most = float(f1.max())
+        # From here on every object would have to be found for an F1 of this much.
+        if first == len(scores) or most >= 2 * objects / (int(shown[-1]) + objects):
+            break
+    if not most:
         return None
-    f1 = 2 * hits[ends] / (hits[ends] + wrong[ends] + objects)
-    last = int(ends[f1.argmax()])
+    last = int(inside[f1.argmax()])
     below = float(scores[last + 1]) if last + 1 < len(scores) else -1.0
     threshold = _shortest(below, float(scores[last]))
-    taken = np.arange(len(scores)) <= last
+    taken, classes = np.arange(first) <= last, detections.classes[order[:first]]
 
     def of(mine: np.ndarray, there: int) -> AtThreshold | None:
         hit, shown = int(right[mine & taken].sum()), int(counted[mine & taken].sum())
@@ -75,7 +87,7 @@ def best_f1(truth: GroundTruth, detections: Detections) -> BestF1 | None:
         return AtThreshold(threshold, 2 * hit / (shown + there), hit / max(shown, 1), hit / max(there, 1))
 
     each = np.bincount(truth.classes[truth.crowd == 0], minlength=truth.num_classes + 1)
-    best = of(np.ones(len(scores), bool), objects)
+    best = of(np.ones(first, bool), objects)
     assert best is not None
     return BestF1(best, [of(classes == k, int(each[k])) for k in range(1, truth.num_classes + 1)])
 
