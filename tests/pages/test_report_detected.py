@@ -27,7 +27,6 @@ from paceline.pages.detected import (
 from paceline.pages.page import write_report
 from paceline.pages.sections import ClassRow, class_table, draw_curves, read_curves
 
-
 BEST = {"iou": 0.5, "threshold": 0.55, "f1": 0.8, "precision": 1.0, "recall": 2 / 3}
 
 
