@@ -82,8 +82,10 @@ class Predictor:
         events = read_events(self.trained.folder / "events.jsonl") if self.trained.folder.is_dir() else []
         scored = [event for event in events if event["event"] == "eval" and event["step"] == self.trained.step]
         best = scored[-1].get("best_f1") if scored else None
-        known = isinstance(best, dict) and all(isinstance(one, float | int) and 0 <= one <= 1 for one in best.values())
-        return {str(name): float(value) for name, value in best.items()} if known and "threshold" in best else {}
+        if not isinstance(best, dict) or "threshold" not in best:
+            return {}
+        known = all(isinstance(one, float | int) and 0 <= one <= 1 for one in best.values())
+        return {str(name): float(value) for name, value in best.items()} if known else {}
 
     @overload
     def predict(self, photos: Photo, *, batch: int | None = None) -> Result: ...

@@ -17,6 +17,7 @@ from paceline.input.draw import Draw
 from paceline.input.randomness import SampleRandom
 from paceline.store.header import Header
 from paceline.store.manifest import Manifest
+from paceline.tasks.metrics.best_f1 import best_f1
 from paceline.tasks.metrics.coco import score_boxes
 from paceline.tasks.metrics.coco_pack import join, unpack
 from paceline.tasks.objects import ObjectTask
@@ -83,17 +84,18 @@ class InstanceSegmentation(ObjectTask):
         if self.masks is None:
             shares = [unpack(share) for share in packed]
             found = join(shares, self.val_numbers)
-            scores = score_boxes(self.truth, found)
+            scores, best = score_boxes(self.truth, found), best_f1(self.truth, found)
             predictions = describe(
-                self.truth, found, scores, self.val_files(), self.val_numbers, self.classes, self.category_ids
+                self.truth, found, scores, best, self.val_files(), self.val_numbers, self.classes, self.category_ids
             )
-            return Evaluation(scores.metrics, len(self.val_numbers), predictions, approximated(shares))
+            at_best = best.record() if best else {}
+            return Evaluation(scores.metrics, len(self.val_numbers), predictions, approximated(shares), at_best)
         scored = score_instances(self.masks, packed, self.val_numbers)
         predictions = describe_instances(
             self.masks, scored, self.val_files(), self.val_numbers, self.classes, self.category_ids
         )
-        best = scored.best.record() if scored.best else {}
-        return Evaluation(scored.metrics, len(self.val_numbers), predictions, scored.approximated, best)
+        at_best = scored.best.record() if scored.best else {}
+        return Evaluation(scored.metrics, len(self.val_numbers), predictions, scored.approximated, at_best)
 
     def slots_to_try(self, device: torch.device) -> int:
         """As many as every batch has on an accelerator; on a CPU, where batches differ, enough for the heads.

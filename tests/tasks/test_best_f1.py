@@ -102,12 +102,9 @@ def test_no_threshold_of_a_slow_loop_is_better_and_none_higher_is_as_good(data, 
         if not hits + false + objects:
             assert one is None
         else:
-            assert one == AtThreshold(
-                best.threshold,
-                pytest.approx(f1(hits, false, objects)),
-                pytest.approx(hits / max(1, hits + false)),
-                pytest.approx(hits / max(1, objects)),
-            )
+            assert one is not None and one.threshold == best.threshold
+            wanted = (f1(hits, false, objects), hits / max(1, hits + false), hits / max(1, objects))
+            assert (one.f1, one.precision, one.recall) == pytest.approx(wanted)
 
 
 def test_the_threshold_has_as_few_digits_as_divide_the_detections_alike():
