@@ -160,6 +160,7 @@ class InstanceInput:
     multiple: Annotated[int, Ge(32), MultipleOf(32)] = 32  # heights and widths of inputs are multiples of this
     crop: Share = 1.0  # a random crop keeps at least this share of each side; 1 = none
     scale_jitter: Ratios = (1.0, 1.0)  # range of a further factor on the size; beyond 1 a random part is kept (0.1 2)
+    copy_paste: Fraction = 0.0  # probability that objects of another photo lie over this one, cut out along their masks
     flip: Fraction = 0.5  # probability of a horizontal flip
     vflip: Fraction = 0.0  # probability of a vertical flip
     rot90: Fraction = 0.0  # probability of a turn by 90, 180 or 270 degrees; 0.75: no direction is up
@@ -210,6 +211,8 @@ def check_instances(recipe: InstanceRecipe) -> None:
         ("--model.detect.candidates", detect.candidates, detect.candidates >= detect.keep,
          "must not be below --model.detect.keep"),
         ("--input.scale-jitter", photo.scale_jitter, small <= large, "factors on the photo's size, the smaller first"),
+        ("--input.copy-paste", photo.copy_paste, model.masks or not photo.copy_paste,
+         "cuts objects out along their masks, and this recipe learns from boxes alone; leave it at 0"),
         ("--input.scale-jitter", photo.scale_jitter, whole or small == large == 1, "crops too; leave --input.crop at 1"),
         ("--input.long", photo.long, photo.long >= max(photo.short), "must not be below --input.short"),
     )  # fmt: skip

@@ -53,9 +53,10 @@ class Draw(NamedTuple):
 class Other(NamedTuple):
     """A further photo of a sample. Its size is the data set's word, so that it is drawn before its bytes are read."""
 
-    index: int
+    number: int  # in its index
     draw: Draw  # its header is made up until then, its orientation is the turn that was drawn
     data: bytes = b""
+    mask: np.ndarray | None = None  # (h, w) bool, where it is shown; None: everywhere
 
 
 # (epoch, index, header, name) -> Draw. Called by several threads at once; must depend on these alone.
@@ -80,10 +81,16 @@ def render(data: bytes, draw: Draw, out: np.ndarray) -> None:
     out[:top] = out[top + h :] = draw.around
     out[top : top + h, :left] = out[top : top + h, left + w :] = draw.around
     _render_photo(data, draw, out[top : top + h, left : left + w])
-    for _, other, read in draw.others:
+    for _, other, read, mask in draw.others:
         top, left = other.place
         h, w = other.window.resized_height, other.window.resized_width
-        _render_photo(read, other, out[top : top + h, left : left + w])
+        part = out[top : top + h, left : left + w]
+        if mask is None:
+            _render_photo(read, other, part)
+        else:
+            picture = np.empty((h, w, 3), np.uint8)
+            _render_photo(read, other, picture)
+            np.copyto(part, picture, where=mask[..., None])
 
 
 def _render_photo(data: bytes, draw: Draw, part: np.ndarray) -> None:
@@ -99,16 +106,16 @@ def _render_photo(data: bytes, draw: Draw, part: np.ndarray) -> None:
 
 def with_others(draw: Draw, read: Callable[[Sequence[int]], Sequence[bytes]], exif: Exif) -> Draw:
     """The draw with the bytes of its other photos. Raises DataError where one has another size than when the data was prepared."""
-    found, wanted = [], list(dict.fromkeys(other.index for other in draw.others))  # a photo may come twice
+    found, wanted = [], list(dict.fromkeys(other.number for other in draw.others))  # a photo may come twice
     photos = dict(zip(wanted, read(wanted), strict=True)) if wanted else {}
     for other in draw.others:
-        data, name, expected = photos[other.index], other.draw.name, other.draw.header
+        data, name, expected = photos[other.number], other.draw.name, other.draw.header
         header = read_header(data, name, exif).turned(expected.orientation)
         if header[:2] != expected[:2]:
             raise DataError(
                 f"{name}: its size is not what it was when the data was prepared.\nPrepare the data set again."
             )
-        found.append(Other(other.index, other.draw._replace(header=header), data))
+        found.append(other._replace(draw=other.draw._replace(header=header), data=data))
     return draw._replace(others=tuple(found))
 
 

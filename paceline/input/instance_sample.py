@@ -7,6 +7,8 @@ stream to itself, so it depends on no setting.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from paceline.batch import InstanceObjects
@@ -35,6 +37,23 @@ def image_key(seed: int, epoch: int, index: int) -> int:
     return SampleRandom(seed, epoch, index, stream=KEY_STREAM).bits() >> 32
 
 
+class View(NamedTuple):
+    """How a photo becomes a part of the input, as drawn."""
+
+    photo: tuple[int, int]  # height and width as annotated
+    turn: int
+    header: Header  # turned, as the window
+    window: Window
+    flip: bool
+    least: float  # share of its box with which an object stays
+
+    def canvases(self, split: BoxSplit, rows: np.ndarray, ltrb: np.ndarray, side: int) -> tuple[np.ndarray, np.ndarray]:
+        """`canvases_of` these objects; ltrb (n, 4) their boxes in the turned photo."""
+        return canvases_of(
+            split, rows, ltrb, photo=self.photo, turn=self.turn, window=self.window, flip=self.flip, side=side
+        )
+
+
 def draw_training_sample(
     header: Header,
     name: str,
@@ -55,10 +74,18 @@ def draw_training_sample(
     shape   (H, W); holds the photo's resized size, cropped or not
     Raises DataError for an image of another size than when the data was prepared.
     """
+    view = draw_view(header, random, settings, short)
+    _fitting(view.header, name, short, settings, shape)
+    colour = draw_colour(random, settings)
+    objects, _ = objects_seen(view, split, rows, canvas, key)
+    return Draw(name, view.header, view.window, objects, view.flip, colour, settings.decoder, settings.resize)
+
+
+def draw_view(header: Header, random: SampleRandom, settings: InstanceInput, short: int) -> View:
+    """Draw turn, crop and flip. header: of the photo as annotated; short as in `draw_training_sample`."""
     photo, turn = (header.height, header.width), draw_turn(random, settings.vflip, settings.rot90)
-    ltrb = turned_boxes(inside(split.boxes[rows], *photo), turn, *photo)
     header = header.turned(turn)
-    h, w = _fitting(header, name, short, settings, shape)
+    h, w = resized(header.height, header.width, short, settings.long, settings.sides)
     window, least = Window(0, 0, header.height, header.width, h, w), LEAST_LEFT
     if settings.crop < 1:
         window = crop_window(header.height, header.width, h, w, random, settings.crop)
@@ -66,24 +93,28 @@ def draw_training_sample(
         window = scaled_window(header.height, header.width, h, w, random, settings.scale_jitter)
         # An object that fills the photo fills every part of it, however small.
         least *= window.height * window.width / (header.height * header.width)
-    flip = random.coin(settings.flip)
-    colour = draw_colour(random, settings)
-    boxes, keep = boxes_in(window, ltrb, flip, least)
+    return View(photo, turn, header, window, random.coin(settings.flip), least)
+
+
+def objects_seen(
+    view: View, split: BoxSplit, rows: np.ndarray, canvas: int, key: int = 0
+) -> tuple[InstanceObjects, np.ndarray]:
+    """What stays of the objects `rows`, and (m,) int64 the rows of those."""
+    ltrb = turned_boxes(inside(split.boxes[rows], *view.photo), view.turn, *view.photo)
+    boxes, keep = boxes_in(view.window, ltrb, view.flip, view.least)
     kept = int(keep.sum())
     canvases, frames = np.zeros((kept, 2, 2), np.uint8), np.tile(np.array([0, 0, 1, 1], np.float32), (kept, 1))
     if canvas:
-        canvases, frames = canvases_of(
-            split, rows[keep], ltrb[keep], photo=photo, turn=turn, window=window, flip=flip, side=canvas
-        )
+        canvases, frames = view.canvases(split, rows[keep], ltrb[keep], canvas)
     objects = InstanceObjects(
         boxes=boxes[keep].astype(np.float32),
         classes=split.classes[rows][keep].astype(np.int64),
         canvases=canvases,
         frames=frames,
-        size=(window.resized_height, window.resized_width),
+        size=(view.window.resized_height, view.window.resized_width),
         key=key,
     )
-    return Draw(name, header, window, objects, flip, colour, settings.decoder, settings.resize)
+    return objects, rows[keep]
 
 
 def draw_evaluation_sample(header: Header, name: str, settings: InstanceInput, short: int, shape: Shape) -> Draw:

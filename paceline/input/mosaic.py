@@ -33,7 +33,7 @@ CENTRE = (0.3, 0.7)  # where the picture is divided, as shares of its sides
 class Photo(NamedTuple):
     """One photo and its boxes."""
 
-    index: int
+    number: int  # in its index
     header: Header
     name: str
     boxes: np.ndarray  # (n, 4) float64 x, y, width, height in pixels of the photo
@@ -49,7 +49,7 @@ def draw_mosaic(photos: Sequence[Photo], random: SampleRandom, settings: BoxInpu
     of_all = [first.label, *(draw.label for draw in others)]
     return first._replace(
         label=Objects(*(np.concatenate([getattr(each, name) for each in of_all]) for name in ("boxes", "classes"))),
-        others=tuple(Other(photo.index, draw) for photo, draw in zip(photos[1:], others)),
+        others=tuple(Other(photo.number, draw) for photo, draw in zip(photos[1:], others)),
     )
 
 
@@ -66,10 +66,9 @@ def _draw_part(photo: Photo, part: tuple[int, int, int, int], random: SampleRand
     window = Window(y, x, rows, columns, h, w)
     flip = random.coin(settings.flip)
     colour = draw_colour(random, settings)
-    centres = (ltrb[:, :2] + ltrb[:, 2:]) / 2
-    fractions, keep = boxes_in(
-        window, ltrb, ((centres > (x, y)) & (centres < (x + columns, y + rows))).all(axis=1), flip
-    )
+    centres = (ltrb[:, :2] + ltrb[:, 2:]) / 2 - (x, y)
+    held = np.logical_and(centres > 0, centres < (columns, rows)).all(axis=1)
+    fractions, keep = boxes_in(window, ltrb, np.asarray(held), flip)
     boxes = (fractions * (w, h, w, h) + (left, top, left, top)) / size
     keep &= (boxes[:, 2:] - boxes[:, :2] >= LEAST_SIDE).all(axis=1)
     objects = Objects(boxes=boxes[keep].astype(np.float32), classes=photo.classes[keep].astype(np.int64))

@@ -12,7 +12,7 @@ import torch
 
 from paceline.batch import InstanceObjects
 from paceline.config.instances import InstanceRecipe
-from paceline.input import instance_sample
+from paceline.input import copy_paste, instance_sample
 from paceline.input.draw import Draw
 from paceline.input.randomness import SampleRandom
 from paceline.store.header import Header
@@ -52,6 +52,8 @@ class InstanceSegmentation(ObjectTask):
             self.masks = instance_truth(self.truth, self.val, self.val_numbers)
             unseen = masks_score_one(self.masks, self.classes)
             self.facts = {**self.facts, "val_objects_without_a_pixel": unseen}
+        if recipe.input.copy_paste:
+            self.most_objects *= 2
         self.shapes = Buckets(
             recipe,
             Sizes(self.train.heights, self.train.widths, self.train_numbers),
@@ -63,11 +65,16 @@ class InstanceSegmentation(ObjectTask):
         """The photo, resized and augmented, in the left upper corner of the input."""
         random = SampleRandom(self.recipe.seed, epoch, index)
         key = instance_sample.image_key(self.recipe.seed, epoch, index)
-        model, objects = self.recipe.model, (self.train, self.wanted_rows(index))
-        canvas = model.mask.canvas if model.masks else 0
-        return instance_sample.draw_training_sample(
-            header, name, *objects, random, key, self.recipe.input, fit.side, canvas, fit.shape
+        settings, model = self.recipe.input, self.recipe.model
+        objects, canvas = (self.train, self.wanted_rows(index)), model.mask.canvas if model.masks else 0
+        draw = instance_sample.draw_training_sample(
+            header, name, *objects, random, key, settings, fit.side, canvas, fit.shape
         )
+        if not settings.copy_paste or not random.coin(settings.copy_paste):
+            return draw
+        other = int(self.train_numbers[random.integer(0, self.train_images)])
+        name, rows = self.train_index.name(other), self.wanted_rows(other)
+        return copy_paste.paste(draw, other, name, self.train, rows, random, settings, fit.side)
 
     def sample(self, epoch: int, number: int) -> tuple[np.ndarray, InstanceObjects]:
         """As `Task.sample`, without the padding: pixels (h, w, 3)."""

@@ -73,6 +73,7 @@ def test_the_run_json_repeats_the_run_bit_for_bit(run, tmp_path, capsys):
         ("ssd-tiny", ["--input.crop-aspect", 2, 3], ["--input.crop-aspect"]),
         ("maskrcnn-tiny", ["--input.scale-jitter", 0.5, 2], ["--input.scale-jitter", "--input.crop"]),
         ("maskrcnn-tiny", ["--input.scale-jitter", 2, 0.5], ["--input.scale-jitter"]),
+        ("maskrcnn-tiny", ["--model.no-masks", "--input.copy-paste", 0.5], ["--input.copy-paste 0.5", "boxes alone"]),
         ("maskrcnn-tiny", ["--input.short", 128, "--input.long", 96], ["--input.long 96", "--input.short"]),
         ("maskrcnn-tiny", ["--model.loss-group", 3], ["--model.loss-group 3", "global batch of 4"]),
         ("maskrcnn-tiny", ["--model.rpn.sizes", 32, 64], ["--model.rpn.sizes", "5 levels"]),

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from stand_ins import InMemory
 from test_box_sample import BACKGROUND, BRIGHT, _encode, _training
 
-from paceline.batch import detection_batch
+from paceline.batch import DetectionBatch, detection_batch
 from paceline.config.detection import BoxInput
 from paceline.config.errors import DataError
 from paceline.input.box_sample import draw_training_sample
@@ -91,7 +91,7 @@ def test_objects_that_a_mosaic_keeps_are_those_whose_centre_is_seen():
     for key in range(40):
         _, draw = _mosaic(key, replace(MOVED, flip=0.0, vflip=0.0, rot90=0.0))
         expected = []
-        for index, part in [(key % len(PHOTOS), draw), *((other.index, other.draw) for other in draw.others)]:
+        for index, part in [(key % len(PHOTOS), draw), *((other.number, other.draw) for other in draw.others)]:
             top, left, height, width = part.window[:4]
             for (x, y, w, h), k in zip(*PHOTOS[index][1:]):
                 if left < x + w / 2 < left + width and top < y + h / 2 < top + height:
@@ -133,6 +133,7 @@ def _batches(settings: BoxInput, *, threads: int, first: int = 0, ranks: int = 1
             last_step=3, fetch_threads=fetch, image_shape=(SIDE, SIDE, 3), device=torch.device("cpu"), make_batch=detection_batch,
         ) as loader:  # fmt: skip
             for step, (batch,) in loader:
+                assert isinstance(batch, DetectionBatch)
                 for at in range(8 // ranks):
                     objects = batch.labels[at] > 0
                     found[step, rank * 8 // ranks + at] = batch.images[at].clone(), batch.boxes[at][objects].clone()

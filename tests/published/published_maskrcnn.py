@@ -48,7 +48,7 @@ TORCHVISION = joined(
           input__multiple=32, input__flip=0.5),
     ours("a few shapes for an accelerator; the systems padded to the batch's largest photo", input__padding="buckets"),
     sheet("B 3: no other augmentation", input__crop=1.0, input__jitter="none", input__vflip=0.0, input__rot90=0.0,
-          input__scale_jitter=(1.0, 1.0)),
+          input__scale_jitter=(1.0, 1.0), input__copy_paste=0.0),
     ours("no jitter uses them", input__brightness=0.125, input__brightness_form="multiply", input__contrast=0.5,
          input__saturation=0.5, input__hue=0.05),
     ours("the reference's PIL bilinear is antialiased", input__resize="bilinear-antialias"),

@@ -264,6 +264,7 @@ TABLE = [
     *(Row("input.multiple", 64, shown) for shown in (shapes, eval_shape)),
     Row("input.crop", 0.5, samples),
     Row("input.scale_jitter", (0.5, 2.0), samples, {"input.crop": 1.0}),
+    Row("input.copy_paste", 1.0, samples),
     Row("input.flip", 1.0, samples),
     Row("input.vflip", 1.0, samples),
     *(Row("input.rot90", 1.0, shown) for shown in (samples, shapes)),
