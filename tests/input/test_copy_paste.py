@@ -154,9 +154,7 @@ def _loaded(threads: int, first: int = 0) -> list[torch.Tensor]:
         schedule=lambda step: [(np.arange(4 * step, 4 * step + 4), np.zeros(4, np.int64))],
         image_shape=(160, 160, 3), device=torch.device("cpu"), make_batch=instance_batch,
     ) as loader:  # fmt: skip
-        return [
-            part.clone() for _, (batch,) in loader for part in (batch.images, batch.boxes, batch.canvases, batch.frames)
-        ]
+        return [part.clone() for _, (batch,) in loader for part in batch.tensors().values()]
 
 
 def test_samples_depend_on_seed_epoch_and_photo_alone():

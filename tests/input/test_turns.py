@@ -29,7 +29,6 @@ from paceline.store.orientation import UPRIGHT, composed, turned_boxes, turned_p
 from paceline.tasks.shapes import Buckets, Sizes
 
 ALL = range(1, 9)
-NO_UP = {"vflip": 0.5, "rot90": 0.75}
 
 
 def test_turning_twice_is_one_turn():
@@ -96,7 +95,7 @@ def test_boxes_lie_where_their_objects_are_seen_and_every_way_up_comes():
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, "PNG")
     data, boxes = file.getvalue(), np.array([(60.0, 10, 30, 20)])
-    settings, seen = BoxInput(size=100, crop="none", flip=0.0, jitter="none", **NO_UP), set()
+    settings, seen = BoxInput(size=100, crop="none", flip=0.0, jitter="none", vflip=0.5, rot90=0.75), set()
     for key in range(60):
         out = np.empty((100, 100, 3), np.uint8)
         random = SampleRandom(0, 0, key)
@@ -110,7 +109,7 @@ def test_boxes_lie_where_their_objects_are_seen_and_every_way_up_comes():
 
 def test_masks_lie_where_their_objects_are_seen():
     scene = _scene(60, 96, [(5, 10, 30, 12), (50, 20, 40, 35)])
-    settings = InstanceInput(short=(96,), long=160, **NO_UP)
+    settings = InstanceInput(short=(96,), long=160, vflip=0.5, rot90=0.75)
     turned = 0
     for key in range(30):
         out = np.zeros((160, 160, 3), np.uint8)
