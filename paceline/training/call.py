@@ -64,8 +64,9 @@ def train(
         sink is a list of names: ["wandb", "./file.py:name"].
         mlperf is a dict of paceline.config.submission.Submission's fields: {"submitter": "Us", "cache_cleared": True}.
     Keywords of the recipe, each a field of it (paceline.config.recipe.Recipe):
-        global_batch epochs images_seen bn_span ema seed epoch_steps target_data, and whole parts: model input optim schedule
-        quality. A changed global_batch needs its learning rate named again, changes={"optim.lr": ...}: none is scaled.
+        global_batch epochs images_seen bn_span ema seed sampler repeat_threshold epoch_steps target_data, and whole parts:
+        model input optim schedule quality.
+        A changed global_batch needs its learning rate named again, changes={"optim.lr": ...}: none is scaled.
 
     return    an Ending: status, "success" where the target or the end was reached, reason in words, step, best value of each
               metric, and run, the folder that paceline.load opens
