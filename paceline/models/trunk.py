@@ -106,9 +106,13 @@ class Trunk(nn.Module, ABC):
         """Add the linear layer `fc` on the last map's mean, for `classify`."""
         self.fc = Linear(self.channels[-1], classes)
 
+    def pooled(self, images: Tensor) -> Tensor:
+        """(B, 3, H, W) float, normalised -> (B, C), the last map's mean."""
+        return F.adaptive_avg_pool2d(self(images)[-1], 1).flatten(1)
+
     def classify(self, images: Tensor) -> Tensor:
         """(B, 3, H, W) float, normalised -> logits (B, K) float32."""
-        return self.fc(F.adaptive_avg_pool2d(self(images)[-1], 1).flatten(1)).float()
+        return self.fc(self.pooled(images)).float()
 
 
 def initialise(trunk: Trunk, init: Init, generator: torch.Generator, *, zero_init_last_gamma: bool = False) -> None:

@@ -33,6 +33,7 @@ from paceline.machine.shortage import failures_in_words
 from paceline.ranks.failure import is_echo
 from paceline.ranks.launcher import Launch
 from paceline.ranks.world import World
+from paceline.tasks.first_head import fit_head
 from paceline.tasks.metrics import in_words
 from paceline.tasks.workload import Workload
 from paceline.training.alike import checkpoint_facts, run_facts, weight_facts
@@ -112,6 +113,8 @@ def _load_first_weights(model: nn.Module, opened: Opened) -> None:
     if weights is not None:
         for line in opened.task.load_weights(model, weights).lines():
             asked.reporter.line(line)
+        if start.snapshot is None:
+            _fit_head(model, opened)
     elif start.snapshot is None and not opened.run.controls.synthetic and (frozen := untrained(model)):
         asked.reporter.warning(
             f"{frozen} do not train and keep random values: nothing is learned there. Name --weights, or let all parts train "
@@ -121,6 +124,17 @@ def _load_first_weights(model: nn.Module, opened: Opened) -> None:
         world.agree(checkpoint_facts(start.snapshot, start.checkpoint), "weights")
     elif world.world > 1 and weights is not None:
         world.agree(weight_facts(model.state_dict(), "--weights"), "weights")
+
+
+def _fit_head(model: nn.Module, opened: Opened) -> None:
+    """Fit the last layer to the training photos where the recipe wants that: on rank 0, for all."""
+    asked, recipe = opened.settled.asked, opened.run.recipe
+    if getattr(recipe.model, "first_head", "drawn") != "fitted" or opened.run.controls.synthetic:
+        return
+    asked.console.doing("fitting the last layer to the training photos")
+    if asked.world.is_main:
+        asked.reporter.line(fit_head(opened.task, model))  # type: ignore[arg-type]  # the field is the classifiers' alone
+    asked.world.broadcast_(model.state_dict().values())
 
 
 @contextmanager
