@@ -75,9 +75,7 @@ class ResNetModel(TrunkModel):
     stem_channels: Literal[3, 4] = 3  # input channels; 4 adds a zero channel, as MXNet's NHWC kernels wanted
     init: Literal["mlperf", "torchvision"] = "torchvision"  # initial weights
     zero_init_last_gamma: bool = False  # start each residual branch at zero
-    first_head: FirstHead = (
-        "drawn"  # fitted: behind a trunk from --weights, to the training photos, before the first step
-    )
+    first_head: FirstHead = "drawn"  # or fitted to the training photos first, where the trunk comes from --weights
     label_smoothing: BelowOne = 0.1  # probability taken from the true class
     smoothing: Literal["torch", "mxnet"] = "torch"  # over all K classes (torch), or over the other K-1 (mxnet)
     loss: LossKind = "cross_entropy"  # or focal: a class that has probability p already counts (1 - p)^gamma times

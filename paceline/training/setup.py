@@ -111,9 +111,10 @@ def _load_first_weights(model: nn.Module, opened: Opened) -> None:
     if start.snapshot is None:
         world.broadcast_(model.state_dict().values())  # a user's workload may draw other weights on each rank
     if weights is not None:
-        for line in opened.task.load_weights(model, weights).lines():
+        report = opened.task.load_weights(model, weights)
+        for line in report.lines():
             asked.reporter.line(line)
-        if start.snapshot is None:
+        if start.snapshot is None and "fc.weight" in report.reinitialised:
             _fit_head(model, opened)
     elif start.snapshot is None and not opened.run.controls.synthetic and (frozen := untrained(model)):
         asked.reporter.warning(

@@ -34,7 +34,7 @@ REST = joined(
     sheet("A 4.3: no EMA", ema=0.0),
     ours("no source weighs classes", model__loss="cross_entropy", model__focal_gamma=2.0, model__class_weights="none"),
     ours("every source shuffles", sampler="shuffle", repeat_threshold=0.001),
-    sheet("A 2: every layer is drawn", pretrained=""),
+    sheet("A 2: every layer is drawn", pretrained="", model__first_head="drawn"),
 )
 LARS = joined(
     sheet("A 4.1", optim__kind="lars", optim__lars_eta=0.001, optim__lars_eps=0.0, optim__momentum_form="lr_inside_corrected"),
