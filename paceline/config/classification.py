@@ -64,6 +64,7 @@ Augment = Literal["none", "trivial", "rand"]
 LossKind = Literal["cross_entropy", "focal"]
 ClassWeights = Literal["none", "balanced"]
 FirstHead = Literal["drawn", "fitted"]
+TrunkNorm = Literal["batch", "frozen"]
 Ratios = tuple[AboveZero, AboveZero]
 
 
@@ -75,6 +76,7 @@ class ResNetModel(TrunkModel):
     stem_channels: Literal[3, 4] = 3  # input channels; 4 adds a zero channel, as MXNet's NHWC kernels wanted
     init: Literal["mlperf", "torchvision"] = "torchvision"  # initial weights
     zero_init_last_gamma: bool = False  # start each residual branch at zero
+    norm: TrunkNorm = "batch"  # frozen: BatchNorms keep the statistics and the affine that --weights have
     first_head: FirstHead = "drawn"  # or fitted to the training photos first, where the trunk comes from --weights
     label_smoothing: BelowOne = 0.1  # probability taken from the true class
     smoothing: Literal["torch", "mxnet"] = "torch"  # over all K classes (torch), or over the other K-1 (mxnet)

@@ -50,7 +50,7 @@ class ResNet(Workload):
         from paceline.models.trunk import Form
 
         net, photo = recipe.model, recipe.input
-        trunk = make_trunk(net, Form(stem=net.stem, stem_channels=net.stem_channels))
+        trunk = make_trunk(net, Form(norm=net.norm, stem=net.stem, stem_channels=net.stem_channels))
         trunk.add_classes(classes)
         return Classifier(
             trunk,
