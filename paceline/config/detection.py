@@ -70,6 +70,7 @@ class SSDModel(TrunkModel):
     depth: Depth = 34  # layers of the ResNet, of which three stages are used; bottlenecks from 50 on
     extras: Annotated[int, Ge(4), MultipleOf(4)] = 512  # filters of the first two extra maps; the others have half
     extras_norm: bool = False  # BatchNorm in the extra layers; helps training from scratch
+    norm: TrunkNorm = "batch"  # of the trunk; frozen: BatchNorms keep the statistics and the affine that --weights have
     pyramid: Whole = 0  # channels of a pyramid over the maps of stride 8, 16 and 32; 0: the map of stride 8 alone
     scales: tuple[AboveZero, ...] = (0.07, 0.15, 0.33, 0.51, 0.69, 0.87, 1.05)  # default boxes' sizes, of the input's
     heads: Literal["separate", "fused"] = "separate"  # class and box convolutions apart, or one a level

@@ -54,7 +54,7 @@ class SSD(Workload):
         settings, photo = recipe.model, recipe.input
         cells = grids(photo.size)
         network = SSD(
-            make_trunk(settings, Form(stride=32, finest=8) if settings.pyramid else Form(stride=8)),
+            make_trunk(settings, Form(*((32, 8) if settings.pyramid else (8, 0)), norm=settings.norm)),
             classes,
             cells=cells,
             boxes_a_cell=boxes_a_cell(len(cells)),
