@@ -29,6 +29,7 @@ from paceline.config.classification import (
     LossKind,
     Ratios,
     TrunkModel,
+    TrunkNorm,
     trunk_rules,
 )
 from paceline.config.recipe import Recipe, refuse_huge, refuse_outside
