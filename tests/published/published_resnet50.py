@@ -34,7 +34,7 @@ REST = joined(
     sheet("A 4.3: no EMA", ema=0.0),
     ours("no source weighs classes", model__loss="cross_entropy", model__focal_gamma=2.0, model__class_weights="none"),
     ours("every source shuffles", sampler="shuffle", repeat_threshold=0.001),
-    sheet("A 2: every layer is drawn", pretrained="", model__first_head="drawn"),
+    sheet("A 2: every layer is drawn", pretrained="", model__first_head="drawn", model__norm="batch"),
 )
 LARS = joined(
     sheet("A 4.1", optim__kind="lars", optim__lars_eta=0.001, optim__lars_eps=0.0, optim__momentum_form="lr_inside_corrected"),
@@ -121,8 +121,9 @@ TABLES: dict[str, Table] = {
     "resnet50-custom": CUSTOM,
     "resnet50-custom-cpu": joined(
         CUSTOM,
-        ours(OWN, model__depth=18, input__size=160, input__eval_resize=219, input__eval_size=192, global_batch=32, epochs=12.0,
-             bn_span=32, quality__first=3, quality__every=3, pretrained="resnet18"),
+        ours(OWN, model__depth=18, model__norm="frozen", model__first_head="fitted", input__size=160, input__eval_resize=219,
+             input__eval_size=192, global_batch=32, epochs=12.0, bn_span=32, optim__kind="adamw", optim__lr=1e-4,
+             optim__nesterov=False, optim__weight_decay=0.05, quality__first=3, quality__every=3, pretrained="resnet18"),
     ),
     "resnet50-tiny": joined(
         SGD,

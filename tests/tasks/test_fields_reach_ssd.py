@@ -167,6 +167,7 @@ TABLE = [
     Row("model.extras", 16, network),
     Row("model.extras_norm", True, network),
     Row("model.pyramid", 8, network),
+    Row("model.norm", "frozen", network),
     Row("model.heads", "fused", network),
     Row("model.head_multiple", 64, network, {"model.heads": "fused"}),
     Row("model.frozen", "stem", network),

@@ -26,7 +26,7 @@ def looked_at(name, photos, given=(), accelerator="cpu", **controls):
         ("resnet50", 3000, "cuda", "make 132 steps of 2,048 in all", "train resnet50-custom --data mine"),
         ("ssd", 900, "cuda", "made for 117,266 photos, 130 times the 900", "train ssd-custom --data mine"),
         ("maskrcnn-gluoncv", 500, "cpu", "made for 117,266 photos, 235 times", "train maskrcnn-custom-cpu --data mine"),
-        ("ssd-custom-cpu", 12, "cpu", "a batch of 16 is more than the 12", "--global-batch 1 --bn-span 1 --images-seen 400"),
+        ("ssd-custom-cpu", 6, "cpu", "a batch of 8 is more than the 6", "--global-batch 1 --bn-span 1 --images-seen 400"),
         ("resnet50-custom-cpu", 80, "cpu", "make 30 steps of 32 in all", "--global-batch 10 --bn-span 10 --images-seen 4000"),
     ],
 )  # fmt: skip
