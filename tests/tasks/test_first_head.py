@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -49,9 +51,9 @@ def photos(tmp_path):
 def test_photos_are_told_apart_before_the_first_step_and_the_trunk_stays(photos, monkeypatch):
     changes = {"model.depth": 10, "model.width": 8, "input.size": 64, "input.eval_size": 64, "input.eval_resize": 64}
     recipe = override(RECIPES["resnet50-tiny"](), changes)
-    manifest = Manifest.load(ensure_prepared(photos, kind="classification"))
-    task = workload_of("classification").open(recipe, manifest)
-    model = task.build(torch.device("cpu")).train()
+    manifest = Manifest.load(ensure_prepared(photos, kind="class-folder"))
+    task: Any = workload_of("classification").open(recipe, manifest)
+    model: Any = task.build(torch.device("cpu")).train()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     line = fit_head(task, model)
     assert "12 training photos in 2 views each: 100.0% right" in line and model.training
