@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 from tiny_runs import command
 
+from paceline.datasets.ensure import ensure_prepared
 from paceline.datasets.shapes.render import render_shapes
 from paceline.pages import marks as samples
 
@@ -17,6 +18,7 @@ from paceline.pages import marks as samples
 def pictures(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("pictures") / "set"
     render_shapes("boxes", folder, train=8, val=2, side=96, processes=1)
+    ensure_prepared(folder, kind="boxes")  # its check page draws pictures too
     return folder
 
 
