@@ -33,7 +33,6 @@ from paceline.machine.shortage import failures_in_words
 from paceline.ranks.failure import is_echo
 from paceline.ranks.launcher import Launch
 from paceline.ranks.world import World
-from paceline.tasks.first_head import fit_head
 from paceline.tasks.metrics import in_words
 from paceline.tasks.workload import Workload
 from paceline.training.alike import checkpoint_facts, run_facts, weight_facts
@@ -132,6 +131,8 @@ def _fit_head(model: nn.Module, opened: Opened) -> None:
     asked, recipe = opened.settled.asked, opened.run.recipe
     if getattr(recipe.model, "first_head", "drawn") != "fitted" or opened.run.controls.synthetic:
         return
+    from paceline.tasks.first_head import fit_head  # detectors do without a classifier's code
+
     asked.console.doing("fitting the last layer to the training photos")
     if asked.world.is_main:
         asked.reporter.line(fit_head(opened.task, model))  # type: ignore[arg-type]  # the field is the classifiers' alone
