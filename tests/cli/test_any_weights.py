@@ -111,6 +111,7 @@ def test_a_detectors_objects_are_torchvisions_with_cocos_ids_and_names(tmp_path,
 def test_a_file_with_a_mask_head_is_of_no_network_without_one(made, found, tmp_path):
     recipe = RECIPES[made]()
     network = workload_of(recipe.task).build(recipe, 3)
+    workload_of(recipe.task).initialise(recipe, network, torch.Generator().manual_seed(1))
     torch.save(network.state_dict(), tmp_path / "w.pth")
     fit = answering(open_weights(tmp_path / "w.pth"), {})
     assert fit.called.split()[0] == found and fit.recipe.model.masks == recipe.model.masks and not fit.lacking
