@@ -207,9 +207,7 @@ class FoundInstances(NamedTuple):
     """A network's detections in B photos, best first; empty places are zeros, class 0."""
 
     detections: Tensor  # (B, D, 6) float32: left, top, right, bottom as fractions of the photo without padding, score, class 1..K
-    masks: (
-        Tensor | None
-    )  # (B, D, S, S) float32: probability that a point of the box is the object's, S 28; None: boxes alone
+    masks: Tensor | None  # (B, D, S, S) float32: probability that a point of the box is the object's; None: boxes alone
     open: Tensor | None = None  # (B, 2) int64, the numbers that APPROXIMATED names; None on a CPU
 
 

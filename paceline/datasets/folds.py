@@ -75,9 +75,8 @@ def divide(units: Units, photos: np.ndarray, labels: np.ndarray, classes: int, f
     while left.any():
         rarest = int(np.where(left > 0, left, left.max() + 1).argmin())
         rows = np.flatnonzero((pairs[:, 1] == rarest) & (part[pairs[:, 0]] < 0))
-        for row in rows[
-            np.lexsort((pairs[rows, 0], -times[rows]))
-        ]:  # the largest first; equal ones in the seed's order
+        # The largest first; equal ones in the seed's order.
+        for row in rows[np.lexsort((pairs[rows, 0], -times[rows]))]:
             put(int(pairs[row, 0]), lacks[:, rarest])
     for unit in np.flatnonzero(part < 0):  # photos of no class
         put(int(unit), lacks_photos)
@@ -113,10 +112,7 @@ def _check(
         held = fold.held_out[photos]
         unscored, unlearned = (np.setdiff1d(labels, labels[side]) for side in (held, ~held))
         which = f"fold {fold.number} of {folds}"
-        rows = (
-            (unscored, f"{which} lacks, so its scores leave out"),
-            (unlearned, f"{which} alone has, so not learned"),
-        )
+        rows = (unscored, f"{which} lacks, so its scores leave out"), (unlearned, f"{which} alone has, so not learned")
         return [f"{about}: {some([manifest.classes[i] for i in these])}" for these, about in rows if len(these)]
     if not lacking:
         return []

@@ -80,14 +80,11 @@ def uncovered(objects: InstanceObjects, mask: np.ndarray) -> InstanceObjects:
         if len(xs) < LEAST_LEFT * before[1:-1, 1:-1].sum() or not len(xs):
             keep[at] = False
             continue
-        rest = (
-            x + xs.min() * pitch_x,
-            y + ys.min() * pitch_y,
-            x + (xs.max() + 1) * pitch_x,
-            y + (ys.max() + 1) * pitch_y,
+        low, high = (
+            (x + xs.min() * pitch_x, y + ys.min() * pitch_y),
+            (x + (xs.max() + 1) * pitch_x, y + (ys.max() + 1) * pitch_y),
         )
-        boxes[at, :2] = np.maximum(boxes[at, :2], rest[:2])
-        boxes[at, 2:] = np.minimum(boxes[at, 2:], rest[2:])
+        boxes[at, :2], boxes[at, 2:] = np.maximum(boxes[at, :2], low), np.minimum(boxes[at, 2:], high)
         keep[at] = (boxes[at, 2:] - boxes[at, :2] >= LEAST_SIDE).all()
     return _only(replace(objects, canvases=canvases, boxes=boxes), keep)
 
@@ -126,10 +123,8 @@ def _covered(view: View, split: BoxSplit, rows: np.ndarray) -> np.ndarray:
     for row, box in zip(rows, ltrb):
         scale = (w / view.window.width, h / view.window.height)
         expected = int(max((box[2] - box[0]) * scale[0], (box[3] - box[1]) * scale[1])) + 2
-        for side in (
-            min(expected, max(h, w)),
-            max(h, w),
-        ):  # the latter holds any mask; an annotated box nearly always does
+        # The latter holds any mask; an annotated box nearly always does.
+        for side in (min(expected, max(h, w)), max(h, w)):
             (canvas,), ((x, y, pitch_x, pitch_y),) = view.canvases(split, np.array([row]), box[None], side)
             if pitch_x == pitch_y == 1:
                 break

@@ -30,14 +30,15 @@ def fit_head(task: Classification, model: Classifier) -> str:
     labels = torch.tensor([int(task.train_index.labels[task.train_numbers[number]]) for _, number in wanted])
     training = model.training
     model.eval()
-    features = []
+    parts = []
     for first in range(0, len(wanted), FORWARD):
         pixels = np.stack([task.sample(epoch, number)[0] for epoch, number in wanted[first : first + FORWARD]])
         images = torch.from_numpy(pixels).permute(0, 3, 1, 2).to(device)
-        features.append(model.network.pooled(model.normalise(images)).double().cpu())
+        parts.append(model.network.pooled(model.normalise(images)).double().cpu())
     model.train(training)
-    weight, bias = linear_probe(torch.cat(features), labels, len(task.classes))
-    right = (torch.cat(features) @ weight.T + bias).argmax(1).eq(labels).double().mean()
+    features = torch.cat(parts)
+    weight, bias = linear_probe(features, labels, len(task.classes))
+    right = (features @ weight.T + bias).argmax(1).eq(labels).double().mean()
     model.network.fc.weight.copy_(weight)
     model.network.fc.bias.copy_(bias)
     return f"the last layer begins fitted to {len(photos):,} training photos in {VIEWS} views each: {right:.1%} right"

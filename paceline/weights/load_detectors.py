@@ -187,7 +187,6 @@ def load_mask_rcnn_weights(model: MaskRCNN, source: Path | WeightFile, labels: L
     converted = [name for name in own if name.removeprefix(BODY if found else "") in file.ours.converted]
     converted += fit_stem(saved, own, f"{BODY}{STEM}")
     said = file.notes_for(model.backbone.body) + ([WITHOUT_MASKS] if without_masks else [])
-    saved = {name: tensor for name, tensor in saved.items() if name in own or not name.endswith("num_batches_tracked")}
     trunk_only = not any(name.startswith("roi_heads.") for name in saved)
     if trunk_only:
         fresh = [name for name in own if not name.startswith(BODY)]

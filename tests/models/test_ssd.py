@@ -19,14 +19,23 @@ from paceline.config.errors import CheckpointError, RecipeError
 from paceline.models.batch_norm import batch_norms, commit_running_statistics, configure_batch_norm
 from paceline.models.make_trunk import make_trunk
 from paceline.models.ssd import SSD, initialise_ssd
-from paceline.models.trunk import Form
+from paceline.models.trunk import Form, Norm
 from paceline.weights.forms.mlperf import from_reference, swap_channels, to_reference
 from paceline.weights.load_detectors import load_ssd_weights
 
 
-def network(size: int = 300, depth: int = 34, width: int = 64, classes: int = 80, pyramid: int = 0, **choices) -> SSD:
+def network(
+    size: int = 300,
+    depth: int = 34,
+    width: int = 64,
+    classes: int = 80,
+    pyramid: int = 0,
+    norm: Norm = "batch",
+    **choices,
+) -> SSD:
     cells = grids(size)
-    trunk = make_trunk(SSDModel(depth=depth, width=width), Form(stride=32, finest=8) if pyramid else Form(stride=8))
+    form = Form(stride=32, finest=8, norm=norm) if pyramid else Form(stride=8, norm=norm)
+    trunk = make_trunk(SSDModel(depth=depth, width=width), form)
     model = SSD(trunk, classes, cells=cells, boxes_a_cell=boxes_a_cell(len(cells)), pyramid=pyramid, **choices)
     initialise_ssd(model, torch.Generator().manual_seed(3))
     return model
@@ -180,10 +189,11 @@ def test_a_pyramid_s_levels_are_torchvision_s(norm):
     torch.testing.assert_close(model(images)[0], found)
 
 
-def test_a_pyramid_takes_the_whole_of_a_classifier_s_trunk(tmp_path):
+@pytest.mark.parametrize("norm", ["batch", "frozen"])  # a frozen norm has no counter, and the file has
+def test_a_pyramid_takes_the_whole_of_a_classifier_s_trunk(tmp_path, norm):
     theirs = torchvision.models.resnet34(weights=None)
     torch.save(theirs.state_dict(), tmp_path / "resnet34.pth")
-    model = network(pyramid=32)
+    model = network(pyramid=32, norm=norm)
     report = load_ssd_weights(model, tmp_path / "resnet34.pth")
     assert torch.equal(model.trunk.layer4[2].conv2.weight, theirs.layer4[2].conv2.weight)
     assert {name.split(".")[0] for name in report.reinitialised} == {"fpn", "extras", "heads"}

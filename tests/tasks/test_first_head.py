@@ -9,6 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
+from paceline.config.errors import RecipeError
 from paceline.config.recipe import override
 from paceline.datasets.ensure import ensure_prepared
 from paceline.recipes import RECIPES
@@ -64,3 +65,12 @@ def test_photos_are_told_apart_before_the_first_step_and_the_trunk_stays(photos,
     monkeypatch.setattr(first_head, "FORWARD", 5)
     fit_head(task, model)
     torch.testing.assert_close(model.network.fc.weight, fitted, rtol=1e-2, atol=1e-2)
+
+
+def test_a_trunk_that_trains_with_its_batches_statistics_is_refused():
+    changes = {"model.depth": 10, "model.width": 8, "model.first_head": "fitted"}
+    build = workload_of("classification").build
+    with pytest.raises(RecipeError, match=r"Add --model\.norm frozen"):
+        build(override(RECIPES["resnet50-tiny"](), changes), 3)
+    build(override(RECIPES["resnet50-tiny"](), {**changes, "model.norm": "frozen"}), 3)
+    build(override(RECIPES["resnet50-tiny"](), {**changes, "model.freeze": 5}), 3)  # frozen stages keep theirs

@@ -45,12 +45,18 @@ class ResNet(Workload):
     def build(self, recipe: PhotoRecipe, classes):
         import torch
 
+        from paceline.models.batch_norm import batch_norms
         from paceline.models.classifier import Classifier
         from paceline.models.make_trunk import make_trunk
         from paceline.models.trunk import Form
 
         net, photo = recipe.model, recipe.input
         trunk = make_trunk(net, Form(norm=net.norm, stem=net.stem, stem_channels=net.stem_channels))
+        if net.first_head == "fitted" and any(norm.training for norm in batch_norms(trunk.train())):
+            raise RecipeError(
+                "--model.first-head fitted: it is fitted behind the trunk's own statistics, and training would use its batches' "
+                "in their place, behind which it answers at random. Add --model.norm frozen."
+            )
         trunk.add_classes(classes)
         return Classifier(
             trunk,
