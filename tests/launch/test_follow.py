@@ -38,10 +38,10 @@ def followed(tmp_path: Path, script: str, before=lambda folder: None) -> tuple[i
     return code, "\n".join(said)
 
 
-# What it starts leaves its session and group, as torchrun's ranks do.
+# What it starts leaves its session and group, as torchrun's ranks do. The trap is there before the file that the test waits for.
 HELD = """
-setsid sleep 600 & echo $! > {0}/pid.part; mv {0}/pid.part {0}/pid
 trap 'echo asked > {0}/asked; exit 0' TERM
+setsid sleep 600 & echo $! > {0}/pid.part; mv {0}/pid.part {0}/pid
 while :; do sleep 0.05; done
 """
 LAUNCHER = """
