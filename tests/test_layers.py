@@ -25,7 +25,7 @@ LAYERS = [
     {"datasets", "mlperf"},
     {"training"},
     {"predict", "bench"},
-    {"launch"},
+    {"launch", "export"},
     {"cli"},
 ]
 LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}

@@ -32,6 +32,7 @@ VERBS = {
     ),
     "eval": ("cli.eval", "score a run's checkpoint on its validation images, or on others"),
     "predict": ("predict.verb", "find classes, boxes or masks in photos with a trained run: pictures and JSON"),
+    "export": ("export.verb", "write a trained model as one file: paceline export RUN --out cats.safetensors"),
     "show": ("cli.show", "print recipe, system, plan and memory estimate; needs no accelerator"),
     "preview": ("cli.preview", "draw a mosaic of augmented training images"),
     "download": ("datasets.download_verb", "bring COCO 2017, Pascal VOC or ImageNet: checked, unpacked, prepared"),
@@ -59,7 +60,19 @@ VERBS = {
 }
 
 # These write files, so they go on when nobody reads what they print. The others only print.
-WORKERS = ("train", "launch", "predict", "preview", "download", "prepare", "pack", "report", "weights", "image")
+WORKERS = (
+    "train",
+    "launch",
+    "predict",
+    "export",
+    "preview",
+    "download",
+    "prepare",
+    "pack",
+    "report",
+    "weights",
+    "image",
+)
 
 # Verb of older versions -> our command.
 FORMER = {"convert": "paceline weights convert FILE --to ours|reference|... --out FILE"}
@@ -73,7 +86,6 @@ ELSEWHERE = {
     "detect": "paceline predict RUN PHOTOS",
     "resume": "paceline train RUN/run.json --out RUN",
     "track": "paceline predict RUN PHOTOS, photo by photo: objects are not followed from one to the next",
-    "export": "paceline weights convert RUN/checkpoints/best --to FORM --out FILE; ONNX and TorchScript are not written yet",
 }
 
 

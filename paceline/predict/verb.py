@@ -17,7 +17,7 @@ from paceline.command.flags import parse
 from paceline.command.printing import PRINTER, say
 from paceline.config.errors import DataError, UserError
 from paceline.config.printable import did_you_mean
-from paceline.training.named_run import means_weights, named_recipe, open_run, weights_of
+from paceline.training.named_run import check_named
 
 if TYPE_CHECKING:
     from paceline.predict.folders import Listing, Unreadable
@@ -58,7 +58,13 @@ def run(arguments: Sequence[str]) -> int:
     from paceline.predict.folders import find_photos
 
     listing = find_photos(flags.photos, apart_from=(flags.run, flags.out))
-    predictor = _of_weights(flags) if means_weights(flags.run) else _of_run(flags)
+    asked = {"checkpoint": flags.checkpoint, "workload": flags.workload, "recipe": flags.recipe}
+    check_named(flags.run, verb="predict", **asked)
+    from paceline.predict.answers import check_answers_folder
+    from paceline.predict.opened import open_named
+
+    check_answers_folder(flags.out)
+    predictor = open_named(flags.run, **asked, reporter=PRINTER)
     _check_objects(flags, predictor)
     ids, about_ids = _image_ids(flags, listing, predictor)
     if passed_over := listing.skipped():
@@ -95,37 +101,6 @@ def _least_score(flags: Flags, predictor: Predictor) -> float:
             "(--score-above S shows others)"
         )
     return best.get("threshold", SHOWN_ABOVE)
-
-
-def _of_run(flags: Flags) -> Predictor:
-    """A run folder, which is refused before torch is loaded where it is none."""
-    open_run(flags.run, verb="predict", recipe=flags.recipe, workload=flags.workload)
-    from paceline import predict  # the module: what follows needs torch
-    from paceline.predict.answers import check_answers_folder
-
-    check_answers_folder(flags.out)
-    return predict.load(flags.run, checkpoint=flags.checkpoint, workload=flags.workload, say=say)
-
-
-def _of_weights(flags: Flags) -> Predictor:
-    """A file of weights, in the network that it fits."""
-    for flag, value, usual in (("--workload", flags.workload, ""), ("--checkpoint", flags.checkpoint, "best")):
-        if value != usual:
-            raise UserError(f"{flag} {value}: for a run, and {flags.run} is weights. Leave it away.")
-    recipe, given = named_recipe(flags.recipe)
-    from paceline import predict
-    from paceline.predict.answers import check_answers_folder
-    from paceline.predict.predictor import Predictor
-    from paceline.training.trained import open_alone
-    from paceline.weights.weight_file import run_beside
-
-    check_answers_folder(flags.out)
-    file = weights_of(flags.run, PRINTER)
-    if (
-        flags.run.is_dir() and not recipe and (run := run_beside(file))
-    ):  # RUN/checkpoints/best: the run, as --checkpoint has it
-        return predict.load(run, checkpoint=file.parent.name, say=say)
-    return Predictor(open_alone(file, recipe=recipe, given=given, reporter=PRINTER))
 
 
 def _answer(

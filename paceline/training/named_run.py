@@ -68,6 +68,19 @@ def open_run(path: Path, *, verb: str, recipe: str, workload: str) -> tuple[dict
     return facts, saved_recipe(facts, path, named=workload, again=naming(verb, path))
 
 
+def check_named(path: Path, *, verb: str, checkpoint: str, workload: str, recipe: str) -> None:
+    """Refuse what `predict/opened.py` cannot open, as far as that is seen without torch: the words of a verb and its flags.
+
+    Raises UserError as `open_run`, and for a flag of runs beside a file of weights.
+    """
+    if not means_weights(path):
+        open_run(path, verb=verb, recipe=recipe, workload=workload)
+        return
+    for flag, value, usual in (("--workload", workload, ""), ("--checkpoint", checkpoint, "best")):
+        if value != usual:
+            raise UserError(f"{flag} {value}: for a run, and {path} is weights. Leave it away.")
+
+
 def naming(verb: str, path: Path) -> Callable[[str], str]:
     """The command that names a run's own workload, for `saved_recipe`'s error."""
     return lambda name: command(verb, path, "--workload", name)

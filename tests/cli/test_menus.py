@@ -344,7 +344,7 @@ def test_show_with_data_takes_as_many_images_as_asked(capsys, ssd_run):
 @pytest.mark.parametrize(
     ("word", "ours"),
     [("test", "eval"), ("infer", "predict"), ("detect", "predict"), ("resume", "train RUN/run.json --out RUN"),
-     ("track", "predict"), ("export", "not written yet")],
+     ("track", "predict")],
 )  # fmt: skip
 def test_a_verb_of_other_tools_is_answered_with_ours(word, ours, capsys):
     said = command(capsys, word)

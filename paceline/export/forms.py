@@ -1,0 +1,48 @@
+"""The forms that a trained model is written in: a row each, and a file here for each row. Imports no torch.
+
+A form's module has
+
+    write(trained: Trained, out: Path, flags: Flags) -> Iterator[str]
+
+which writes `out`, whole or not at all (config/whole.py), and yields lines for the user as it goes on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from paceline.config.errors import UserError
+from paceline.config.printable import did_you_mean
+
+
+@dataclass(frozen=True)
+class Form:
+    """One row."""
+
+    suffix: str  # of its files
+    module: str  # its file in this room
+    about: str  # in words
+    takes: tuple[str, ...] = ()  # fields of the verb's flags that mean something for this form
+
+
+FORMS = {
+    "paceline": Form(".safetensors", "one_file", "one file that every verb here takes where it takes a run"),
+}
+
+
+def form_named(name: str, out: Path) -> str:
+    """The form that --to names, or the first with the suffix of `out`.
+
+    Raises UserError for a form that is not there, and for a file of another suffix than the form's.
+    """
+    suffixes = ", ".join(f"{form.suffix} ({known})" for known, form in FORMS.items())
+    if not name:
+        name = next((known for known, form in FORMS.items() if form.suffix == out.suffix), "")
+        if not name:
+            raise UserError(f"--out {out}: its suffix is of no form that is written. Known: {suffixes}.")
+    if name not in FORMS:
+        raise UserError(f"--to {name}: no such form. {did_you_mean(name, FORMS) or f'Known: {suffixes}.'}")
+    if out.suffix != FORMS[name].suffix:
+        raise UserError(f"--out {out}: files of --to {name} end in {FORMS[name].suffix}. Name it so.")
+    return name

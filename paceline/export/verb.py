@@ -1,0 +1,59 @@
+"""`paceline export RUN [--to FORM] --out FILE`: a trained model as one file, for paceline and for others."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from paceline.command.flags import parse
+from paceline.command.printing import PRINTER, say
+from paceline.config.errors import UserError
+from paceline.export.forms import FORMS, form_named
+from paceline.training.named_run import check_named
+
+
+@dataclass(frozen=True)
+class Flags:
+    """What to write."""
+
+    run: Annotated[Path, tyro.conf.Positional] = Path()  # run folder, file of weights, or name of published ones
+    to: str = ""  # form: paceline; empty = by the suffix of --out
+    out: str = ""  # file to write; one of ours that is there is replaced
+    checkpoint: str = "best"  # best, last or step-N
+    workload: str = ""  # of a run whose workload is your own: its file, ./file.py:name, which is run as Python
+    recipe: str = ""  # of weights: the recipe that they fit, with flags in quotes; empty = found from them
+
+
+# Flags of every form.
+OF_ALL = ("run", "to", "out", "checkpoint", "workload", "recipe")
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Write the file."""
+    flags = parse(arguments, Flags(), prog="export", description="Write a trained model as one file.")
+    if flags.run == Path() or not flags.out:
+        raise UserError("name a run and the file to write: paceline export RUN --out cats.safetensors")
+    out = Path(flags.out).expanduser()
+    name = form_named(flags.to, out)
+    _check_flags(flags, name)
+    asked = {"checkpoint": flags.checkpoint, "workload": flags.workload, "recipe": flags.recipe}
+    check_named(flags.run, verb="export", **asked)
+    from paceline.predict.opened import open_named
+
+    trained = open_named(flags.run, **asked, reporter=PRINTER).trained
+    for line in importlib.import_module(f"paceline.export.{FORMS[name].module}").write(trained, out, flags):
+        say(line)
+    return 0
+
+
+def _check_flags(flags: Flags, name: str) -> None:
+    """Refuse a flag that was set and is for other forms alone."""
+    for field, usual in vars(Flags()).items():
+        if field not in (*OF_ALL, *FORMS[name].takes) and getattr(flags, field) != usual:
+            forms = " or ".join(known for known, form in FORMS.items() if field in form.takes)
+            raise UserError(f"--{field.replace('_', '-')}: for --to {forms}, and this is {name}. Leave it away.")
