@@ -99,6 +99,7 @@ def test_every_flag_that_a_message_of_training_names_exists():
     known |= {"--train", "--val"}  # of `paceline prepare`, which data in containers need first
     known |= {
         "--recipe",
+        "--checkpoint",
         "--nodes",
         "--rate",
     }  # of `paceline predict` and `eval`, which find a network; of `show` and `launch`
