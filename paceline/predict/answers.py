@@ -3,10 +3,6 @@
 An earlier prediction there is replaced whole; a folder that holds anything else is refused. The JSON files grow under another
 name, one line a photo, and get theirs when all is written, predictions.json last: a folder without it is not finished. A picture
 is named there before it is written, and appears whole or not at all, so the next prediction knows what a kill left.
-
-A result file names photos by their ids in a COCO annotation file. These come from a file that the command names, from the data
-set that the run was trained on, or from names that are numbers, as those of COCO's own photos. Nothing is guessed: a number that
-only might be the photo's would be scored as another photo.
 """
 
 from __future__ import annotations
@@ -17,21 +13,19 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, contextmanager
 from pathlib import Path, PurePath
-from typing import Any, TextIO, TypeAlias
+from types import MappingProxyType
+from typing import Any, TextIO
 
-from paceline.config.errors import DataError, UserError
+from paceline.config.errors import UserError
 from paceline.config.plain_file import read_plain
-from paceline.config.printable import short
 from paceline.config.whole import part_of, write_whole
 from paceline.predict.folders import ANSWERS, OURS, PART, Unreadable, begins_as_ours
 from paceline.predict.results import Found, Result
-from paceline.store.box_split import open_boxes
-from paceline.store.manifest import Manifest
 
 COCO, COCO_PART = "coco_results.json", "coco_results.json.part"
 MOST_BYTES = 8 << 30
+EMPTY: Mapping[str, Any] = MappingProxyType({})
 _LONGEST = 200  # bytes of a picture's name before its suffix; file systems take 255
-Ids: TypeAlias = dict[Path, int]  # a photo, as the command names it -> its id
 
 
 class Answers:
@@ -41,13 +35,17 @@ class Answers:
         self._folder, self._answers, self._coco = folder, answers, coco
         self._first = {id(answers): True, id(coco): True}
 
-    def add(self, result: Result, name: str, picture: bytes | None, image_id: int | None) -> None:
+    def add(
+        self, result: Result, name: str, picture: bytes | None, image_id: int | None, more: Mapping[str, Any] = EMPTY
+    ) -> dict[str, Any]:
         """One photo's result; its picture, an encoded file, goes to `name` below the folder, where there is one.
 
+        more    what its record has beside the answer
+        return  the record
         Raises UserError where it cannot be written.
         """
         where = None if picture is None else name
-        record = {"file": result.file, "picture": where, "image_id": image_id, **result.record()}
+        record = {"file": result.file, "picture": where, "image_id": image_id, **more, **result.record()}
         if image_id is None:
             del record["image_id"]
         with _as_user_error(self._folder):
@@ -60,6 +58,7 @@ class Answers:
             if self._coco is not None and image_id is not None and isinstance(result, Found):
                 for row in result.to_coco(image_id):
                     self._append(self._coco, row)
+        return record
 
     def finish(self, without: Sequence[Unreadable]) -> None:
         """Close the lists, the answers' with the photos that have none. Raises UserError where they cannot be written."""
@@ -194,108 +193,3 @@ def _as_user_error(folder: Path) -> Iterator[None]:
         place = Path(os.fsdecode(problem.filename or folder))
         reason = f"{part_of(place) or place}: cannot be written ({problem.strerror})"
         raise UserError(f"--out {folder}: {reason}. Name a folder that can be written.") from None
-
-
-def ids_in_file(photos: Sequence[Path], file: Path, categories: Mapping[str, int]) -> Ids:
-    """Ids of the photos that a COCO JSON lists: the whole end of a photo's path must be a `file_name`.
-
-    categories  the run's class names and category ids, which results have
-    Raises UserError where it is none, names two images alike, numbers a category otherwise, or lists none of the photos.
-    """
-    record = _coco(file)
-    _check_categories(record, file, categories)
-    named = _names_in(record, file)
-    ids = {}
-    for photo in photos:
-        ends = (str(PurePath(*photo.parts[first:])) for first in range(len(photo.parts)))
-        # The longest first: val2017/1.jpg before 1.jpg.
-        image = next((named[end] for end in ends if end in named), None)
-        if image is not None:
-            ids[photo] = image
-    if not ids:
-        example = short(next(iter(named), ""))
-        raise UserError(f"--annotations {file}: it lists none of the photos. It has {len(named):,}, e.g. {example!r}.")
-    return ids
-
-
-def known_ids(photos: Sequence[Path], facts: Mapping[str, Any]) -> tuple[Ids, str]:
-    """Ids of all photos without a file that lists them, and whence; or none, and why.
-
-    facts  the run's; photos of a split of its data set have the ids of that split's annotations
-    """
-    if ids := _ids_in_data(photos, facts.get("data", {})):
-        return ids, "ids of the run's data set"
-    numbers = {photo: int(photo.stem) for photo in photos if photo.stem.isascii() and photo.stem.isdigit()}
-    if len(numbers) < len(photos):
-        return {}, "the photos' ids are not known (--annotations FILE, a COCO JSON that lists them, has them)"
-    if len(set(numbers.values())) < len(photos):
-        return {}, "two photos have the same number for a name (--annotations FILE has their ids)"
-    return numbers, "the photos' names are taken for their ids"
-
-
-def _coco(file: Path) -> dict[str, Any]:
-    try:
-        record = json.loads(read_plain(file, MOST_BYTES))
-    except OSError as problem:
-        raise UserError(f"--annotations {file}: cannot be read ({problem.strerror}).") from None
-    except (ValueError, RecursionError) as problem:
-        raise UserError(f"--annotations {file}: this is no JSON ({short(problem)}).") from None
-    if not isinstance(record, dict) or not all(isinstance(record.get(key), list) for key in ("images", "categories")):
-        raise UserError(f"--annotations {file}: this is no COCO JSON: it has no lists of images and categories.")
-    return record
-
-
-def _check_categories(record: Mapping[str, Any], file: Path, categories: Mapping[str, int]) -> None:
-    numbered = {number: name for name, number in categories.items()}
-    for category in record["categories"]:
-        name, number = (category.get("name"), category.get("id")) if isinstance(category, dict) else (None, None)
-        if not isinstance(name, str) or type(number) is not int:
-            continue
-        if numbered.get(number, name) != name and name not in categories:
-            raise UserError(
-                f"--annotations {file}: the id {number} is its category {short(name)!r}, and {short(numbered[number])!r} in the "
-                "run: results would be scored as other classes. Name a file with the training set's categories."
-            )
-        if categories.get(name, number) != number:
-            raise UserError(
-                f"--annotations {file}: its category {short(name)!r} has the id {short(number)}, and {categories[name]} in the "
-                "run: results would be scored as other classes. Name a file that numbers them as the training set did."
-            )
-
-
-def _names_in(record: Mapping[str, Any], file: Path) -> dict[str, int]:
-    named: dict[str, int] = {}
-    for place, image in enumerate(record["images"]):
-        name, number = (image.get("file_name"), image.get("id")) if isinstance(image, dict) else (None, None)
-        if not isinstance(name, str) or type(number) is not int:
-            raise UserError(f"--annotations {file}: image {place} has no file_name or no whole number as its id.")
-        if named.setdefault(os.path.normpath(name), number) != number:
-            raise UserError(f"--annotations {file}: two images have the file_name {short(name)!r}.")
-    return named
-
-
-def _ids_in_data(photos: Sequence[Path], data: Mapping[str, Any]) -> Ids:
-    """Ids of photos that all lie in one split of the run's data set, where that is still there; {} for others."""
-    root, folder = data.get("root"), data.get("manifest")
-    if not isinstance(root, str) or not isinstance(folder, str) or not os.path.isdir(root):
-        return {}
-    places = {photo: os.path.realpath(photo) for photo in photos}
-    top = os.path.realpath(root) + os.sep
-    if not all(place.startswith(top) for place in places.values()):
-        return {}
-    try:
-        manifest = Manifest.load(Path(folder))
-        for ids in _splits(manifest, top):
-            if all(place in ids for place in places.values()):
-                return {photo: ids[place] for photo, place in places.items()}
-    except DataError:
-        return {}  # an index that is gone or outdated: the photos are named in another way, or not
-    return {}
-
-
-def _splits(manifest: Manifest, top: str) -> Iterator[dict[str, int]]:
-    """Of each split: path -> image id."""
-    for split in manifest.splits:
-        opened = open_boxes(manifest, split)
-        names = (os.fsdecode(opened.index.relative_name(i)) for i in range(len(opened)))
-        yield {os.path.realpath(os.path.join(top, name)): int(image) for name, image in zip(names, opened.image_ids)}

@@ -1,7 +1,8 @@
-"""Find the photos to answer for: named files, and every photo in a named folder and the folders in it."""
+"""Find the photos to answer for: named files, every photo in a named folder and the folders in it, and what a pattern names."""
 
 from __future__ import annotations
 
+import glob
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -47,9 +48,11 @@ class Listing:
 def find_photos(paths: Sequence[Path], *, apart_from: Sequence[Path] = ()) -> Listing:
     """The named photos, and the photos in named folders: of each folder its own in name order, then its folders'.
 
+    A path that is not there and has one of *?[ is a pattern, as a shell's, ** for any number of folders: in its place come the
+    photos and folders that it names, in name order.
     Hidden files and folders, the folders `apart_from`, and folders that hold the answers of an earlier prediction are
     passed over; a folder that several links lead to is entered once, and a photo that is named again is taken once.
-    Raises DataError for a path that is not there, and for a folder without photos.
+    Raises DataError for a path that is not there, for a pattern that names nothing, and for a folder without photos.
     """
     found = Listing()
     away = {key for folder in apart_from if (key := _key(folder)) is not None}
@@ -65,7 +68,7 @@ def find_photos(paths: Sequence[Path], *, apart_from: Sequence[Path] = ()) -> Li
         found.photos.append(photo)
         found.places.append(place)
 
-    for path in paths:
+    for path in _spread(paths, found):
         if os.path.isdir(path):
             before, inside = len(found.refused), list(_in_folder(path, found, away))
             for photo in inside:
@@ -78,6 +81,28 @@ def find_photos(paths: Sequence[Path], *, apart_from: Sequence[Path] = ()) -> Li
         else:
             raise DataError(f"{path}: there is no such file or folder.")
     return found
+
+
+def _spread(paths: Sequence[Path], found: Listing) -> Iterator[Path]:
+    """The paths, with the photos and folders that a pattern names in its place; the other files of it are counted in `found`."""
+    answers = cache(holds_answers)
+    for path in paths:
+        if os.path.lexists(path) or not glob.has_magic(str(path)):
+            yield path
+            continue
+        named = [Path(name) for name in sorted(glob.iglob(str(path.expanduser()), recursive=True))]
+        if "**" in path.parts:  # which has entered the folders itself
+            named = [file for file in named if not file.is_dir()]
+        ours = {file for file in named if any(answers(folder) for folder in file.parents)}
+        others = {f for f in named if not f.is_dir() and f.suffix.lower() not in SUFFIXES} - ours
+        if ours:
+            found.passed["in folders with the answers of an earlier prediction"] += len(ours)
+        found.others.update(suffix_of(os.fsencode(file.name)) for file in others)
+        wanted = [file for file in named if file not in ours and file not in others]
+        if not wanted:
+            what = f" It names: {text}." if (text := found.skipped()) else ""
+            raise DataError(f"{path}: this pattern names no photo (looked for {', '.join(SUFFIXES)}).{what}")
+        yield from wanted
 
 
 def _in_folder(top: Path, found: Listing, away: set[tuple[int, int]]) -> Iterator[Path]:

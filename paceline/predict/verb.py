@@ -6,7 +6,7 @@ Also `paceline predict WEIGHTS IMAGE_OR_DIR...`: a file of weights, anybody's, o
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,18 +14,16 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from paceline.command.flags import parse
-from paceline.command.printing import PRINTER, say
-from paceline.config.errors import DataError, UserError
-from paceline.config.printable import did_you_mean
+from paceline.command.printing import print_error, say
+from paceline.config.errors import UserError
+from paceline.config.printable import counted, did_you_mean
+from paceline.config.reporting import Lines
 from paceline.training.named_run import check_named
 
 if TYPE_CHECKING:
-    from paceline.predict.folders import Listing, Unreadable
+    from paceline.predict.answering import Count
+    from paceline.predict.folders import Listing
     from paceline.predict.predictor import Predictor
-    from paceline.predict.results import Result
-
-# Pictures that may wait to be drawn while the next photos are answered.
-DRAWN_BESIDE = 8
 
 
 @dataclass(frozen=True)
@@ -33,7 +31,9 @@ class Flags:
     """What to label."""
 
     run: Annotated[Path, tyro.conf.Positional] = Path()  # run folder, file of weights, or name of published ones
-    photos: Annotated[tuple[Path, ...], tyro.conf.Positional] = ()  # photos, or folders: all photos below them
+    photos: Annotated[
+        tuple[Path, ...], tyro.conf.Positional
+    ] = ()  # photos, folders (all below them), patterns: 'a/**/*.jpg'
     out: Path = Path("predictions")  # folder for pictures and predictions.json; an earlier prediction's is replaced
     checkpoint: str = "best"  # best, last or step-N
     pictures: bool = True  # draw the photos with their answers
@@ -42,6 +42,8 @@ class Flags:
     max_objects: int = 0  # objects: draw and print the best N of a photo; 0 = all
     labels: bool = True  # objects: write names and scores beside the boxes
     annotations: str = ""  # COCO JSON that lists the photos: coco_results.json has its image ids
+    quiet: bool = False  # print no line a photo; only what was left out, and the end
+    json: bool = False  # print one JSON object a photo to stdout, and what is for people to stderr
     workload: str = ""  # of a run whose workload is your own: its file, ./file.py:name, which is run as Python
     recipe: str = ""  # of weights: the recipe that they fit, with flags in quotes; empty = found from them
 
@@ -57,6 +59,7 @@ def run(arguments: Sequence[str]) -> int:
         raise UserError(f"--max-objects {flags.max_objects}: must be 0 (all) or more.")
     from paceline.predict.folders import find_photos
 
+    tell = print_error if flags.json else say
     listing = find_photos(flags.photos, apart_from=(flags.run, flags.out))
     asked = {"checkpoint": flags.checkpoint, "workload": flags.workload, "recipe": flags.recipe}
     check_named(flags.run, verb="predict", **asked)
@@ -64,31 +67,30 @@ def run(arguments: Sequence[str]) -> int:
     from paceline.predict.opened import open_named
 
     check_answers_folder(flags.out)
-    predictor = open_named(flags.run, **asked, reporter=PRINTER)
+    predictor = open_named(flags.run, **asked, reporter=Lines(tell))
     _check_objects(flags, predictor)
     ids, about_ids = _image_ids(flags, listing, predictor)
     if passed_over := listing.skipped():
-        say(f"skipped {passed_over}")
-    least = _least_score(flags, predictor)
+        tell(f"skipped {passed_over}")
+    least = _least_score(flags, predictor, tell)
     began = time.perf_counter()
     try:
-        answered, without = _answer(flags, listing, predictor, ids, least)
+        answered, _, without = _answer(flags, listing, predictor, ids, least, tell)
     except KeyboardInterrupt:
-        say(f"{flags.out}: not finished; the same command starts over and replaces what is there")
+        tell(f"{flags.out}: not finished; the same command starts over and replaces what is there")
         raise
     seconds = time.perf_counter() - began
-    photos = f"{answered:,} photo{'' if answered == 1 else 's'}"
-    say(f"{photos} in {seconds:.1f} s, {answered / max(seconds, 1e-9):.1f} images/s: {flags.out}")
+    tell(f"{counted(answered, 'photo')} in {seconds:.1f} s, {answered / max(seconds, 1e-9):.1f} images/s: {flags.out}")
     if predictor.finds_objects:
-        say(f"coco_results.json: {about_ids}" if ids else f"no coco_results.json: {about_ids}")
+        tell(f"coco_results.json: {about_ids}" if ids else f"no coco_results.json: {about_ids}")
     if without:
-        say(f"without an answer: {len(without):,} of {answered + len(without):,}")
+        tell(f"without an answer: {len(without):,} of {answered + len(without):,}")
         for photo in without:
-            say(f"  {photo.file}: {photo.reason}")
+            tell(f"  {photo.file}: {photo.reason}")
     return 1 if without else 0
 
 
-def _least_score(flags: Flags, predictor: Predictor) -> float:
+def _least_score(flags: Flags, predictor: Predictor, tell: Callable) -> float:
     """The score from which on objects are printed and drawn."""
     from paceline.predict.results import SHOWN_ABOVE
 
@@ -96,7 +98,7 @@ def _least_score(flags: Flags, predictor: Predictor) -> float:
         return flags.score_above or 0.0
     best = predictor.best_f1()
     if best:
-        say(
+        tell(
             f"shown from score {best['threshold']:g} on: F1 was best there on the photos that the run was evaluated on "
             "(--score-above S shows others)"
         )
@@ -104,64 +106,29 @@ def _least_score(flags: Flags, predictor: Predictor) -> float:
 
 
 def _answer(
-    flags: Flags, listing: Listing, predictor: Predictor, ids: Mapping[Path, int], least: float
-) -> tuple[int, list[Unreadable]]:
-    """Print, draw and write every photo's answer -> how many there are, and the photos without one."""
+    flags: Flags, listing: Listing, predictor: Predictor, ids: Mapping[Path, int], least: float, tell: Callable
+) -> Count:
+    """Print, draw and write every photo's answer."""
+    from paceline.predict.answering import Asked, Printed, Shown, answer_all
     from paceline.predict.answers import new_answers, picture_names
-    from paceline.predict.folders import Unreadable
-    from paceline.predict.predictor import in_order
 
     head = {"run": str(flags.run), "checkpoint": predictor.trained.checkpoint, "classes": list(predictor.classes)}
     names = picture_names(listing.places)
-    without, turned = list(listing.refused), 0
-
-    def told() -> Iterator[tuple[Path, str, Result]]:
-        for photo, name, result in zip(listing.photos, names, predictor.stream(listing.photos)):
-            if isinstance(result, Unreadable):
-                say(f"{photo}: skipped, {result.reason}")
-                without.append(result)
-            else:
-                say(f"{photo}: {_shown(result, flags).line(least)}")
-                yield photo, name, result
-
-    def drawn(one: tuple[Path, str, Result]) -> tuple[Path, str, Result, bytes | DataError | None]:
-        photo, name, result = one
-        return photo, name, result, _picture(_shown(result, flags), least, flags) if flags.pictures else None
-
-    answered = 0
+    shown = Shown(least, flags.classes, flags.max_objects, flags.labels)
+    asked = (
+        Asked(str(photo), name, ids.get(photo), result, {})
+        for photo, name, result in zip(listing.photos, names, predictor.stream(listing.photos))
+    )
     with new_answers(flags.out, head, coco=bool(ids)) as answers:
-        for photo, name, result, picture in in_order(told(), drawn, ahead=DRAWN_BESIDE):
-            if isinstance(picture, DataError):  # gone meanwhile, or damaged where the network does not look
-                without.append(Unreadable(result.file, f"no picture: {str(picture).splitlines()[0]}"))
-                picture = None
-            answers.add(result, name, picture, ids.get(photo))
-            answered += 1
-            turned += result.orientation != 1
-        answers.finish(without)
-    if turned:
+        printed = Printed(tell, flags.quiet, flags.json)
+        count = answer_all(asked, answers, shown, printed, pictures=flags.pictures)
+        count.without[:0] = listing.refused
+        answers.finish(count.without)
+    if turned := count.turned:
         carry = f"{turned:,} photo{' carries' if turned == 1 else 's carry'} an EXIF rotation"
         applied = predictor.trained.recipe.input.exif == "apply"
-        say(f"{carry}: {'turned by it' if applied else 'not turned, because the run was trained so'}")
-    return answered, without
-
-
-def _shown(result: Result, flags: Flags) -> Result:
-    """What of a result is printed and drawn."""
-    from paceline.predict.results import Found
-
-    if not isinstance(result, Found):
-        return result
-    return result.only(flags.classes or None, most=flags.max_objects or None)
-
-
-def _picture(result: Result, least: float, flags: Flags) -> bytes | DataError:
-    """An encoded JPEG."""
-    from paceline.pages.pictures import jpeg
-
-    try:
-        return jpeg(result.draw(least, labels=flags.labels), quality=90)
-    except DataError as problem:
-        return problem
+        tell(f"{carry}: {'turned by it' if applied else 'not turned, because the run was trained so'}")
+    return count
 
 
 def _check_objects(flags: Flags, predictor: Predictor) -> None:
@@ -184,7 +151,7 @@ def _check_objects(flags: Flags, predictor: Predictor) -> None:
 
 def _image_ids(flags: Flags, listing: Listing, predictor: Predictor) -> tuple[Mapping[Path, int], str]:
     """The photos' ids in an annotation file, for coco_results.json, and whence; or none, and why."""
-    from paceline.predict.answers import ids_in_file, known_ids
+    from paceline.predict.photo_ids import ids_in_file, known_ids
 
     if not predictor.finds_objects:
         return {}, ""

@@ -191,3 +191,20 @@ def test_a_photo_that_cannot_be_drawn_keeps_its_answer_and_is_listed(resnet_run,
     assert said.code == 1 and "no picture: a.jpg: gone meanwhile" in said.out
     (image,) = json.loads((out / "predictions.json").read_text())["images"]
     assert image["picture"] is None and image["names"] and pictures(out) == set()
+
+
+def test_json_prints_one_object_a_photo_to_stdout_and_quiet_prints_none(resnet_run, tmp_path, capsys):
+    photos, out = tmp_path / "photos", tmp_path / "out"
+    shutil.copytree(resnet_run.data / "val" / "ant", photos)
+    (photos / "bad.jpg").write_bytes(b"no photo")
+    words = ["predict", resnet_run.folder, photos / "*.jpg", photos / "0.jpg", "--out", out]
+    said = command(capsys, *words, "--json")
+    rows = [json.loads(line) for line in said.out.splitlines()]
+    facts = json.loads((out / "predictions.json").read_text())
+    assert said.code == 1 and [row for row in rows if "reason" not in row] == facts["images"]
+    assert [row for row in rows if "reason" in row] == facts["skipped"] and len(rows) == 4
+    assert "3 photos in " in said.err and "1 named more than once, answered once" in said.err
+    said = command(capsys, *words, "--quiet")
+    lines = said.out.splitlines()
+    assert said.code == 1 and not any(line.startswith(f"{photos}/0.jpg: ") for line in lines)
+    assert any("bad.jpg: skipped" in line for line in lines) and any("images/s" in line for line in lines)

@@ -15,7 +15,7 @@ from pycocotools.cocoeval import COCOeval
 from tiny_runs import Said, command, refused
 
 from paceline.config.errors import UserError
-from paceline.predict.answers import ids_in_file, known_ids
+from paceline.predict.photo_ids import ids_in_file, known_ids
 
 # pycocotools itself does what numpy 2 warns of.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")

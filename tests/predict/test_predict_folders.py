@@ -275,3 +275,30 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     ):
         (tmp_path / "o" / "a.jpg").mkdir()
         new.add(found(), "a.jpg", b"pixels", None)
+
+
+def test_a_pattern_names_photos_as_a_shell_does_and_leaves_out_other_files_and_earlier_answers(tmp_path):
+    for name in ("b.jpg", "a.jpg", "notes.txt", "deep/er/c.png", "deep/d.jpg"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"x")
+    with new_answers(tmp_path / "deep" / "answers", {}, coco=False) as answers:
+        (tmp_path / "deep" / "answers" / "picture.jpg").write_bytes(b"x")
+        answers.finish([])
+
+    def names(*patterns: str) -> tuple[list[str], str]:
+        found = find_photos([tmp_path / pattern for pattern in patterns])
+        return [str(photo.relative_to(tmp_path)) for photo in found.photos], found.skipped()
+
+    assert names("*.jpg") == (["a.jpg", "b.jpg"], "")
+    assert names("**/*.jpg", "b.jpg")[0] == ["a.jpg", "b.jpg", "deep/d.jpg"]
+    assert "1 named more than once, answered once" in names("**/*.jpg", "b.jpg")[1]
+    assert "1 in folders with the answers of an earlier prediction" in names("**/*.jpg")[1]
+    assert names("[ab].*") == (["a.jpg", "b.jpg"], "")
+    whole = names("*")  # a folder that it names counts as its photos
+    assert whole[0] == ["a.jpg", "b.jpg", "deep/d.jpg", "deep/er/c.png"] and "1 .txt" in whole[1]
+    with pytest.raises(DataError, match=r"names no photo .*1 \.txt"):
+        names("*.txt")
+    with pytest.raises(DataError, match="names no photo"):
+        names("*.gone")
+    (tmp_path / "x[1].jpg").write_bytes(b"x")
+    assert names("x[1].jpg")[0] == ["x[1].jpg"]  # what is there is no pattern
