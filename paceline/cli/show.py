@@ -26,6 +26,7 @@ from paceline.store.fold import fold_in_words
 from paceline.tasks.workloads import workload_of
 from paceline.training.named_run import saved_count, saved_request
 from paceline.training.opening import check_request, open_task, refuse_few
+from paceline.training.pixels import settle_pixels
 from paceline.training.plan_text import describe
 
 ABOUT = """Print what `train` would do: recipe, system, plan (steps, batches, learning rate, evaluations) and an estimate of the
@@ -81,6 +82,9 @@ def run(arguments: Sequence[str]) -> int:
     check_rates(flags.rate, flags.link_gbit)
     controls = _with_fold(controls, flags, asked.given)
     check_request(recipe, flags.data)
+    if base is None:
+        recipe = settle_pixels(recipe, recipe.pretrained, asked.given, SILENT if flags.json else PRINTER)
+        asked = replace(asked, recipe=recipe)
     for line in about_row:
         (print_error if flags.json else say)(line)
     system = asked.system

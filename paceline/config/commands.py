@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 import shlex
+from importlib.util import find_spec
 from pathlib import Path
 
+from paceline.config.errors import RecipeError
 from paceline.config.python_file import is_in_file
 
 
@@ -53,3 +55,9 @@ def to_install(extra: str) -> str:
     registers there.
     """
     return shlex.join(["pip", "install", *EXTRAS[extra]])
+
+
+def require(extra: str, what: str) -> None:
+    """Raises RecipeError where the package of this name, which `what` asks for, is not installed; it is not imported."""
+    if find_spec(extra) is None:
+        raise RecipeError(f"{what}: {extra} is not installed. {to_install(extra)}")

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from paceline.config.classification import TrunkModel
-from paceline.config.commands import to_install
+from paceline.config.commands import require
 from paceline.config.errors import RecipeError
 from paceline.models.batch_norm import BatchNorm
 from paceline.models.layers import FrozenBatchNorm, draw_layers
@@ -217,19 +217,37 @@ def make_timm_trunk(name: str, model: TrunkModel, form: Form) -> TimmTrunk:
         return TimmTrunk(name, stride=form.stride, finest=form.finest, norm=form.norm, momentum=model.bn_momentum)
 
 
-def _created(name: str, seed: int, **wanted: Any) -> Any:
-    """timm's network, its weights drawn on the CPU from `seed`; the global random state stays as it was."""
-    try:
-        import timm
-        from timm.layers.drop import DropPath
-    except ImportError:
-        raise RecipeError(f"--model.trunk timm/{name}: timm is not installed. {to_install('timm')}") from None
+def pixels_of(name: str) -> dict[str, tuple[float, ...]]:
+    """Mean and deviation, by these fields of an input, that timm's weights NAME or NAME.TAG were trained on; {} = unknown.
+
+    Raises RecipeError where timm is missing or has no network of this name.
+    """
+    timm = _timm_with(name.partition(".")[0])
+    if not timm.is_model_pretrained(name):
+        return {}
+    config = timm.get_pretrained_cfg(name)
+    return {"mean": tuple(config.mean), "std": tuple(config.std)}
+
+
+def _timm_with(name: str) -> Any:
+    """The package timm, which has a network of this name."""
+    require("timm", f"--model.trunk timm/{name}")
+    import timm
+
     # From the registry alone: create_model would also download names like hf-hub:... .
     known = timm.list_models()
     if name not in known:
         near = difflib.get_close_matches(name, known, n=3)
         hint = f"Did you mean {', '.join(near)}?" if near else "`timm.list_models()` names them."
         raise RecipeError(f"--model.trunk timm/{name}: timm {timm.__version__} has no such network. {hint}")
+    return timm
+
+
+def _created(name: str, seed: int, **wanted: Any) -> Any:
+    """timm's network, its weights drawn on the CPU from `seed`; the global random state stays as it was."""
+    timm = _timm_with(name)
+    from timm.layers.drop import DropPath
+
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         try:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paceline.config.commands import command
+from paceline.config.commands import command, require
 from paceline.config.errors import RecipeError, UserError
 from paceline.config.length import FITTED
 from paceline.config.plan import MOST_FIRST_WEIGHTS, Plan, first_weights_share, make_plan
@@ -115,6 +115,8 @@ def _checked(recipe: Recipe) -> Workload:
                 "Choose a recipe of that workload: paceline list recipes"
             )
     workload.check(recipe)
+    if (trunk := getattr(recipe.model, "trunk", "")).startswith("timm/"):
+        require("timm", f"--model.trunk {trunk}")
     return workload
 
 

@@ -37,6 +37,7 @@ from paceline.training.opening import (
     settle_system,
     undecided,
 )
+from paceline.training.pixels import settle_pixels
 from paceline.training.run_folder import RunFolder, open_run_folder
 from paceline.training.start import Start, find_start
 
@@ -117,6 +118,8 @@ def settle(asked: Asked, held: ExitStack) -> Settled:
     saved.report_threads(threads["intra_op"], reporter)
     controls = replace(controls, mlperf=saved.submission(controls.mlperf, reporter))
     check_request(recipe, controls.data)
+    if not request.repeats:
+        recipe = settle_pixels(recipe, controls.weights, given, reporter, saved=saved.facts)
     kept = keeps_target(controls, given, repeats=request.repeats)
     if kept:
         check_metrics(recipe)

@@ -27,7 +27,7 @@ ENDS = (
 
 NOTE = (
     "EfficientNet-Lite: choose --model.trunk timm/tf_efficientnet_liteN, the N that the file is of; "
-    "it was trained on pixels from -1 to 1: --input.mean 0.5 0.5 0.5 --input.std 0.5 0.5 0.5"
+    "it was trained on pixels from -1 to 1 (--input.mean 0.5 0.5 0.5 --input.std 0.5 0.5 0.5), which that trunk begins with"
 )
 
 
