@@ -61,14 +61,7 @@ def run(arguments: Sequence[str]) -> int:
     if arguments and (is_folder(arguments[0]) or arguments[0].endswith(".json")):
         run_path = Path(arguments[0])
         base, controls, facts, arguments = saved_request(run_path, arguments[1:], "show")
-        evaluating = saved_count(facts, "eval_ranks") if facts["plan"].get("eval_ranks") else 0
-        defaults = ShowFlags(
-            world=facts["world"] + evaluating,
-            eval_ranks=evaluating,
-            train_images=saved_count(facts, "train_images"),
-            # Made-up batches are not evaluated: what is planned for are the images of the recipe's own data.
-            val_images=0 if controls.synthetic else saved_count(facts, "val_images"),
-        )
+        defaults = _of_run(facts, controls)
         classes = len(facts.get("classes", ()))
     arguments, about_row = on_its_machine(arguments)
     asked = parse_recipe(arguments, defaults, verb="show", base=base)
@@ -134,6 +127,18 @@ def run(arguments: Sequence[str]) -> int:
     for line in [*_fold(facts), *lines, *([] if base is None else _time(run_path))]:
         say(line)
     return 0
+
+
+def _of_run(facts: Mapping[str, Any], controls: Controls) -> ShowFlags:
+    """The ranks and images of a run."""
+    evaluating = saved_count(facts, "eval_ranks") if facts["plan"].get("eval_ranks") else 0
+    return ShowFlags(
+        world=facts["world"] + evaluating,
+        eval_ranks=evaluating,
+        train_images=saved_count(facts, "train_images"),
+        # Made-up batches are not evaluated: what is planned for are the images of the recipe's own data.
+        val_images=0 if controls.synthetic else saved_count(facts, "val_images"),
+    )
 
 
 def _fold(facts: Mapping[str, Any]) -> list[str]:
