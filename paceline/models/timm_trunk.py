@@ -12,6 +12,7 @@ import difflib
 import math
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -50,6 +51,61 @@ class FrozenBatchNormAct(FrozenBatchNorm):
     def forward(self, input: Tensor) -> Tensor:
         """(B, C, H, W) -> the same shape."""
         return self.act(super().forward(input))
+
+
+class FoldedConv2d(nn.Conv2d):
+    """timm's convolution without bias, whose frozen norm is applied by its weights: one pass over the map in place of three."""
+
+    def __init__(self, conv: nn.Conv2d, norm: FrozenBatchNormAct) -> None:
+        """Replaces `conv`, whose parameter it shares; of `norm`, which stays where it is, the activation is left."""
+        sizes = conv.in_channels, conv.out_channels, conv.kernel_size, conv.stride, conv.padding, conv.dilation
+        super().__init__(*sizes, conv.groups, bias=False, device="meta")  # type: ignore[arg-type]  # sizes as they were given
+        self.weight = conv.weight
+        self.norm = (norm,)  # in a tuple, so that it is not registered as a submodule
+        self.same = type(conv) is not nn.Conv2d  # timm's Conv2dSame, TensorFlow's padding by the size of the map
+
+    def forward(self, input: Tensor) -> Tensor:
+        """(B, C, H, W) -> the convolution of it, then the norm."""
+        from timm.layers.padding import pad_same
+
+        if self.same:
+            input = pad_same(input, list(self.kernel_size), list(self.stride), list(self.dilation))
+        scale, shift = self.norm[0].line()
+        return self._conv_forward(input, self.weight * scale.view(-1, 1, 1, 1), shift)
+
+
+@torch.no_grad()
+def _fold(net: nn.Module) -> None:
+    """Fold each frozen norm into the convolution that its module names right before it.
+
+    The order of names is no promise: where the folded network computes something else, all stays as it was.
+    """
+    from timm.layers.conv2d_same import Conv2dSame
+
+    norms = [module for module in net.modules() if isinstance(module, FrozenBatchNormAct)]
+    means = [norm.running_mean.clone() for norm in norms]
+    for norm in norms:  # means of 0 would hide a norm that went to a wrong convolution
+        norm.running_mean.copy_(torch.linspace(-1, 1, len(norm.running_mean)))
+    pictures, folded = torch.linspace(-1, 1, 3 * math.prod(PROBE)).view(1, 3, *PROBE), []
+    expected = net.eval()(pictures)
+    for parent in list(net.modules()):
+        children = list(parent.named_children())
+        for (name, conv), (_, norm) in pairwise(children):
+            if type(conv) not in (nn.Conv2d, Conv2dSame) or not isinstance(norm, FrozenBatchNormAct):
+                continue
+            if conv.bias is None and conv.padding_mode == "zeros" and conv.out_channels == len(norm.weight):
+                setattr(parent, name, FoldedConv2d(conv, norm))
+                norm.folded = True
+                folded.append((parent, name, conv, norm))
+    if not all(
+        torch.allclose(ours, map, rtol=1e-3, atol=1e-3 * map.abs().max()) for ours, map in zip(net(pictures), expected)
+    ):
+        for parent, name, conv, norm in folded:
+            setattr(parent, name, conv)
+            norm.folded = False
+    for norm, mean in zip(norms, means):
+        norm.running_mean.copy_(mean)
+    net.train()
 
 
 class TimmTrunk(Trunk):
@@ -95,6 +151,8 @@ class TimmTrunk(Trunk):
                 f"--model.norm frozen: timm/{self.name} has no BatchNorm whose statistics could be fixed. "
                 "Use --model.norm batch; its own norms stay as they are."
             )
+        if self.norm == "frozen":
+            _fold(net)
         return net
 
     def _cut(self, net: nn.Module) -> None:

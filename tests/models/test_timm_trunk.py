@@ -22,6 +22,7 @@ from paceline.models.classifier import Classifier
 from paceline.models.make_trunk import make_trunk
 from paceline.models.mask_rcnn import MaskRCNN, initialise_mask_rcnn
 from paceline.models.ssd import SSD, initialise_ssd
+from paceline.models.timm_trunk import FoldedConv2d, FrozenBatchNormAct
 from paceline.models.trunk import Form, Trunk, initialise
 from paceline.tasks.memory import memory_of
 from paceline.tasks.workloads import WORKLOADS
@@ -252,3 +253,25 @@ def test_what_a_network_draws_in_a_step_is_switched_off_or_refused():
     trunk = trunk_of("tiny_vit_5m_224").train()
     given = images(1)
     assert all(map(torch.equal, trunk(given), trunk(given)))
+
+
+@pytest.mark.parametrize(("name", "folded"), [("tf_efficientnet_lite0", 48), ("resnet10t", 13), ("ghostnet_100", 0)])
+def test_frozen_norms_are_folded_where_that_changes_nothing(name: str, folded: int) -> None:
+    """timm's own network in eval mode computes the same maps and the same gradients; ghostnet's names are in another order."""
+    trunk = trunk_of(name, Form(norm="frozen", finest=8)).train().double()  # in float32 a ReLU6 here and there flips
+    drawn = torch.Generator().manual_seed(3)
+    for norm in (module for module in trunk.modules() if isinstance(module, FrozenBatchNormAct)):
+        norm.running_mean.copy_(0.1 * torch.randn(len(norm.weight), generator=drawn))
+        norm.running_var.copy_(0.5 + torch.rand(len(norm.weight), generator=drawn))
+        norm.bias.copy_(0.1 * torch.randn(len(norm.weight), generator=drawn))
+    assert sum(isinstance(module, FoldedConv2d) for module in trunk.modules()) == folded
+    theirs = theirs_of(trunk, name).eval().double()
+    found, expected = trunk(images().double()), theirs(images().double())
+    for ours, map in zip(found, expected):
+        torch.testing.assert_close(ours, map)
+    for maps in (found, expected):
+        sum(map.square().sum() for map in maps).backward()
+    wanted = dict(theirs.named_parameters())
+    for name, parameter in trunk.named_parameters():
+        gradient = wanted[name.removeprefix("net.")].grad
+        torch.testing.assert_close(parameter.grad, gradient)
