@@ -62,7 +62,7 @@ REASONS = {
     "training/mirrored.py": (1, "a part of step-N with a drawn name, made exclusively, moved to where no checkpoint is any more"),
     "datasets/pack/pack.py": (1, "the manifest that prepare wrote just now, of files that are not what was packed"),
     "datasets/pack/write.py": (1, "parts of whole"),
-    "predict/answers.py": (7, "what an earlier prediction lists as its own, in a folder that holds nothing else; no links entered"),
+    "predict/answers.py": (6, "what an earlier prediction lists as its own, in a folder that holds nothing else; no links entered"),
     "datasets/containers/files.py": (1, "a part of whole, in the cache folder"),
     "datasets/formats/devkit.py": (1, "--devkit asks to sort val/; nothing is replaced"),
     "datasets/pipeline.py": (2, "unreadable.txt with our mark; the journal in the cache folder, under a digest of the data's path"),

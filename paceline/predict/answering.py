@@ -3,18 +3,35 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from paceline.command.printing import say
-from paceline.config.errors import DataError
+from paceline.config.errors import DataError, UserError
+from paceline.config.printable import did_you_mean, some
 from paceline.pages.pictures import jpeg
-from paceline.predict.answers import Answers
-from paceline.predict.folders import Unreadable
-from paceline.predict.predictor import in_order
+from paceline.predict.answers import Answers, picture_names
+from paceline.predict.folders import Listing, Unreadable
+from paceline.predict.formats import Coco, Format, Masks, Place, ScoredYolo, Table, Yolo, for_people
+from paceline.predict.label_tools import Cvat, LabelMe, LabelStudio
+from paceline.predict.predictor import Predictor, in_order
 from paceline.predict.results import Found, Result
 
+EMPTY: Mapping[str, Any] = MappingProxyType({})
+FORMATS: Mapping[str, type[Format]] = {
+    "coco": Coco,
+    "yolo": Yolo,
+    "yolo-scores": ScoredYolo,
+    "csv": Table,
+    "labelme": LabelMe,
+    "labelstudio": LabelStudio,
+    "cvat": Cvat,
+    "masks": Masks,
+}
 # Pictures that may wait to be drawn while the next photos are answered.
 DRAWN_BESIDE = 8
 
@@ -56,10 +73,40 @@ class Asked(NamedTuple):
     """A photo, and what became of it."""
 
     label: str  # as people know it
-    name: str  # of its picture, below the folder
+    place: Place
     image_id: int | None
     result: Result | Unreadable
-    more: Mapping[str, Any]  # what its record has beside the answer
+    more: Mapping[str, Any] = EMPTY  # what its record has beside the answer
+
+
+def formats_of(names: Sequence[str], folder: Path, predictor: Predictor) -> list[Format]:
+    """The named formats, for answers in `folder`. Raises UserError for one that is none, or wants what the run does not find."""
+    masks = "mask_ap" in predictor.trained.workload.measured(predictor.trained.recipe)
+    formats = []
+    for name in dict.fromkeys(part for word in names for part in word.split(",") if part):
+        if name not in FORMATS:
+            raise UserError(
+                f"--write {name}: no such format. {did_you_mean(name, FORMATS) or f'Known: {some(FORMATS, 99)}.'}"
+            )
+        kind = FORMATS[name]
+        if kind.of_objects and not predictor.finds_objects:
+            raise UserError(
+                f"--write {name}: for objects in photos, and this run names whole photos. It can write csv."
+            )
+        if kind.of_masks and not masks:
+            raise UserError(f"--write {name}: for objects with masks, and this run finds boxes alone. Leave it away.")
+        formats.append(kind(folder, predictor.classes, predictor.category_ids, masks))
+    return formats
+
+
+def places_of(listing: Listing, ids: Mapping[Path, int], formats: Sequence[Format]) -> tuple[list[Place], str]:
+    """A place for each photo; and the folder, absolute, that their file names begin at."""
+    photos = [Path(os.path.abspath(photo)) for photo in listing.photos]
+    top = os.path.commonpath([photo.parent for photo in photos]) if photos else ""
+    known = [ids[photo] for photo in listing.photos if photo in ids]
+    numbers = known if len(set(known)) == len(photos) else range(1, len(photos) + 1)
+    names = picture_names(listing.places, formats)
+    return [Place(name, os.path.relpath(photo, top), photo, n) for name, photo, n in zip(names, photos, numbers)], top
 
 
 class Count(NamedTuple):
@@ -97,7 +144,8 @@ def answer_all(asked: Iterator[Asked], answers: Answers, shown: Shown, printed: 
         if isinstance(picture, DataError):  # gone meanwhile, or damaged where the network does not look
             without.append(Unreadable(one.result.file, f"no picture: {str(picture).splitlines()[0]}"))
             picture = None
-        printed.record(answers.add(one.result, one.name, picture, one.image_id, one.more))
+        handed = for_people(shown.of(one.result), shown.least)
+        printed.record(answers.add(one.result, handed, one.place, picture, one.image_id, **one.more))
         answered += 1
         turned += one.result.orientation != 1
     return Count(answered, turned, without)

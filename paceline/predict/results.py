@@ -6,7 +6,7 @@ Letters: n objects   h, w pixels of the photo   K classes
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -109,10 +109,13 @@ class Found(Result):
     def only(self, classes: Iterable[str] | None = None, *, most: int | None = None) -> Found:
         """The best `most` objects of the named classes alone (None: all)."""
         wanted = None if classes is None else frozenset(classes)
-        rows = [i for i, name in enumerate(self.names) if wanted is None or name in wanted][:most]
+        return self.at([i for i, name in enumerate(self.names) if wanted is None or name in wanted][:most])
+
+    def at(self, rows: Sequence[int]) -> Found:
+        """The objects of these numbers alone, in this order."""
         columns = ("classes", "names", "scores", "category_ids", *(() if self.masks is None else ("masks",)))
         kept = {column: tuple(getattr(self, column)[i] for i in rows) for column in columns}
-        return replace(self, boxes=self.boxes[rows], **kept)
+        return replace(self, boxes=self.boxes[list(rows)], **kept)
 
     def line(self, score_above: float = SHOWN_ABOVE) -> str:
         """The best five with their scores, and how many more there are."""

@@ -16,13 +16,14 @@ import tyro
 from paceline.command.flags import parse
 from paceline.command.printing import print_error, say
 from paceline.config.errors import UserError
-from paceline.config.printable import counted, did_you_mean
+from paceline.config.printable import counted, did_you_mean, some
 from paceline.config.reporting import Lines
 from paceline.training.named_run import check_named
 
 if TYPE_CHECKING:
     from paceline.predict.answering import Count
     from paceline.predict.folders import Listing
+    from paceline.predict.formats import Format
     from paceline.predict.predictor import Predictor
 
 
@@ -41,6 +42,9 @@ class Flags:
     classes: tuple[str, ...] = ()  # objects: draw and print these classes alone; empty = all
     max_objects: int = 0  # objects: draw and print the best N of a photo; 0 = all
     labels: bool = True  # objects: write names and scores beside the boxes
+    write: tuple[
+        str, ...
+    ] = ()  # also in files of other tools: coco yolo yolo-scores csv labelme labelstudio cvat masks
     annotations: str = ""  # COCO JSON that lists the photos: coco_results.json has its image ids
     quiet: bool = False  # print no line a photo; only what was left out, and the end
     json: bool = False  # print one JSON object a photo to stdout, and what is for people to stderr
@@ -63,19 +67,20 @@ def run(arguments: Sequence[str]) -> int:
     listing = find_photos(flags.photos, apart_from=(flags.run, flags.out))
     asked = {"checkpoint": flags.checkpoint, "workload": flags.workload, "recipe": flags.recipe}
     check_named(flags.run, verb="predict", **asked)
+    from paceline.predict.answering import formats_of
     from paceline.predict.answers import check_answers_folder
     from paceline.predict.opened import open_named
 
     check_answers_folder(flags.out)
     predictor = open_named(flags.run, **asked, reporter=Lines(tell))
     _check_objects(flags, predictor)
+    formats = formats_of(flags.write, flags.out, predictor)
     ids, about_ids = _image_ids(flags, listing, predictor)
     if passed_over := listing.skipped():
         tell(f"skipped {passed_over}")
-    least = _least_score(flags, predictor, tell)
     began = time.perf_counter()
     try:
-        answered, _, without = _answer(flags, listing, predictor, ids, least, tell)
+        answered, _, without = _answer(flags, listing, predictor, ids, formats, tell)
     except KeyboardInterrupt:
         tell(f"{flags.out}: not finished; the same command starts over and replaces what is there")
         raise
@@ -106,24 +111,34 @@ def _least_score(flags: Flags, predictor: Predictor, tell: Callable) -> float:
 
 
 def _answer(
-    flags: Flags, listing: Listing, predictor: Predictor, ids: Mapping[Path, int], least: float, tell: Callable
+    flags: Flags,
+    listing: Listing,
+    predictor: Predictor,
+    ids: Mapping[Path, int],
+    formats: Sequence[Format],
+    tell: Callable,
 ) -> Count:
     """Print, draw and write every photo's answer."""
-    from paceline.predict.answering import Asked, Printed, Shown, answer_all
-    from paceline.predict.answers import new_answers, picture_names
+    least = _least_score(flags, predictor, tell)
+    from paceline.predict.answering import Asked, Printed, Shown, answer_all, places_of
+    from paceline.predict.answers import new_answers
 
     head = {"run": str(flags.run), "checkpoint": predictor.trained.checkpoint, "classes": list(predictor.classes)}
-    names = picture_names(listing.places)
+    places, top = places_of(listing, ids, formats)
     shown = Shown(least, flags.classes, flags.max_objects, flags.labels)
     asked = (
-        Asked(str(photo), name, ids.get(photo), result, {})
-        for photo, name, result in zip(listing.photos, names, predictor.stream(listing.photos))
+        Asked(str(photo), place, ids.get(photo), result)
+        for photo, place, result in zip(listing.photos, places, predictor.stream(listing.photos))
     )
-    with new_answers(flags.out, head, coco=bool(ids)) as answers:
+    with new_answers(flags.out, head, coco=bool(ids), formats=formats) as answers:
         printed = Printed(tell, flags.quiet, flags.json)
         count = answer_all(asked, answers, shown, printed, pictures=flags.pictures)
         count.without[:0] = listing.refused
         answers.finish(count.without)
+    if formats:
+        tell(
+            f"written for other tools: {some([one.joined or f'{one.top}/' for one in formats], 99)}; photos are named from {top} on"
+        )
     if turned := count.turned:
         carry = f"{turned:,} photo{' carries' if turned == 1 else 's carry'} an EXIF rotation"
         applied = predictor.trained.recipe.input.exif == "apply"

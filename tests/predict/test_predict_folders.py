@@ -15,6 +15,7 @@ from PIL import Image
 from paceline.config.errors import DataError, UserError
 from paceline.predict.answers import check_answers_folder, new_answers, picture_names
 from paceline.predict.folders import Unreadable, find_photos, holds_answers
+from paceline.predict.formats import Place
 from paceline.predict.results import Found
 
 
@@ -79,7 +80,7 @@ def test_the_run_and_the_answers_are_no_photos_of_the_folder(tmp_path):
     for name in ("a.jpg", "run/pictures/b.jpg", "answers/c.jpg", "older/d.jpg"):
         photo(tmp_path / name)
     with new_answers(tmp_path / "older now", {}, coco=False) as answers:
-        answers.add(found(), "e.jpg", (tmp_path / "a.jpg").read_bytes(), None)
+        answers.add(found(), found(), Place("e.jpg", "e.jpg", None, 1), (tmp_path / "a.jpg").read_bytes(), None)
         answers.finish([])
     assert holds_answers(tmp_path / "older now")
     listing = find_photos([tmp_path], apart_from=(tmp_path / "run", tmp_path / "answers", tmp_path / "not there"))
@@ -153,7 +154,7 @@ def written(folder: Path) -> set[str]:
 def answer(folder: Path, *names: str, coco: bool = False, finish: bool = True) -> None:
     with new_answers(folder, {"run": "r"}, coco=coco) as answers:
         for name in names:
-            answers.add(found(name), name, b"pixels", 5)
+            answers.add(found(name), found(name), Place(name, name, None, 5), b"pixels", 5)
         if finish:
             answers.finish([Unreadable("bad.jpg", "why")])
 
@@ -274,7 +275,7 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path):
         new_answers(tmp_path / "o", {}, coco=False) as new,
     ):
         (tmp_path / "o" / "a.jpg").mkdir()
-        new.add(found(), "a.jpg", b"pixels", None)
+        new.add(found(), found(), Place("a.jpg", "a.jpg", None, 1), b"pixels", None)
 
 
 def test_a_pattern_names_photos_as_a_shell_does_and_leaves_out_other_files_and_earlier_answers(tmp_path):
