@@ -13,6 +13,7 @@ from paceline.command.estimate import check_rates, estimate_of, not_known, speed
 from paceline.command.flags import Asked, explain, parse_recipe
 from paceline.command.printing import PRINTER, print_error, say
 from paceline.config.bounds import Whole
+from paceline.config.commands import command
 from paceline.config.errors import RecipeError
 from paceline.config.plan import make_plan, training_ranks
 from paceline.config.recipe import DATA_IMAGES, Recipe
@@ -24,8 +25,9 @@ from paceline.log.prose import where_time_goes
 from paceline.recipes.rows import LIKE, Row
 from paceline.store.fold import fold_in_words
 from paceline.tasks.workloads import workload_of
+from paceline.training.few_photos import refuse_auto, refuse_few, report_length
 from paceline.training.named_run import saved_count, saved_request
-from paceline.training.opening import check_request, open_task, refuse_few
+from paceline.training.opening import check_request, open_task
 from paceline.training.pixels import settle_pixels
 from paceline.training.plan_text import describe
 
@@ -48,6 +50,7 @@ class ShowFlags:
     val_images: int = 0  # validation images; 0 = those of the data set
     folds: Whole = 0  # with --data: divide its training images into so many parts, as train does
     fold: Whole = 0  # which of them is evaluated
+    auto: bool = False  # with --data: choose by its images, as train does, and print the command that says so by flags
     rate: float = 0.0  # estimate: images per second of one rank at this plan's batch; 0 = measured or published
     link_gbit: float = 0.0  # estimate: Gbit/s of all of a node's links to other nodes together; 0 = the system's
     json: bool = False  # print one JSON object instead of text
@@ -74,6 +77,8 @@ def run(arguments: Sequence[str]) -> int:
         raise RecipeError("--nodes must be 1 or more, --world 0 (automatic) or more.")
     check_rates(flags.rate, flags.link_gbit)
     controls = _with_fold(controls, flags, asked.given)
+    if flags.auto:
+        refuse_auto(asked.name, repeats=base is not None)
     check_request(recipe, flags.data)
     if base is None:
         recipe = settle_pixels(recipe, recipe.pretrained, asked.given, SILENT if flags.json else PRINTER)
@@ -86,7 +91,7 @@ def run(arguments: Sequence[str]) -> int:
     from paceline.tasks.memory import images_that_fit, memory_of
 
     if flags.data:
-        task, recipe = _opened(asked, flags, controls, system, repeats=base is not None)
+        task, recipe = _opened(asked, flags, controls, system, words=arguments, repeats=base is not None)
         facts = {**facts, "data": task.facts}
         memory, images = task.memory(system), (task.train_images, task.val_images)
     else:
@@ -107,9 +112,11 @@ def run(arguments: Sequence[str]) -> int:
         val_images=images[1],
         eval_ranks=flags.eval_ranks,
     )
-    if flags.data and base is None:
+    if flags.data and base is None and not flags.auto:
         planned = Controls(data=flags.data, limit_train=flags.train_images)
         refuse_few(asked.name, recipe, plan, planned, asked.given, system.accelerator)
+        about = SILENT if flags.json else PRINTER
+        report_length(asked.name, recipe, plan, asked.given, system.accelerator == "cpu", about)
     own = None
     if base is not None and not asked.given & {"system"}:
         own = speed_of_run(run_path, facts, recipe, system.chip)
@@ -156,6 +163,8 @@ def _time(run: Path) -> list[str]:
 def _with_fold(controls: Controls, flags: ShowFlags, given: Collection[str]) -> Controls:
     """The controls of a run, or of none, with the fold that this command names; raises RecipeError for one that cannot be."""
     named = {name: getattr(flags, name) for name in ("folds", "fold") if name in given}
+    if flags.auto and not flags.data:
+        raise RecipeError("--auto chooses by the images of a data set: name it with --data DIR.")
     if named and not flags.data:
         raise RecipeError("--folds and --fold divide the training images of a data set: name it with --data DIR.")
     controls = replace(controls, **named)
@@ -163,7 +172,9 @@ def _with_fold(controls: Controls, flags: ShowFlags, given: Collection[str]) -> 
     return controls
 
 
-def _opened(asked: Asked, flags: ShowFlags, own: Controls, system: System, *, repeats: bool) -> tuple[Any, Recipe]:
+def _opened(
+    asked: Asked, flags: ShowFlags, own: Controls, system: System, *, words: Sequence[str], repeats: bool
+) -> tuple[Any, Recipe]:
     """The task on --data, opened as training opens it (an unprepared data set is prepared for that), and the recipe with the
     target that a run on these data has.
 
@@ -171,16 +182,27 @@ def _opened(asked: Asked, flags: ShowFlags, own: Controls, system: System, *, re
     """
     import torch
 
+    from paceline.launch.verb import without
     from paceline.ranks.launcher import read_launch
     from paceline.ranks.world import open_world
-    from paceline.training.opening import settle_target
+    from paceline.training.look import command_without, look
+    from paceline.training.opening import opened_again, settle_target
 
     fold = {name: getattr(own, name) for name in FOLD}
     controls = Controls(data=flags.data, limit_train=flags.train_images, limit_val=flags.val_images, **fold)
     reporter = SILENT if flags.json else PRINTER
     with open_world(read_launch({}), device=torch.device("cpu")) as world:
         task = open_task(asked.recipe, controls, world, reporter)
-    return task, settle_target(asked.recipe, controls, asked.given, task, reporter, repeats=repeats)
+    if flags.auto:
+        cpu, ranks = (
+            system.accelerator == "cpu",
+            training_ranks(ranks_of(flags, asked.given, system.per_node), flags.eval_ranks),
+        )
+        found = look(task, asked.recipe, controls, asked.given, cpu=cpu, ranks=ranks, reporter=reporter)
+        task = opened_again(task, found.recipe, controls, reporter)
+        typed = command("train", *without(words, flags, ShowFlags, ()), "--data", flags.data)
+        reporter.line(f"to train so:  {command_without(typed, found.facts)}")
+    return task, settle_target(task.recipe, controls, asked.given, task, reporter, repeats=repeats)
 
 
 # A published row is planned on its own machine, given as flags. Flag of the user -> flag of that machine which it replaces too:

@@ -46,6 +46,7 @@ ADDED = {
     "command": str,
     "started": str,
     "fitted": dict,
+    "auto": dict,
 }
 Node = TypeVar("Node")
 
@@ -66,6 +67,9 @@ class Controls:
     fold_seed: Whole = 0  # divides the images in another way; --seed does not: runs of several seeds share folds
     fold_group: str = ""  # regular expression: images with the same captured text share a part; empty = as prepared
     time_budget: str = ""  # stop in good order after this long: 90 (seconds), 30m, 2h; all processes of a run count
+    auto: bool = (
+        False  # by the data: size, boxes, batch, length, evaluations, patience, sampler; each printed, with why
+    )
     fit_schedule: bool = False  # shorten the whole schedule to --steps, or to as many as --time-budget has room for
     patience: Whole = 0  # stop after this many evaluations without a better result; 0 = never
     log_every: Whole = 0  # steps between train events; 0 = about 200 in a run, at most 100 steps apart
@@ -276,6 +280,8 @@ def check_controls(controls: Controls) -> None:
         raise RecipeError(f"--synthetic reads no data, but --data {controls.data} is named: leave one of them away.")
     if controls.synthetic and controls.stage:
         raise RecipeError(f"--synthetic reads no data: there is nothing to copy to --stage {controls.stage}.")
+    if controls.synthetic and controls.auto:
+        raise RecipeError("--synthetic reads no data: there is nothing that --auto could choose by.")
     check_fold(controls)
     if controls.fit_schedule and not (controls.steps or controls.time_budget):
         raise RecipeError("--fit-schedule: to what? Name --steps N or --time-budget T with it.")

@@ -29,8 +29,10 @@ from paceline.tasks.memory import MemoryEstimate
 from paceline.tasks.task import InputRank, Task
 from paceline.training.alike import data_facts
 from paceline.training.building import build_model, build_state
+from paceline.training.few_photos import refuse_few, report_length
 from paceline.training.local_copies import staged_photos
-from paceline.training.opening import check_metrics, open_task, plan_for, refuse_few, refuse_profile, settle_target
+from paceline.training.look import command_without, look
+from paceline.training.opening import check_metrics, open_task, opened_again, plan_for, refuse_profile, settle_target
 from paceline.training.plan_text import describe
 from paceline.training.request import Settled
 from paceline.training.saved_run import fitted_to
@@ -59,15 +61,18 @@ def open_data(settled: Settled, held: ExitStack) -> Opened:
     init_began: list[float] = []
     asked.console.doing("opening the data")
     task = open_task(settled.recipe, controls, world, reporter, prepared=lambda: init_began.append(time.time()))
+    task, controls, auto = _looked_at(settled, task)
     world.agree(data_facts(task), "data")
     if part_of := task.facts.get("part_of"):
         reporter.line(f"the data are a part of {part_of}")
-    recipe = settle_target(settled.recipe, controls, request.given, task, reporter, repeats=request.repeats)
+    recipe = settle_target(task.recipe, controls, request.given, task, reporter, repeats=request.repeats)
     check_metrics(recipe)
     memory = task.memory(system)
     plan = plan_for(task, recipe, system, roles, memory)
-    if not (request.repeats or settled.folder.saved.facts):  # a run that was begun goes on
+    if not (request.repeats or settled.folder.saved.facts or settled.controls.auto):  # a run that was begun goes on
         refuse_few(request.name, recipe, plan, controls, request.given, system.accelerator)
+        if not (controls.steps or controls.fit_schedule):
+            report_length(request.name, recipe, plan, request.given, system.accelerator == "cpu", reporter)
     check_addresses(memory.total(plan.images_per_forward), threads["loader"] + threads["intra_op"])
     place = InputRank(roles.peers.rank, roles.peers.world, world.device, threads["loader"])
     make_exact(controls.exact)
@@ -85,11 +90,34 @@ def open_data(settled: Settled, held: ExitStack) -> Opened:
         classes=task.classes,
         memory=asdict(memory),
     )
-    facts |= {**settled.placed.facts, **({"fitted": fitted} if fitted else {})}
+    facts |= {
+        **settled.placed.facts,
+        **({"fitted": fitted} if fitted else {}),
+        **({} if auto is None else {"auto": auto}),
+    }
     run = Run(request.name, run.recipe, request.system_name, system, plan, run.controls, facts)
     for line in describe(request.name, run.recipe, request.system_name, system, plan, memory, brief=True):
         reporter.line(line)
     return Opened(settled, task, run, memory, place, init_began[0])
+
+
+def _looked_at(settled: Settled, task: Task) -> tuple[Task, Controls, dict[str, Any] | None]:
+    """--auto: -> (the task with what fits its images, the controls without it, `auto` of run.json); else as they are, and None."""
+    asked, saved, controls = settled.asked, settled.folder.saved.facts or {}, settled.controls
+    if not controls.auto:
+        return task, controls, saved.get("auto")
+    found = look(
+        task,
+        settled.recipe,
+        controls,
+        asked.request.given,
+        cpu=settled.system.accelerator == "cpu",
+        ranks=asked.roles.trainers,
+        reporter=asked.reporter,
+    )
+    if asked.request.command:
+        asked.reporter.line(f"the same without --auto:  {command_without(asked.request.command, found.facts)}")
+    return opened_again(task, found.recipe, found.controls, asked.reporter), found.controls, found.facts
 
 
 def _fitted(settled: Settled, opened: Opened) -> tuple[Run, dict[str, Any]]:

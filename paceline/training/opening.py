@@ -6,21 +6,19 @@ This file imports no torch.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paceline.config.commands import command, require
+from paceline.config.commands import require
 from paceline.config.errors import RecipeError, UserError
 from paceline.config.length import FITTED
 from paceline.config.plan import MOST_FIRST_WEIGHTS, Plan, first_weights_share, make_plan
-from paceline.config.recipe import DATA_IMAGES, Recipe
+from paceline.config.recipe import Recipe
 from paceline.config.reporting import SILENT, Reporter
 from paceline.config.run import Controls, Run, profile_steps
 from paceline.config.system import System
-from paceline.recipes import RECIPES
 from paceline.store.containers.exports import prepare_first
 from paceline.store.fold import fold_in_words
 from paceline.store.manifest import Kind, Manifest
@@ -93,16 +91,30 @@ def open_task(
         )
     if not scored and (weights := task.facts.get("class_weights")):
         reporter.line(f"class weights in the loss: {weights}")
-    if recipe.sampler == "shuffle":
-        return task
+    _check_sampler(task, SILENT if scored else reporter)
+    return task
+
+
+def opened_again(task: Task, recipe: Recipe, controls: Controls, reporter: Reporter) -> Task:
+    """The same images with a recipe that was chosen by looking at them. Raises RecipeError where it cannot be."""
+    task.workload.check(recipe)
+    limits = {"limit_train": controls.limit_train, "limit_val": controls.limit_val}
+    again = task.workload.open(recipe, task.manifest, **limits)
+    if again.recipe.sampler != task.recipe.sampler:
+        _check_sampler(again, reporter)
+    return again
+
+
+def _check_sampler(task: Task, reporter: Reporter) -> None:
+    sampler = task.recipe.sampler
+    if sampler == "shuffle":
+        return
     if "draws" not in task.facts:
         raise RecipeError(
-            f"--sampler {recipe.sampler}: this workload's own task draws each photo once an epoch. Leave it at shuffle, or give "
+            f"--sampler {sampler}: this workload's own task draws each photo once an epoch. Leave it at shuffle, or give "
             "the task's shapes the order of Task.sampled."
         )
-    if not scored:
-        reporter.line(f"sampler {recipe.sampler}: {task.facts['draws']}")
-    return task
+    reporter.line(f"sampler {sampler}: {task.facts['draws']}")
 
 
 def _checked(recipe: Recipe) -> Workload:
@@ -167,69 +179,6 @@ def plan_for(task: Task, recipe: Recipe, system: System, roles: Roles, memory: M
     )
     task.workload.check_plan(recipe, plan)
     return plan
-
-
-# Fewer steps than that teach next to nothing: the warm-up alone of most recipes is longer.
-FEWEST_STEPS = 200
-# A schedule of boundaries and horizons was made for a number of photos; for a hundredth of them it means nothing.
-MOST_TIMES = 100
-# Recipes for one's own photos, by the ends of their names.
-FOR_OWN = ("-custom", "-cpu", "-tiny")
-
-
-def refuse_few(
-    name: str, recipe: Recipe, plan: Plan, controls: Controls, given: Collection[str], accelerator: str
-) -> None:
-    """Refuse a recipe of the menu that was made for far more photos than these, unless what decides it was set by hand.
-
-    accelerator   the system's: on a CPU the recipe for CPUs is named
-    Raises RecipeError with the command that fits.
-    """
-    own = re.split("[-@]", name)[0] + "-custom"  # the network's recipe for one's own photos
-    if own not in RECIPES or (name not in RECIPES and "@" not in name):  # its author knows the photos
-        return
-    if controls.synthetic or controls.limit_train or recipe_made_for(recipe) == plan.train_images:
-        return
-    photos, batch, steps = plan.train_images, plan.global_batch, plan.total_steps
-    length = {"epochs", "images_seen", "global_batch"}.intersection(given) or controls.steps or controls.fit_schedule
-    times = recipe_made_for(recipe) / photos
-    if (
-        batch > photos and "global_batch" not in given and not name.endswith("-tiny")
-    ):  # tiny: for trying out, on any photos
-        reason = f"a batch of {batch:,} is more than the {photos:,} training photos"
-    elif steps < FEWEST_STEPS and not length:
-        reason = (
-            f"{photos:,} training photos make {steps:,} steps of {batch:,} in all, "
-            f"and fewer than {FEWEST_STEPS} teach next to nothing"
-        )
-    elif times > MOST_TIMES and recipe.epochs and not length and not name.endswith(FOR_OWN):
-        reason = f"its schedule was made for {recipe_made_for(recipe):,} photos, {times:,.0f} times the {photos:,} here"
-    else:
-        return
-    fitting = own + ("-cpu" if accelerator == "cpu" else "")
-    if name == fitting:
-        size = max(1, min(batch, photos // 8))
-        flags = (
-            "--global-batch",
-            size,
-            "--bn-span",
-            size,
-            "--images-seen",
-            2 * FEWEST_STEPS * size,
-            "--optim.lr",
-            f"{recipe.optim.lr * size / batch:.2g}",
-        )
-        way = f"with so few photos say it by hand:  {command('train', name, '--data', controls.data or 'DIR', *flags)}"
-    else:
-        way = f"for photos of one's own there is  {command('train', fitting, '--data', controls.data or 'DIR')}"
-    raise RecipeError(
-        f"{name}: {reason}.\n{way}\nWhat is set by hand is taken: --global-batch, --epochs, --images-seen, --steps."
-    )
-
-
-def recipe_made_for(recipe: Recipe) -> int:
-    """Training images of the data set that a recipe was written for; 0 = unknown."""
-    return DATA_IMAGES.get(recipe.target_data, (0, 0))[0]
 
 
 def settle_system(recipe: Recipe, system: System, exact: bool, reporter: Reporter) -> System:

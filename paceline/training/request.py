@@ -29,6 +29,8 @@ from paceline.ranks.roles import Roles, assign
 from paceline.ranks.world import World
 from paceline.training.alike import request_facts
 from paceline.training.building import first_weights
+from paceline.training.few_photos import refuse_auto
+from paceline.training.look import chosen_before
 from paceline.training.opening import (
     check_metrics,
     check_request,
@@ -120,6 +122,11 @@ def settle(asked: Asked, held: ExitStack) -> Settled:
     check_request(recipe, controls.data)
     if not request.repeats:
         recipe = settle_pixels(recipe, controls.weights, given, reporter, saved=saved.facts)
+    if controls.auto:
+        refuse_auto(request.name, repeats=request.repeats)
+        if saved.facts is not None:
+            own = chosen_before(saved.facts, recipe, controls, given, folder.path)
+            recipe, controls = own.recipe, own.controls
     kept = keeps_target(controls, given, repeats=request.repeats)
     if kept:
         check_metrics(recipe)

@@ -26,6 +26,7 @@ from paceline.log.events import metrics_of, read_events
 from paceline.log.prose import duration
 from paceline.machine.detect import cpu_cores
 from paceline.tasks.metrics import in_words, reached
+from paceline.training.look import chosen_before
 
 # Statuses of a run that did what it was asked: only more work is a reason to resume it.
 ENDED = ("success", "ran_out", "stopped_early")
@@ -70,6 +71,9 @@ def stand_of(
         )
     if not ended:
         return saved, ""
+    if controls.auto:
+        own = chosen_before(saved, recipe, controls, given, path)
+        recipe, controls = own.recipe, own.controls
     end = ends[-1]
     scored = [event for event in events if event["event"] == "eval" and event["step"] == end["step"]]
     try:

@@ -186,10 +186,11 @@ REASONS = {
     ("mlperf/logs.py", "mllog_lines", "mlperf"): "names a verb, in a sentence",
     ("weights/forms/files.py", "_torch", "weights"): "names a verb, in a sentence",
     (
-        "training/opening.py",
+        "training/few_photos.py",
         "refuse_few",
         "train",
     ): "wants pretrained weights; tests/training/test_few_photos.py holds it",
+    ("cli/show.py", "_opened", "train"): "as it was typed; tests/cli/test_auto_runs.py types what train prints so",
     ("training/local_copies.py", "staged_photos", "data"): "tests/store/test_staged_copy.py damages such a copy",
 }
 

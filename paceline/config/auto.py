@@ -1,0 +1,256 @@
+"""--auto: from what a data set holds to the flags that fit it, each with its reason. A pure function of these facts.
+
+Fields set by hand are left as they are, and the others follow from them. The bounds below are our judgement, not measured; what was
+measured stands in results/tuning.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from paceline.config.bounds import shown
+from paceline.config.classification import PhotoInput
+from paceline.config.detection import BoxInput, grids
+from paceline.config.instances import InstanceInput
+from paceline.config.recipe import Recipe, settle_length, with_fields
+
+# A tenth of the objects may have fewer pixels along their side than this at the network's input.
+OBJECT_PIXELS = 12
+# Most pixels along an input's (shorter) side: on a CPU, and elsewhere.
+MOST_PIXELS = {True: 448, False: 640}
+# Steps of a run, at least and at most: of classes and of objects, on a CPU (True) and elsewhere.
+STEPS = {
+    ("classes", True): (300, 3_000),
+    ("classes", False): (300, 30_000),
+    ("objects", True): (1_500, 4_000),
+    ("objects", False): (1_500, 40_000),
+}
+EVALUATIONS, USUAL_EVALUATIONS = 8, range(5, 11)
+# From this ratio of the most common class to the rarest on, photos of rare classes are drawn more often.
+UNEQUAL = 5
+
+
+class Choice(NamedTuple):
+    """One field, and why. `field`: dotted, of the recipe; `patience` is a control's."""
+
+    field: str
+    value: Any
+    why: str
+
+    @property
+    def flag(self) -> str:
+        """As it is typed."""
+        return f"--{self.field.replace('_', '-')} {shown(self.value)}"
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a data set's training photos are. An object's size is the square root of its box's area."""
+
+    photos: int
+    side: float  # pixels, the median of the photos' shorter sides
+    per_class: tuple[int, ...]  # photos with each class
+    objects: int = 0
+    of_photo: float = 0.0  # a tenth of the objects are smaller than this share of the square root of their photo's area
+    of_side: float = 0.0  # and than this share of its shorter side
+    large: float = 1.0  # a tenth of them are larger than this share of the square root of their photo's area
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the choice depends on beside recipe and data."""
+
+    given: Collection[str]  # dotted names of the fields of recipe and controls that were set by hand
+    cpu: bool = True
+    ranks: int = 1
+    sampler: bool = True  # whether the workload knows samplers
+
+    def free(self, *fields: str) -> bool:
+        """Whether none of the fields, nor a group that they are in, was set by hand."""
+        return not any({field, field.partition(".")[0]} & set(self.given) for field in fields)
+
+
+def choose(recipe: Recipe[Any, Any], found: Found, asked: Asked) -> list[Choice]:
+    """The fields to set, in the order in which they follow from each other; none that has its value already."""
+    choices: list[Choice] = []
+    rules: tuple[Callable[[Recipe[Any, Any], Found, Asked], list[Choice]], ...]
+    rules = (_batch, _photo_size, _box_size, _scales, _short_side, _anchors, _length, _evaluations, _sampler)
+    for rule in rules:
+        made = rule(recipe, found, asked)
+        recipe = applied(recipe, made)
+        choices += made
+    return choices
+
+
+def applied(recipe: Recipe[Any, Any], choices: Collection[Choice]) -> Recipe[Any, Any]:
+    """The recipe with the choices that are its fields."""
+    changes = {choice.field: choice.value for choice in choices if choice.field != "patience"}
+    return settle_length(with_fields(recipe, changes), set(changes))
+
+
+def total_steps(recipe: Recipe[Any, Any], photos: int) -> int:
+    """Steps of the recipe on so many photos."""
+    images = recipe.epochs * photos if recipe.epochs else recipe.images_seen
+    return max(1, math.ceil(images / recipe.global_batch - 1e-6))
+
+
+def evaluations(recipe: Recipe[Any, Any], photos: int) -> int:
+    """About how often the recipe evaluates on so many photos."""
+    total, quality = total_steps(recipe, photos), recipe.quality
+    if quality.at:
+        return len(quality.at)
+    unit = {"epochs": photos / recipe.global_batch, "run": float(total), "steps": 1.0}[quality.unit]
+    return max(1, math.floor((total / unit - quality.first) / quality.every + 1 + 1e-6))
+
+
+def steps_wanted(found_objects: bool, cpu: bool) -> tuple[int, int]:
+    """Steps of a run at least and at most."""
+    return STEPS["objects" if found_objects else "classes", cpu]
+
+
+def _batch(recipe: Recipe[Any, Any], found: Found, asked: Asked) -> list[Choice]:
+    batch, fits = recipe.global_batch, max(1, found.photos // 8)
+    if not asked.free("global_batch") or 4 * batch <= found.photos:
+        return []
+    # Even, because pairs are mixed and a batch of one has no statistics; the spans that were set by hand divide it.
+    spans = (recipe.bn_span, getattr(recipe.model, "loss_group", 0))
+    unit = math.lcm(2, asked.ranks, *(span for span in spans if 0 < span <= fits and fits >= 2))
+    size = max(unit, 2 ** (fits.bit_length() - 1) // unit * unit)
+    if size >= batch:
+        return []
+    made = [Choice("global_batch", size, f"{found.photos:,} photos are fewer than four batches of {batch}")]
+    if asked.free("optim.lr"):
+        rate = float(f"{recipe.optim.lr * size / batch:.3g}")
+        made.append(Choice("optim.lr", rate, f"in proportion to the batch, from {recipe.optim.lr:g} at {batch}"))
+    return made
+
+
+def _photo_size(recipe: Recipe[Any, Any], found: Found, asked: Asked) -> list[Choice]:
+    photo = recipe.input
+    if not isinstance(photo, PhotoInput) or not asked.free("input.size", "input.eval_size", "input.eval_resize"):
+        return []
+    if found.side < photo.size and (size := max(64, _up(found.side))) < photo.size:
+        why = f"half of the photos have {found.side:.0f} pixels or fewer along a side"
+    elif photo.size < 224 <= found.side and found.photos <= 2000 and recipe.pretrained:
+        size, why = 224, f"{found.photos:,} photos leave time for it, and a pretrained trunk saw such"
+    else:
+        return []
+    crop = _up(photo.eval_size * size / photo.size - 16)
+    resize = max(crop, round(photo.eval_resize * size / photo.size))
+    rest = "as much larger than the training input as before"
+    sizes = ("input.size", size, why), ("input.eval_size", crop, rest), ("input.eval_resize", resize, rest)
+    return [Choice(*one) for one in sizes]
+
+
+def _box_size(recipe: Recipe[Any, Any], found: Found, asked: Asked) -> list[Choice]:
+    photo = recipe.input
+    if not isinstance(photo, BoxInput) or not found.objects or not asked.free("input.size"):
+        return []
+    size, why = _larger(photo.size, found.of_photo, found, asked)
+    return [Choice("input.size", size, why)] if size > photo.size else []
+
+
+def _larger(side: int, share: float, found: Found, asked: Asked) -> tuple[int, str]:
+    """-> (the side at which a tenth of the objects have OBJECT_PIXELS or fewer, within what is sensible; why)."""
+    limits = (MOST_PIXELS[asked.cpu], "the most here"), (_up(2 * found.side), "twice the photos' own")
+    most, whose = min(limits)
+    wanted = _up(OBJECT_PIXELS / share) if share > 0 else side
+    why = f"a tenth of the objects have {share * side:.3g} pixels or fewer at {side}, and {OBJECT_PIXELS} are wanted"
+    return min(wanted, most), why if wanted <= most else f"{why} ({most} is {whose})"
+
+
+def _scales(recipe: Recipe[Any, Any], found: Found, asked: Asked) -> list[Choice]:
+    if not isinstance(recipe.input, BoxInput) or not found.objects or not asked.free("model.scales"):
+        return []
+    first, share = recipe.model.scales[0], found.of_photo
+    if 0.6 * first <= share <= 2 * first:
+        return []
+    cells = grids(recipe.input.size)
+    # A level's boxes are no smaller than its cells: between smaller ones an object is missed.
+    first = min(0.5, max(share, 0.8 / cells[0]))
+    growth = (min(0.95, max(found.large, 1.2 * first)) / first) ** (1 / (len(cells) - 1))
+    sizes = [max(first * growth**k, min(0.95, 1.4 / cells[k]) if k else 0) for k in range(len(cells))]
+    scales = (*(round(size, 3) for size in sizes), 1.05)
+    why = f"a tenth of the objects are smaller than {share:.2g} of the photo, and the smallest boxes were {recipe.model.scales[0]:g}"
+    return [Choice("model.scales", scales, why)] if scales != recipe.model.scales else []
+
+
+def _short_side(recipe: Recipe[Any, Any], found: Found, asked: Asked) -> list[Choice]:
+    photo = recipe.input
+    if not isinstance(photo, InstanceInput) or not found.objects or not asked.free("input.short", "input.long"):
+        return []
+    least = min(photo.short)
+    size, why = _larger(least, found.of_side, found, asked)
+    if size <= least:
+        return []
+    short = tuple(_up(one * size / least) for one in photo.short)
+    long = max(*short, _up(photo.long * size / least))
+    return [Choice("input.short", short, why), Choice("input.long", long, "as much longer as before")]
+
+
+def _anchors(recipe: Recipe[Any, Any], found: Found, asked: Asked) -> list[Choice]:
+    photo = recipe.input
+    if not isinstance(photo, InstanceInput) or not found.objects or not asked.free("model.rpn.sizes"):
+        return []
+    sizes, levels = recipe.model.rpn.sizes, len(recipe.model.rpn.sizes)
+    pixels = found.of_side * min(photo.short)
+    first = float(max(2 ** (recipe.model.first_level + 1), 4 * round(pixels / 4)))
+    if first > 0.6 * sizes[0] or levels < 2:
+        return []
+    growth = (sizes[-1] / first) ** (1 / (levels - 1))
+    why = f"a tenth of the objects have {pixels:.3g} pixels or fewer, and the smallest anchors {sizes[0]:g}"
+    return [Choice("model.rpn.sizes", tuple(float(round(first * growth**k)) for k in range(levels)), why)]
+
+
+def _length(recipe: Recipe[Any, Any], found: Found, asked: Asked) -> list[Choice]:
+    if not asked.free("epochs", "images_seen", "steps", "fit_schedule"):
+        return []
+    steps, (least, most) = total_steps(recipe, found.photos), steps_wanted(found.objects > 0, asked.cpu)
+    if 0.9 * least <= steps <= most:
+        return []
+    wanted = (least if steps < least else most) * recipe.global_batch / found.photos
+    epochs = float(math.ceil(wanted)) if steps < least else float(f"{wanted:.2g}")
+    why = f"{found.photos:,} photos make {steps:,} steps of {recipe.global_batch} as the recipe has it; "
+    why += f"{least:,} is the least here" if steps < least else f"{most:,} is the most here"
+    made = [Choice("epochs", epochs, why)]
+    schedule, free = recipe.schedule, asked.free("schedule.unit", "schedule.warmup", "schedule.hold")
+    other = schedule.hold or schedule.horizon or schedule.boundaries
+    if schedule.unit == "epochs" and schedule.warmup > 0.1 * epochs and free and not other:
+        why = f"{schedule.warmup:g} epochs would be much of it"
+        made += [Choice("schedule.unit", "run", why), Choice("schedule.warmup", 0.05, why)]
+    return made
+
+
+def _evaluations(recipe: Recipe[Any, Any], found: Found, asked: Asked) -> list[Choice]:
+    if not asked.free("quality.unit", "quality.first", "quality.every", "quality.at", "eval_every", "steps"):
+        return []
+    number, steps, made = evaluations(recipe, found.photos), total_steps(recipe, found.photos), []
+    if number not in USUAL_EVALUATIONS and not recipe.quality.at:
+        many = min(EVALUATIONS, max(1, steps // 10))
+        why = f"{many} evaluations instead of {number} in {steps:,} steps"
+        parts = ("unit", "run"), ("first", 1 / many), ("every", 1 / many)
+        made = [
+            Choice(f"quality.{name}", float(f"{value:.4g}") if name != "unit" else value, why) for name, value in parts
+        ]
+        number = many
+    if number >= min(USUAL_EVALUATIONS) and asked.free("patience"):
+        made.append(Choice("patience", number // 2 + 1, "more than half of the run without a better result is enough"))
+    return made
+
+
+def _sampler(recipe: Recipe[Any, Any], found: Found, asked: Asked) -> list[Choice]:
+    counts = sorted(count for count in found.per_class if count)
+    fits = asked.sampler and recipe.sampler == "shuffle" and asked.free("sampler", "repeat_threshold")
+    if not fits or len(counts) < 2 or counts[-1] < UNEQUAL * counts[0]:
+        return []
+    share = float(f"{min(1.0, counts[len(counts) // 2] / found.photos):.2g}")
+    why = f"classes are on {counts[0]:,} to {counts[-1]:,} photos; those of rarer ones than the median's are drawn more often"
+    return [Choice("sampler", "repeat", why), Choice("repeat_threshold", share, why)]
+
+
+def _up(pixels: float) -> int:
+    """The next multiple of 32."""
+    return max(32, 32 * math.ceil(pixels / 32 - 1e-9))

@@ -1,0 +1,70 @@
+"""--auto in whole commands: what was chosen stands in run.json, as flags it gives the same bits, and nothing is looked at twice."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+from run_files import cut_after, facts_of, tensor_files
+from tiny_runs import NET, command, refused
+
+pytestmark = pytest.mark.usefixtures("no_report")
+
+
+def test_a_run_its_flags_a_resume_and_a_repeat_have_the_same_bits(class_photos, tmp_path, capsys):
+    words = [
+        "train",
+        "resnet50-tiny",
+        "--data",
+        class_photos,
+        *NET,
+        "--epochs",
+        1,
+        "--system",
+        "cpu",
+        "--save-every",
+        3,
+        "--keep",
+        9,
+    ]
+    said = command(capsys, *words, "--auto", "--out", tmp_path / "one")
+    assert said.code == 0, said.err
+    lines = said.out.splitlines()
+    assert [line.split()[1] for line in lines if line.startswith("  --")] == ["2", "0.00625", "6"]
+    facts = facts_of(tmp_path / "one")
+    assert facts["auto"] == {"global_batch": 2, "optim.lr": 0.00625, "patience": 6} and not facts["controls"]["auto"]
+    assert (facts["recipe"]["global_batch"], facts["recipe"]["optim"]["lr"], facts["controls"]["patience"]) == (
+        2,
+        0.00625,
+        6,
+    )
+    (flags,) = [line.partition(":  ")[2] for line in lines if line.startswith("the same without --auto:")]
+    assert "--auto" not in flags and flags.endswith("--global-batch 2 --optim.lr 0.00625 --patience 6")
+    typed = shlex.split(flags.replace(str(tmp_path / "one"), str(tmp_path / "flags")))
+    assert command(capsys, *typed[1:]).code == 0
+    assert facts_of(tmp_path / "flags")["recipe"] == facts["recipe"] and "auto" not in facts_of(tmp_path / "flags")
+    refused(
+        command(capsys, *words, "--auto", "--out", tmp_path / "flags"), "it was begun without --auto, and goes on so"
+    )
+    cut = cut_after(tmp_path / "one", 3)
+    said = command(capsys, *words, "--auto", "--out", cut)
+    assert said.code == 0 and "auto:" not in said.out and facts_of(cut)["auto"] == facts["auto"]
+    refused(command(capsys, *words, "--auto", "--out", cut), "this run is finished")
+    assert command(capsys, "train", cut / "run.json", "--out", tmp_path / "again").code == 0
+    refused(
+        command(capsys, "train", cut / "run.json", "--auto", "--out", tmp_path / "no"), "--auto chooses before a run"
+    )
+    for run in ("flags", "again"):
+        assert tensor_files(tmp_path / run) == tensor_files(cut)
+
+
+def test_show_plans_so_and_prints_the_command(ssd_run, capsys):
+    said = command(capsys, "show", "ssd-tiny", "--data", ssd_run.data, "--auto")
+    assert said.code == 0, said.err
+    (line,) = [line for line in said.out.splitlines() if line.startswith("to train so:")]
+    flags = line.partition(":  ")[2].split()
+    assert flags[:3] == ["paceline", "train", "ssd-tiny"] and "--auto" not in flags and "--global-batch" in flags
+    refused(command(capsys, "show", "ssd-tiny", "--auto"), "--auto chooses by the images of a data set")
+    refused(command(capsys, "show", ssd_run.folder, "--auto"), "--auto chooses")
+    refused(command(capsys, "train", "ssd-tiny", "--synthetic", "--auto"), "nothing that --auto could choose by")
+    refused(command(capsys, "show", "ssd", "--data", ssd_run.data, "--auto"), "made for one data set")

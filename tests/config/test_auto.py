@@ -1,0 +1,124 @@
+"""--auto: which flags follow from which data, those set by hand stay, and the plan that comes of them is never refused."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline.command.flags import parse_recipe
+from paceline.config.auto import Asked, Found, applied, choose, evaluations, total_steps
+from paceline.config.plan import make_plan
+from paceline.config.run import Controls
+from paceline.config.system import System
+from paceline.recipes import RECIPES
+from paceline.tasks.workloads import workload_of
+
+OWN = [name for name in RECIPES if name.endswith(("-custom", "-custom-cpu", "-tiny"))]
+FACES = Found(525, 267, (477, 173, 57), 2467, 0.03, 0.037, 0.2)
+
+
+def chosen(name: str, found: Found, *hands: str, **more: Any) -> dict[str, Any]:
+    return {choice.field: choice.value for choice in choose(RECIPES[name](), found, Asked(hands, **more))}
+
+
+@pytest.mark.parametrize(
+    ("name", "found", "field", "value"),
+    [
+        # 0.03 x 416 = 12.5 pixels; 0.02 would want 600, and a CPU has 448.
+        ("ssd-custom-cpu", FACES, "input.size", 416),
+        ("ssd-custom-cpu", Found(525, 267, (), 2467, 0.02), "input.size", 448),
+        ("ssd-custom-cpu", Found(525, 170, (), 2467, 0.02), "input.size", 352),  # twice the photos' own
+        ("ssd-custom-cpu", Found(525, 267, (), 2467, 0.05), "input.size", None),
+        ("ssd-custom-cpu", Found(525, 267, (), 2467, 0.05), "model.scales", None),
+        # Level by level: the objects' sizes, and no less than 1.4 cells of 40, 20, 10, 5, 3 and 1 along a side.
+        ("ssd-custom-cpu", Found(525, 480, (), 3939, 0.145, 0.15, 0.174), "model.scales",
+         (0.145, 0.15, 0.156, 0.28, 0.467, 0.95, 1.05)),
+        ("maskrcnn-custom-cpu", Found(220, 576, (), 7012, 0.029, 0.029), "input.short", (416, 544)),
+        ("maskrcnn-custom-cpu", Found(220, 576, (), 7012, 0.029, 0.029), "input.long", 736),
+        # 0.029 x 256 = 7.4 pixels: anchors of 8 to 224 for photos that may not become larger.
+        ("maskrcnn-custom-cpu", Found(220, 128, (), 7012, 0.029, 0.029), "model.rpn.sizes", (8.0, 18.0, 42.0, 97.0, 224.0)),
+        ("fasterrcnn-custom-cpu", FACES, "model.rpn.sizes", None),
+        ("resnet50-custom-cpu", Found(786, 348, (16, 60)), "input.size", 224),
+        ("resnet50-custom-cpu", Found(786, 348, (16, 60)), "input.eval_size", 256),
+        ("resnet50-custom-cpu", Found(786, 348, (16, 60)), "sampler", None),
+        ("resnet50-custom-cpu", Found(786, 90, (16, 60)), "input.size", 96),
+        ("resnet50-custom-cpu", Found(9000, 348, ()), "input.size", None),
+        ("resnet50-tiny", Found(786, 348, ()), "input.size", None),
+        ("ssd-custom-cpu", FACES, "repeat_threshold", 0.33),
+        ("ssd-custom-cpu", FACES, "epochs", None),
+        ("ssd-custom-cpu", Found(200, 267, (), 900, 0.05), "epochs", 60.0),
+        ("ssd-custom-cpu", Found(8000, 267, (), 900, 0.05), "epochs", 4.0),
+        ("ssd-custom-cpu", Found(20, 267, (), 60, 0.05), "global_batch", 2),
+        ("ssd-custom-cpu", Found(20, 267, (), 60, 0.05), "optim.lr", 0.000125),
+        ("resnet50-custom", Found(786, 348, ()), "quality.every", 0.125),
+        ("resnet50-custom", Found(786, 348, ()), "patience", 5),
+        ("ssd-custom", Found(1_000_000, 500, (), 9, 0.1), "schedule.warmup", 0.05),
+    ],
+)  # fmt: skip
+def test_the_table(name, found, field, value):
+    assert chosen(name, found, cpu="cpu" in name).get(field) == value
+
+
+def test_what_is_set_by_hand_stays_and_the_rest_follows_from_it():
+    assert "input.size" not in chosen("ssd-custom-cpu", FACES, "input.size")
+    assert "global_batch" not in chosen("ssd-custom-cpu", Found(20, 267, (), 60, 0.05), "global_batch")
+    assert "optim.lr" not in chosen("ssd-custom-cpu", Found(20, 267, (), 60, 0.05), "optim.lr")
+    for length in ("epochs", "images_seen", "steps", "fit_schedule"):
+        assert "epochs" not in chosen("ssd-custom-cpu", Found(200, 267, (), 900, 0.05), length)
+    for hand in ("quality.every", "eval_every", "quality"):
+        assert not {"quality.unit", "patience"} & chosen("resnet50-custom", Found(786, 348, ()), hand).keys()
+    assert chosen("resnet50-custom", Found(786, 348, ()), "patience").keys() == {
+        "quality.unit",
+        "quality.first",
+        "quality.every",
+    }
+    assert "sampler" not in chosen("ssd-custom-cpu", FACES, "sampler") and "sampler" not in chosen(
+        "ssd-custom-cpu", FACES, sampler=False
+    )
+
+
+shares = st.floats(0.0005, 1.5)
+founds = st.builds(
+    lambda photos, side, counts, objects, small, of_side, more: Found(
+        photos, side, tuple(min(photos, count) for count in counts), objects, small, of_side, min(1.5, small * more)
+    ),
+    st.integers(1, 2_000_000), st.floats(1, 20_000), st.lists(st.integers(0, 10**6), max_size=9),
+    st.integers(1, 10**7), shares, shares, st.floats(1, 40),
+)  # fmt: skip
+
+
+@settings(deadline=None)
+@given(st.sampled_from(OWN), founds, st.booleans(), st.sampled_from([1, 2, 4, 8]))
+def test_the_plan_is_never_refused_and_evaluates_five_to_ten_times_where_it_has_the_steps(name, found, cpu, ranks):
+    recipe = RECIPES[name]()
+    choices = choose(recipe, found, Asked((), cpu, ranks))
+    after = applied(recipe, choices)
+    workload_of(recipe.task).check(after)
+    plan = make_plan(after, System(), world=ranks, most=after.global_batch, train_images=found.photos, val_images=9)
+    assert plan.total_steps == total_steps(after, found.photos) and after.global_batch >= ranks
+    assert after.global_batch <= max(found.photos, 2 * ranks)
+    assert len(plan.eval_steps) <= 11 and (len(plan.eval_steps) >= 5 or plan.total_steps < 100)
+    assert abs(evaluations(after, found.photos) - len(plan.eval_steps)) <= 1
+    assert all(choice.why and "\n" not in choice.why for choice in choices)
+    assert not choose(
+        after, found, Asked({choice.field for choice in choices}, cpu, ranks)
+    )  # nothing is left to choose
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("ssd-custom-cpu", Found(20, 267, (3, 17), 60, 0.01, 0.01, 0.2)),
+        ("maskrcnn-custom", Found(2_000_000, 128, (), 7012, 0.01, 0.01)),
+        ("resnet50-custom-cpu", Found(50, 90, (2, 48))),
+    ],
+)
+def test_the_flags_say_the_same_as_the_choice(name, found):
+    choices = choose(RECIPES[name](), found, Asked(()))
+    asked = parse_recipe([name, *shlex.split(" ".join(choice.flag for choice in choices))], Controls(), verb="train")
+    assert asked.recipe == applied(RECIPES[name](), choices) and len(choices) > 5
+    assert asked.controls.patience == {choice.field: choice.value for choice in choices}["patience"]
