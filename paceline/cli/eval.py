@@ -102,7 +102,7 @@ def run(arguments: Sequence[str]) -> int:
     flags = replace(flags, run=run_folder(flags.run))
     _check(flags)
     launch = read_launch(os.environ)
-    if means_weights(flags.run):
+    if means_weights(flags.run, flags.recipe):
         flags, subject = _weights(flags, launch.world)
     else:
         subject = _run(flags)
@@ -188,13 +188,16 @@ def _check(flags: Flags) -> None:
 
 
 def _run(flags: Flags) -> Subject:
-    """A run folder."""
+    """A run folder, or a file of weights with a card."""
+    if flags.run.is_file():
+        _need_data(flags)
     facts, recipe = open_run(flags.run, verb="eval", recipe=flags.recipe, workload=flags.workload)
     saved = fill(Controls(), facts["controls"], f"{flags.run}: controls")
     check_controls(saved)
-    saved_count(facts, "images_per_forward")
+    if facts["plan"]:
+        saved_count(facts, "images_per_forward")
     names = [flags.checkpoint]
-    if flags.checkpoint == "all":
+    if flags.checkpoint == "all" and flags.run.is_dir():
         from paceline.training.checkpoint.layout import list_steps, step_name
 
         names = [step_name(step) for step in list_steps(flags.run / "checkpoints")]
@@ -205,17 +208,21 @@ def _run(flags: Flags) -> Subject:
     return Subject(_detecting(recipe, flags), facts, system, Controls(data=data_from_here(facts), **own), names)
 
 
+def _need_data(flags: Flags) -> None:
+    if not flags.elsewhere:
+        raise UserError(
+            f"{flags.run}: weights have no data of their own; name those to score on:  "
+            f"{command('eval', flags.run, '--data', 'DIR')}"
+        )
+
+
 def _weights(flags: Flags, world: int) -> tuple[Flags, Subject]:
     """A file of weights, in the network of --recipe, else in the one that it fits -> the flags with the file, and it."""
     if flags.workload:
         raise UserError(
             f"--workload {flags.workload}: {flags.run} is a file of weights; its --recipe names the workload."
         )
-    if not flags.elsewhere:
-        raise UserError(
-            f"{flags.run}: weights have no data of their own; name those to score on:  "
-            f"{command('eval', flags.run, '--data', 'DIR')}"
-        )
+    _need_data(flags)
     asked, given = named_recipe(flags.recipe)
     for recipe in asked.values():  # before torch is loaded
         _refuse_early(_detecting(recipe, flags), flags.data if world == 1 else "")
@@ -302,7 +309,7 @@ def _model(
 
 def _batch(subject: Subject, task: Task, world: int) -> int:
     """Images in one forward, as the run did; for weights, as training would."""
-    if subject.facts is not None:
+    if subject.facts is not None and subject.facts["plan"]:
         return evaluation_batch(saved_count(subject.facts, "images_per_forward"), task.val_images, world)
     from paceline.tasks.memory import images_that_fit
 

@@ -13,6 +13,7 @@ from paceline.command.estimate import check_rates, estimate_of, not_known, speed
 from paceline.command.flags import Asked, explain, parse_recipe
 from paceline.command.printing import PRINTER, print_error, say
 from paceline.config.bounds import Whole
+from paceline.config.card import SUFFIX, in_words
 from paceline.config.commands import command
 from paceline.config.errors import RecipeError
 from paceline.config.plan import make_plan, training_ranks
@@ -34,7 +35,8 @@ from paceline.training.plan_text import describe
 ABOUT = """Print what `train` would do: recipe, system, plan (steps, batches, learning rate, evaluations) and an estimate of the
 memory. Needs no accelerator: --system names the machine to plan for. RECIPE is a name (paceline list recipes), a published row
 (paceline list rows), planned on the machine that it ran on, or ./file.py:function; RUN is a run's folder or run.json (./NAME where
-it is called like a recipe). Every flag of the recipe may follow, as for train: paceline show RECIPE --help lists them.
+it is called like a recipe), or a file that `paceline export` wrote, whose card is shown too. Every flag of the recipe may follow, as
+for train: paceline show RECIPE --help lists them.
 --workload ./file.py:name names the file of a RUN whose workload is your own."""
 
 
@@ -61,11 +63,12 @@ def run(arguments: Sequence[str]) -> int:
     base, defaults, controls, classes, run_path, facts = None, ShowFlags(), Controls(), 0, Path(), {}
     if arguments and arguments[0] in ("-h", "--help"):
         explain("show RECIPE|RUN", ABOUT, ShowFlags())
-    if arguments and (is_folder(arguments[0]) or arguments[0].endswith(".json")):
+    if arguments and (is_folder(arguments[0]) or arguments[0].endswith((".json", SUFFIX))):
         run_path = Path(arguments[0])
         base, controls, facts, arguments = saved_request(run_path, arguments[1:], "show")
         defaults = _of_run(facts, controls)
         classes = len(facts.get("classes", ()))
+    card = facts if run_path.suffix == SUFFIX else {}  # of a file, which has no events to read
     arguments, about_row = on_its_machine(arguments)
     asked = parse_recipe(arguments, defaults, verb="show", base=base)
     flags, recipe = asked.controls, asked.recipe
@@ -118,7 +121,7 @@ def run(arguments: Sequence[str]) -> int:
         about = SILENT if flags.json else PRINTER
         report_length(asked.name, recipe, plan, asked.given, system.accelerator == "cpu", about)
     own = None
-    if base is not None and not asked.given & {"system"}:
+    if base is not None and not card and not asked.given & {"system"}:
         own = speed_of_run(run_path, facts, recipe, system.chip)
     speed = speed_for(recipe, asked.name, asked.system_name, system, plan, rate=flags.rate, run=own)
     lines, estimate = estimate_of(
@@ -126,18 +129,21 @@ def run(arguments: Sequence[str]) -> int:
     )
     if flags.json:
         parts = {"recipe": recipe, "system": system, "plan": plan, "memory": memory}
-        print(json.dumps({name: asdict(part) for name, part in parts.items()} | {"estimate": estimate}, indent=2))
+        more = {"estimate": estimate} | ({"card": in_words(card)} if card else {})
+        print(json.dumps({name: asdict(part) for name, part in parts.items()} | more, indent=2))
         return 0
-    for line in describe(asked.name, recipe, asked.system_name, system, plan, memory, weights=controls.weights):
-        say(line)
-    lines = lines or not_known(asked.name if base is None else run_file(run_path))
-    for line in [*_fold(facts), *lines, *([] if base is None else _time(run_path))]:
+    said = [f"{head:<9}{line}" for head, line in in_words(card).items()]
+    said += describe(asked.name, recipe, asked.system_name, system, plan, memory, weights=controls.weights)
+    lines = lines or ([] if card else not_known(asked.name if base is None else run_file(run_path)))
+    for line in [*said, *_fold(facts), *lines, *([] if base is None or card else _time(run_path))]:
         say(line)
     return 0
 
 
 def _of_run(facts: Mapping[str, Any], controls: Controls) -> ShowFlags:
-    """The ranks and images of a run."""
+    """The ranks and images of a run; a file that was never trained here has none."""
+    if not facts["plan"]:
+        return ShowFlags()
     evaluating = saved_count(facts, "eval_ranks") if facts["plan"].get("eval_ranks") else 0
     return ShowFlags(
         world=facts["world"] + evaluating,

@@ -13,6 +13,7 @@ import tyro
 
 from paceline.command.flags import Asked, parse, parse_recipe
 from paceline.command.printing import say
+from paceline.config.card import has_card, in_words, read_card
 from paceline.config.commands import command
 from paceline.config.errors import UserError
 from paceline.config.printable import some
@@ -63,7 +64,10 @@ def run_check(arguments: Sequence[str]) -> int:
         "tensors",
         f"{len(tensors)} of {numbers:,} numbers ({', '.join(f'{count} {name}' for name, count in types.items())})",
     )
-    if file.classes:
+    card = in_words(read_card(path)) if has_card(path) else {}
+    for head, line in card.items():
+        _row(head, line)
+    if file.classes and not card:
         known = "" if file.certain else ", as they were published"
         more = ", ..." if len(file.classes) > MOST_CLASSES else ""
         names = ", ".join(names[0] or "-" for names in file.classes[:MOST_CLASSES])

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from paceline.config import card
 from paceline.config.bounds import Count, Whole, check_bounds, check_kinds, checked, hints_of
 from paceline.config.commands import command
 from paceline.config.errors import RecipeError, UserError
@@ -106,9 +107,9 @@ class Run:
     controls: Controls
     provenance: Mapping[str, Any] = field(default_factory=dict)  # versions, command, host, git commit, data, weights
 
-    def to_json(self) -> str:
-        """The text of run.json; keys world, recipe, system, plan, versions, command and more."""
-        facts = {
+    def facts(self) -> dict[str, Any]:
+        """What run.json says; keys world, recipe, system, plan, versions, command and more."""
+        return {
             "format": FORMAT,
             "name": self.name,
             "world": self.plan.world,
@@ -119,16 +120,21 @@ class Run:
             "controls": asdict(self.controls),
             **self.provenance,
         }
-        return json.dumps(sealed(facts), indent=2) + "\n"
+
+    def to_json(self) -> str:
+        """The text of run.json."""
+        return json.dumps(sealed(self.facts()), indent=2) + "\n"
 
 
 def read_run(path: Path, *, changed: Callable[[str], None] | None = None) -> dict[str, Any]:
-    """The facts in a run.json (or in the run folder that holds one).
+    """The facts in a run.json (or in the run folder that holds one), or on the card of a file of weights (config/card.py).
 
     changed   told, in a line, of a file whose content is not what was written; None: such a file is refused
     Raises UserError when it is not there, is not one, or was changed.
     """
     file = run_file(path)
+    if file.suffix == card.SUFFIX:
+        return card.read_card(file)
     try:
         facts = parse(read_plain(file, MOST_BYTES, links=not path.is_dir()))
     except FileNotFoundError:

@@ -18,11 +18,15 @@ import stat
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePath
+from typing import TypeAlias
 
 from paceline.config.errors import UserError
 from paceline.config.plain_file import open_plain
 
 _PART = re.compile(r"\.(.+)\.[0-9a-f]{8}\.part", re.DOTALL)
+
+
+Content: TypeAlias = str | bytes | Iterable[str | bytes | memoryview]
 
 
 @contextmanager
@@ -52,7 +56,7 @@ def whole(path: Path, *, sync: bool = False) -> Iterator[Path]:
             sync_folder(path.parent)
 
 
-def write_whole(path: Path, content: str | bytes | Iterable[str | bytes], *, sync: bool = False) -> None:
+def write_whole(path: Path, content: Content, *, sync: bool = False) -> None:
     """Write `content`, text as UTF-8, or all its pieces one by one. Raises OSError as `whole`."""
     pieces = (content,) if isinstance(content, str | bytes) else content
     with whole(path, sync=sync) as part, open(part, "wb") as file:
@@ -149,7 +153,8 @@ def _remove_dead(part: Path) -> None:
         os.close(descriptor)
 
 
-# JSON of ours begins with this key, a list of ours with this line; a PNG has it as a text, a JPEG as a comment.
+# JSON of ours begins with this key, a list of ours with this line; a PNG has it as a text, a JPEG as a comment,
+# a file of tensors in its metadata.
 KEY, LINE = "paceline", "# paceline: "
 HTML = '<meta name="generator" content="paceline">'  # pages/frame.html.jinja
 _MARKS = (
@@ -158,6 +163,7 @@ _MARKS = (
     rb'\A<!doctype html>.*<meta name="generator" content="paceline">',
     rb"\A\x89PNG\r\n\x1a\n.*tEXtpaceline\0",
     rb"\A\xff\xd8.*\xff\xfe..paceline ",
+    rb'\A.{8}\{"__metadata__":\{"paceline":',
     # Before files were marked: predictions of `eval`, pages, lists of unreadable photos.
     rb'\A\{"step": \d+, "kind": "[a-z]+", "classes": ',
     rb"\A<!doctype html>.{,200}<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; img-src data:; ",
@@ -192,7 +198,7 @@ def check_output(out: str | Path, flag: str = "--out") -> None:
         )
 
 
-def write_output(out: str | Path, content: str | bytes, flag: str = "--out") -> None:
+def write_output(out: str | Path, content: Content, flag: str = "--out") -> None:
     """Write what `flag` asks for, whole or not at all, in a folder that is made.
 
     content  begins with one of the marks, or cannot be replaced later

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from paceline.config.card import has_card
 from paceline.config.reporting import Lines
 from paceline.config.run import read_run, refuse_synthetic
 
@@ -25,8 +26,8 @@ def load(
 ) -> Predictor:
     """Open a run folder, or a file of weights, for prediction: `paceline.load("runs/first").predict("cat.jpg")`.
 
-    run         the folder that `paceline.train` named in its Ending, or `paceline train --out RUN`; or a file of weights, ours or
-                anybody's, whose network is found from it (docs/weights.md)
+    run         the folder that `paceline.train` named in its Ending, or `paceline train --out RUN`; or a file that `paceline
+                export` wrote; or a file of weights, anybody's, whose network is found from it (docs/weights.md)
     checkpoint  best, last or step-N; where no evaluation has chosen a best one yet, the last one is taken
     workload    of a run whose workload is your own, its file: "./file.py:name", which is run as Python
     say         takes a line on that; a warning unless another function is given
@@ -34,7 +35,7 @@ def load(
     Raises UserError for a folder that is no run and for a run on synthetic batches, CheckpointError (a UserError) for a
     checkpoint that is missing or damaged, and for a file that no network of ours answers with.
     """
-    if Path(run).is_file() and Path(run).suffix != ".json":
+    if Path(run).is_file() and Path(run).suffix != ".json" and not has_card(Path(run)):
         from paceline.predict.predictor import Predictor
         from paceline.training.trained import open_alone
 

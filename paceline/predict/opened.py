@@ -17,7 +17,7 @@ def open_named(path: Path, *, checkpoint: str, workload: str, recipe: str, repor
 
     Raises UserError as `paceline.load`, `weights_of` and `named_recipe`.
     """
-    if not means_weights(path):
+    if not means_weights(path, recipe):
         return predict.load(path, checkpoint=checkpoint, workload=workload, say=reporter.line)
     fitting, given = named_recipe(recipe)
     file = weights_of(path, reporter)

@@ -79,13 +79,19 @@ class Predictor:
         Chosen on those very photos (tasks/metrics/best_f1.py). {} where it is not known: of a file of weights, of another
         checkpoint than an evaluated one, of runs of older versions.
         """
-        events = read_events(self.trained.folder / "events.jsonl") if self.trained.folder.is_dir() else []
-        scored = [event for event in events if event["event"] == "eval" and event["step"] == self.trained.step]
-        best = scored[-1].get("best_f1") if scored else None
+        best = self.evaluation().get("best_f1")
         if not isinstance(best, dict) or "threshold" not in best:
             return {}
         known = all(isinstance(one, float | int) and 0 <= one <= 1 for one in best.values())
         return {str(name): float(value) for name, value in best.items()} if known else {}
+
+    def evaluation(self) -> Mapping[str, Any]:
+        """The event of these weights' newest evaluation in their run, {} where there is none; of a file what its card says."""
+        trained = self.trained
+        if not trained.folder.is_dir():
+            return trained.facts
+        events = reversed(read_events(trained.folder / "events.jsonl"))
+        return next((one for one in events if one["event"] == "eval" and one["step"] == trained.step), {})
 
     @overload
     def predict(self, photos: Photo, *, batch: int | None = None) -> Result: ...

@@ -24,7 +24,7 @@ from paceline.ranks.agreement import digest
 from paceline.tasks.task import Task
 from paceline.training.checkpoint.write import Snapshot
 from paceline.version import PACKAGE
-from paceline.weights.weight_file import names_beside
+from paceline.weights.weight_file import names_of_run
 
 # Controls that only rank 0 uses, or that name a place.
 FREE_CONTROLS = (
@@ -76,7 +76,7 @@ def run_facts(run: Run, checkpoint: str, weights: Path | None) -> dict[str, Any]
         **_flat(asdict(run.plan), "plan."),
         "compute threads": run.provenance["threads"]["intra_op"],
         "checkpoint": checkpoint,
-        "class names beside --weights": ", ".join(map("/".join, names_beside(weights))) if weights is not None else "",
+        "class names of --weights": ", ".join(map("/".join, names_of_run(weights))) if weights is not None else "",
     }
 
 

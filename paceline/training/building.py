@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from paceline.config.card import has_card, read_card
 from paceline.config.errors import CheckpointError
 from paceline.config.plan import Plan
 from paceline.config.reporting import Reporter
@@ -125,7 +126,8 @@ def refuse_synthetic_weights(file: Path, name: str) -> None:
     """Raises CheckpointError for a file of a checkpoint that synthetic batches trained; name: as --weights has it."""
     folder = file.parent
     is_checkpoint = all((folder / part).is_file() for part in (INDEX, STATE))
-    if is_checkpoint and read_facts(folder, read_index(folder)).get("data_hash") == HASH:
+    synthetic = is_checkpoint and read_facts(folder, read_index(folder)).get("data_hash") == HASH
+    if synthetic or (has_card(file) and read_card(file)["controls"]["synthetic"]):
         raise CheckpointError(
             f"--weights {name}: trained on synthetic batches, which teach nothing. Name a checkpoint of a run on data."
         )

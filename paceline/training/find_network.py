@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 from torch import nn
 
+from paceline.config.card import has_card
 from paceline.config.commands import command
 from paceline.config.errors import CheckpointError, UserError
 from paceline.config.recipe import Recipe, override
@@ -145,11 +146,11 @@ def answering(file: WeightFile, asked: Mapping[str, Recipe], given: Collection[s
 
 
 def of_its_run(path: Path) -> dict[str, Recipe]:
-    """The recipe of the run whose checkpoint this file is, by the run's folder; {} where it is no run's.
+    """The recipe of the run that this file is of, by the file where it has a card, else by the run's folder; {} where it is no run's.
 
     Raises UserError where that run cannot be read, or has a workload from a user's file.
     """
-    run = run_beside(path)
+    run = path if has_card(path) else run_beside(path)
     if run is None:
         return {}
     return {

@@ -8,7 +8,7 @@ taken before anything of a later step is written, so a run that its result ends 
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from paceline.config.names import STOP_FILE
@@ -22,6 +22,7 @@ from paceline.training.checkpoint.layout import step_name
 from paceline.training.evaluate import Evaluator
 from paceline.training.job import Job
 from paceline.training.standing import Ending, RunEnded, over_after
+from paceline.training.start import cards_of
 from paceline.training.state import EVALUATES
 from paceline.training.step import TrainStep
 from paceline.training.trial_steps import warm_up
@@ -194,7 +195,7 @@ def save(job: Job) -> None:
         # The event comes first: after a kill, the event of a checkpoint that was never written is cut, but a missing event
         # would stay missing.
         job.recorder.checkpoint(state.step, job.clock.seconds(), name=step_name(state.step))
-        job.writer.submit(state.step, snapshot)
+        job.writer.submit(state.step, replace(snapshot, cards=cards_of(job.run, state.step)))
 
 
 def stop(job: Job, reason: Reason) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 from paceline.command.choose import choose_recipe
 from paceline.command.flags import parse_recipe, take_value
 from paceline.command.printing import print_error
+from paceline.config.card import has_card
 from paceline.config.commands import command
 from paceline.config.errors import RecipeError, UserError
 from paceline.config.recipe import Recipe
@@ -73,7 +74,7 @@ def check_named(path: Path, *, verb: str, checkpoint: str, workload: str, recipe
 
     Raises UserError as `open_run`, and for a flag of runs beside a file of weights.
     """
-    if not means_weights(path):
+    if not means_weights(path, recipe):
         open_run(path, verb=verb, recipe=recipe, workload=workload)
         return
     for flag, value, usual in (("--workload", workload, ""), ("--checkpoint", checkpoint, "best")):
@@ -99,10 +100,13 @@ class NoMore:
     """No flags beside the recipe's own."""
 
 
-def means_weights(path: Path) -> bool:
-    """Whether a command's first word names weights, not a run: a file, a folder of arrays, a checkpoint, a published name."""
+def means_weights(path: Path, recipe: str = "") -> bool:
+    """Whether a command's first word names weights, not a run: a file, a folder of arrays, a checkpoint, a published name.
+
+    A file with a card is opened as a run, unless another recipe is named for it.
+    """
     if path.is_file():
-        return path.suffix != ".json"
+        return path.suffix != ".json" and (bool(recipe) or not has_card(path))
     if path.is_dir():
         named = (path / INDEX).is_file() or any(path.glob("*.npy")) or any(path.glob("*.index"))
         return named and not (path / "run.json").is_file()

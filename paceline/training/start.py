@@ -14,7 +14,8 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from paceline.config.errors import CheckpointError
+from paceline.config.card import make_card
+from paceline.config.errors import CheckpointError, UserError
 from paceline.config.length import LENGTH, length_in_steps
 from paceline.config.plan import steps_in_epoch
 from paceline.config.printable import short
@@ -188,6 +189,16 @@ def fingerprint(run: Run) -> dict[str, Any]:
     data = run.provenance["data"]
     facts = {"recipe": asdict(run.recipe), "data_hash": data["hash"], "train_images": data["train_images"]}
     return json.loads(json.dumps(facts))
+
+
+def cards_of(run: Run, step: int) -> dict[str, str]:
+    """What a checkpoint's files of weights say of their run, by group; {} where a name in it is none that a card takes."""
+    facts = run.facts()
+    try:
+        average = {"average": make_card(facts, step=step)} if run.recipe.ema else {}
+        return {"model": make_card(facts, step=step, **({"averaged": False} if average else {})), **average}
+    except UserError:
+        return {}
 
 
 def check_same_recipe(

@@ -15,14 +15,16 @@ from paceline.accelerators import preferred
 from paceline.config.errors import CheckpointError, UserError
 from paceline.config.recipe import Recipe
 from paceline.config.reporting import WARNINGS, Reporter
-from paceline.config.run import read_run, run_folder, saved_system
+from paceline.config.run import read_run, run_file, run_folder, saved_system
 from paceline.machine.machine import autocast_for
 from paceline.tasks.workload import Workload
 from paceline.tasks.workloads import saved_recipe, workload_of
-from paceline.training.checkpoint.read import find_checkpoint, load_found
+from paceline.training.checkpoint.read import check_file, find_checkpoint, load_found
 from paceline.training.find_network import answering
 from paceline.training.state import check_snapshot, check_tensors, load_model
 from paceline.weights.classes import category_ids, published, readable
+from paceline.weights.forms.files import kind_of, read_safetensors
+from paceline.weights.load import is_counter
 from paceline.weights.weight_file import open_weights
 
 
@@ -63,7 +65,7 @@ def open_trained(
     workload: str = "",
     reporter: Reporter = WARNINGS,
 ) -> Trained:
-    """Open a run folder, or the one that a run.json is in.
+    """Open a run folder, or the one that a run.json is in, or a file of weights with a card (config/card.py).
 
     checkpoint  best, last or step-N; where no evaluation has chosen a best one yet, the last one is taken
     device      None: CUDA where torch sees one, else the CPU
@@ -84,16 +86,30 @@ def open_trained(
     classes = saved_classes(facts, folder)
     system = saved_system(facts, folder)
     device = device or torch.device(preferred() or "cpu")
-    path, snapshot = load_found(lambda: find_checkpoint(folder / "checkpoints", checkpoint, reporter), check_snapshot)
-    tensors = dict(snapshot.tensors["model"])
-    tensors.update(snapshot.tensors.get("average", {}))  # where weights are averaged, the average is the model
-    check_network(own, recipe, len(classes), tensors)
+    if folder.is_file():
+        if checkpoint != "best":
+            raise UserError(f"--checkpoint {checkpoint}: for a run, and {folder} holds one model. Leave it away.")
+        path, step, tensors = folder, int(facts.get("step", 0)), _tensors_of(folder)
+        if "averaged" in facts:
+            reporter.line(
+                f"{folder}: weights as they were trained; the run was evaluated with their average (average.safetensors)"
+            )
+    else:
+        path, snapshot = load_found(
+            lambda: find_checkpoint(folder / "checkpoints", checkpoint, reporter), check_snapshot
+        )
+        step, tensors = int(snapshot.facts["step"]), dict(snapshot.tensors["model"])
+        tensors.update(snapshot.tensors.get("average", {}))  # where weights are averaged, the average is the model
+    try:
+        tensors = check_network(own, recipe, len(classes), tensors)
+    except CheckpointError as problem:
+        raise CheckpointError(f"{path}: {problem}") from None
     model = own.build(recipe, len(classes))
     if system.channels_last:
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # missing in torch's stubs
     load_model(model, tensors)
     model = model.to(device).eval()
-    return Trained(folder, own, recipe, classes, model, device, path.name, int(snapshot.facts["step"]), facts)
+    return Trained(folder, own, recipe, classes, model, device, path.name, step, facts)
 
 
 def open_alone(
@@ -119,11 +135,23 @@ def open_alone(
     known = [row[0] for row in file.classes] or published(count)
     names = known if len(known) == count else [f"class {row}" for row in range(1, count + 1)]
     classes = readable(names)
-    facts = {"system": {}, "classes": list(classes), "data": {"category_ids": list(category_ids(names))}}
+    facts = {
+        "name": fit.called,
+        "system": {},
+        "classes": list(classes),
+        "data": {"category_ids": list(category_ids(names))},
+    }
     reporter.line(f"{path}: {fit.called}, {count:,} classes ({_begin(classes)}); --recipe NAME reads it otherwise")
     device = device or torch.device(preferred() or "cpu")
     model = fit.model.to(device).eval()
     return Trained(path, workload_of(fit.recipe.task), fit.recipe, classes, model, device, path.name, 0, facts)
+
+
+def _tensors_of(file: Path) -> dict[str, Tensor]:
+    """Raises CheckpointError where it is too large, damaged, or not what its checkpoint's index says."""
+    check_file(file)
+    kind_of(file)
+    return read_safetensors(file)[0]
 
 
 def _begin(classes: Sequence[str]) -> str:
@@ -139,13 +167,16 @@ def saved_classes(facts: Mapping[str, Any], folder: Path) -> tuple[str, ...]:
     ids = facts.get("data", {}).get("category_ids") or [1] * len(classes)
     whole = isinstance(ids, list) and len(ids) == len(classes) and all(type(number) is int for number in ids)
     if not whole or not all(isinstance(name, str) for name in classes):
-        raise UserError(f"{folder}: run.json: classes and category_ids must be as many names and whole numbers.")
+        raise UserError(f"{run_file(folder)}: classes and category_ids must be as many names and whole numbers.")
     return tuple(classes)
 
 
-def check_network(workload: Workload, recipe: Recipe, classes: int, tensors: Mapping[str, Tensor]) -> None:
+def check_network(
+    workload: Workload, recipe: Recipe, classes: int, tensors: Mapping[str, Tensor]
+) -> Mapping[str, Tensor]:
     """Compare the network that `recipe` describes with a checkpoint's tensors before any memory is taken for it.
 
+    return  the tensors; a file of averages has no counters, which are 0 then
     Raises CheckpointError where they differ.
     """
     try:
@@ -153,5 +184,8 @@ def check_network(workload: Workload, recipe: Recipe, classes: int, tensors: Map
             own = workload.build(recipe, classes).state_dict()
     except (RuntimeError, ValueError, OverflowError) as problem:
         reason = (str(problem).splitlines() or [""])[0]
-        raise CheckpointError(f"the network that run.json describes cannot be built: {reason}") from None
+        raise CheckpointError(f"the network that its recipe describes cannot be built: {reason}") from None
+    counters = {name: torch.zeros(part.shape) for name, part in own.items() if is_counter(name)}
+    tensors = {**counters, **tensors}
     check_tensors(own, tensors)
+    return tensors

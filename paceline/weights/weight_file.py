@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from paceline.config.card import has_card
 from paceline.config.classification import RESNET
 from paceline.config.errors import CheckpointError, UserError
 from paceline.config.printable import short
@@ -101,14 +102,14 @@ def open_weights(path: Path, *, pickles: bool = False, colours: str = "") -> Wei
     except (KeyError, ValueError, IndexError, RuntimeError, TypeError) as problem:  # shapes that no such network has
         reason = short(str(problem), 200)
         raise CheckpointError(f"{path}: weights of {form.about}, with an array of no use there ({reason}).") from None
-    facts_beside = _facts_beside(path)
-    ours = replace(ours, needs={**ours.needs, **_needs(facts_beside)})
-    written = _names(facts_beside)
+    run = run_facts(path)
+    ours = replace(ours, needs={**ours.needs, **_needs(run)})
+    written = _names(run)
     certain = bool(written) or ours.certain
-    if path.name in OF_A_RUN and not facts_beside and not ours.classes and not facts:
+    if path.name in OF_A_RUN and not run and not ours.classes and not facts:
         ours = replace(ours, notes=(*ours.notes, ALONE))
     classes = written or tuple((name,) for name in ours.classes)
-    return WeightFile(path, kind, form, ours, classes, certain, _eps(facts_beside))
+    return WeightFile(path, kind, form, ours, classes, certain, _eps(run))
 
 
 def broken(tensors: dict[str, Tensor]) -> list[str]:
@@ -124,12 +125,18 @@ def run_beside(path: Path) -> Path | None:
     return folders[2] if folders[1].name == "checkpoints" and (folders[2] / "run.json").is_file() else None
 
 
-def names_beside(path: Path) -> tuple[tuple[str, ...], ...]:
-    """Names of each class of the run whose checkpoint this file is; () where it is none, or its run says nothing."""
-    return _names(_facts_beside(path))
+def names_of_run(path: Path) -> tuple[tuple[str, ...], ...]:
+    """Names of each class of the run that a file of weights is of; () where it is none's, or its run says nothing."""
+    return _names(run_facts(path))
 
 
-def _facts_beside(path: Path) -> dict[str, Any]:
+def run_facts(path: Path) -> dict[str, Any]:
+    """The facts of the run that a file of weights is of: on its card, else in the run.json beside; {} where there are none.
+
+    Raises CheckpointError for a card that is none of ours.
+    """
+    if has_card(path):
+        return read_run(path)
     run = run_beside(path)
     try:
         return read_run(run) if run is not None else {}

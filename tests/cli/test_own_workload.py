@@ -44,6 +44,12 @@ def test_the_page_s_workload_trains_resumes_and_answers(page, class_photos, tmp_
     with pytest.raises(paceline.UserError, match=r"paceline.load\(.*workload="):
         paceline.load(run)
     assert paceline.load(run, checkpoint="last", workload=f"{page}:MINE").finds_objects is False
+    file, photos = tmp_path / "mine.safetensors", class_photos / "val" / "ant"
+    assert command(capsys, "export", run, "--out", file, *named).code == 0
+    refused(command(capsys, "predict", file, photos), "is not run unasked", f"--workload {page}:MINE")
+    there = paceline.load(run, workload=f"{page}:MINE").predict(photos)
+    here = paceline.load(file, workload=f"{page}:MINE").predict(photos)
+    assert [found.record() for found in here] == [found.record() for found in there]
     weights = ["--weights", run / "checkpoints" / "last", "--out", tmp_path / "again"]
     said = command(capsys, *train[:4], *SMALL, "--model.depth", 2, *weights, "--steps", 1)
     assert said.code == 0 and "tensors used" in said.out

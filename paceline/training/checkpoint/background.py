@@ -98,7 +98,7 @@ class CheckpointWriter:
         """
         self.wait()
         tensors, arrived = self._host.take(snapshot.tensors)
-        copied = Snapshot(tensors, json.loads(json.dumps(snapshot.facts)))  # the loop goes on changing its own
+        copied = Snapshot(tensors, json.loads(json.dumps(snapshot.facts)), snapshot.cards)  # the loop goes on
         self._in_background(lambda: self._write(step, copied, arrived))
         return self._folder / step_name(step)
 

@@ -17,13 +17,14 @@ import json
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from paceline.config.card import METADATA
 from paceline.config.plain_file import sealed
 from paceline.config.whole import sync_folder
 from paceline.training.checkpoint.layout import FORMAT, INDEX, STATE, step_name
@@ -49,10 +50,12 @@ class Snapshot:
 
     tensors  {group: {name: tensor}}; each group becomes the file GROUP.safetensors
     facts    JSON: position, clocks, recipe, ... (tuples come back as lists)
+    cards    {group: what its file says of the run} (config/card.py); it is not read back
     """
 
     tensors: Mapping[str, Mapping[str, Tensor]]
     facts: Mapping[str, Any]
+    cards: Mapping[str, str] = field(default_factory=dict)
 
 
 def bytes_of(tensors: Iterable[Tensor]) -> int:
@@ -114,7 +117,9 @@ def save_checkpoint(folder: Path, step: int, snapshot: Snapshot) -> Path:
         files: dict[str, dict[str, Any]] = {}
         strides: dict[str, dict[str, tuple[int, ...]]] = {}
         for group, tensors in sorted(snapshot.tensors.items()):
-            files[f"{group}.safetensors"] = _write(part / f"{group}.safetensors", safetensors_chunks(tensors))
+            files[f"{group}.safetensors"] = _write(
+                part / f"{group}.safetensors", safetensors_chunks(tensors, snapshot.cards.get(group, ""))
+            )
             unusual = {name: found for name in sorted(tensors) if (found := unusual_strides(tensors[name])) is not None}
             if unusual:
                 strides[group] = unusual
@@ -148,10 +153,11 @@ def remove(path: Path) -> None:
         path.unlink()
 
 
-def safetensors_chunks(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
-    """The bytes of a safetensors file: widest types first, then by name, so equal tensors give equal bytes."""
+def safetensors_chunks(tensors: Mapping[str, Tensor], card: str = "") -> Iterator[bytes | memoryview]:
+    """The bytes of a safetensors file: widest types first, then by name, so equal tensors and cards give equal bytes."""
     names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
-    header, end = {}, 0
+    header: dict[str, Any] = {"__metadata__": {METADATA: card, "format": "pt"}} if card else {}
+    end = 0
     for name in names:
         begin, end = end, end + tensors[name].numel() * tensors[name].element_size()
         header[name] = {

@@ -21,6 +21,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from paceline.config.card import MOST_HEADER, header_bytes
 from paceline.config.commands import command
 from paceline.config.errors import CheckpointError
 from paceline.config.plain_file import open_plain, require_plain
@@ -109,11 +110,21 @@ def conversion(path: Path, colours: str = "") -> str:
 
 
 def _safetensors(path: Path) -> Contents:
+    tensors, metadata = read_safetensors(path)
+    return _named(tensors, path), metadata
+
+
+def read_safetensors(path: Path) -> Contents:
+    """The tensors of a safetensors file under their own names, and its metadata. Raises CheckpointError."""
     _refuse_others(path)
     try:
+        if MOST_HEADER < (length := header_bytes(path)) < path.stat().st_size:
+            raise CheckpointError(
+                f"{path}: its header has {length:,} bytes, more than the {MOST_HEADER:,} that are read."
+            )
         with safe_open(path, "pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # it is no dict
-            return _named(tensors, path), dict(file.metadata() or {})
+            return tensors, dict(file.metadata() or {})
     except (SafetensorError, OSError):  # the library's own words name parts of the format
         raise CheckpointError(f"{path}: {DAMAGED}") from None
 

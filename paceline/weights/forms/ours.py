@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from paceline.config.card import METADATA
 from paceline.models.layers import IMAGENET_STD
 
 Tensors = Mapping[str, Tensor]
@@ -27,8 +28,6 @@ NEEDS = {
     "stride_in": {"1x1": "its bottlenecks stride in the first 1x1 convolution"},
     "padding": {"end": "TensorFlow pads even sides at their end alone where it strides"},
 }
-# Key of a safetensors file's metadata under which ours are.
-METADATA = "paceline"
 # Notes that such a file may carry, and characters of each.
 MOST_NOTES, MOST_NOTE = 20, 400
 
