@@ -213,12 +213,29 @@ def _check_names(words: Sequence[str], known: Sequence[str], prog: str) -> None:
                 f"there is no flag {flag} here: it is one of `paceline train`, and no part of the recipe. All of them: "
                 f"paceline {prog} --help"
             )
+        if others := _others_with(flag, known):
+            raise UserError(
+                f"there is no flag {flag} here: recipes of {' and '.join(others)} have it, this one has not. All of them: "
+                f"paceline {prog} --help"
+            )
         near, hint = elsewhere(flag.removeprefix("--"), known)
         near = near or [bare[name] for name in difflib.get_close_matches(flag.removeprefix("--"), bare, n=3)]
         if not hint and near:
             hint = f"Did you mean {' or '.join(near[:3])}?"
         hint += " " if hint else ""
         raise UserError(f"there is no flag {word.partition('=')[0]}. {hint}All of them: paceline {prog} --help")
+
+
+def _others_with(flag: str, known: Sequence[str]) -> list[str]:
+    """The workloads whose recipes have a flag that this recipe has not."""
+    from paceline.tasks.workloads import WORKLOADS
+
+    if "--global-batch" not in known:  # no recipe's flags
+        return []
+    parts = {
+        name: (*_flags_of(one.model, "model."), *_flags_of(one.input, "input.")) for name, one in WORKLOADS.items()
+    }
+    return [name for name, flags in parts.items() if flag in flags]
 
 
 def _given(words: Sequence[str]) -> set[str]:

@@ -165,7 +165,8 @@ def copy_named(
         raise CheckpointError(
             f"{path}: weights of another model: {len(used)} of this model's {len(own)} tensors fit; "
             + "; ".join(problems)
-            + ". Choose the model (depth, width, stem) that the file was made for."
+            + ". Choose the network that the file was made for: --model.trunk, --model.depth, --model.width, --model.stem; "
+            "`paceline weights check FILE` tells."
         )
     if wild := broken({name: saved[name] for name in used}):
         raise CheckpointError(

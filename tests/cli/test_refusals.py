@@ -340,3 +340,25 @@ def test_doctor_is_content_here_and_names_a_cache_that_cannot_be_written(tmp_pat
     said = command(capsys, "doctor")
     assert said.code == 2 and "PACELINE_CACHE" in said.out and "1 problem" in said.out, said
     refused(command(capsys, "doctor", "--fix"), "--fix")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("ssd-custom-cpu --input.copy-paste 0.5", "--input.copy-paste here: recipes of maskrcnn have it"),
+        ("maskrcnn-custom-cpu --input.mosaic 0.5", "--input.mosaic here: recipes of ssd have it"),
+        ("ssd-custom-cpu --input.cutmix=1", "--input.cutmix here: recipes of classification have it"),
+        ("fasterrcnn-custom-cpu --input.copy-paste 0.5", "this recipe learns from boxes alone"),
+    ],
+)
+def test_an_augmentation_of_another_workload_is_refused_by_whose_it_is(words, said, capsys):
+    refused(command(capsys, "train", *words.split(), "--weights", "none"), said)
+
+
+def test_weights_of_another_trunk_are_refused_with_what_to_choose(set_of_its_own, tmp_path, capsys):
+    timm, file, run = pytest.importorskip("timm"), tmp_path / "other.safetensors", tmp_path / "run"
+    save_file(timm.create_model("test_efficientnet").state_dict(), file)
+    for trunk in ("resnet", "timm/test_resnet"):
+        said = train(capsys, set_of_its_own, run, "--weights", file, "--model.trunk", trunk, "--model.norm", "batch")
+        refused(said, "weights of another model", "--model.trunk, --model.depth")
+        assert not run.exists()
