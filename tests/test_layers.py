@@ -25,7 +25,7 @@ LAYERS = [
     {"datasets", "mlperf"},
     {"training"},
     {"predict", "bench"},
-    {"launch", "export"},
+    {"launch", "export", "serve"},
     {"cli"},
 ]
 LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
