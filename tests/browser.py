@@ -109,7 +109,7 @@ class Browser:
 
     def press(self, key: str, code: int = 0) -> None:
         """One key: Tab (9), ArrowRight (39), " " (32), ..."""
-        more = {"text": key} if len(key) == 1 else {}
+        more = {"text": "\r"} if key == "Enter" else {"text": key} if len(key) == 1 else {}
         self.call("Input.dispatchKeyEvent", type="keyDown", key=key, code=key, windowsVirtualKeyCode=code, **more)
         self.call("Input.dispatchKeyEvent", type="keyUp", key=key, code=key, windowsVirtualKeyCode=code)
 
@@ -124,7 +124,7 @@ class Browser:
 def browser(program: str, profile: Path, *flags: str) -> Iterator[Browser]:
     """A browser with an empty profile in this folder."""
     (theirs_in, to), (back, theirs_out) = os.pipe(), os.pipe()
-    pipes = ["sh", "-c", f'exec "$@" 3<&{theirs_in} 4>&{theirs_out}', "sh"]
+    pipes = ["bash", "-c", f'exec "$@" 3<&{theirs_in} 4>&{theirs_out}', "bash"]  # its descriptors are 3 and 4
     command = [*pipes, program, *HEADLESS, *QUIET, *flags, f"--user-data-dir={profile}", "--remote-debugging-pipe"]
     with subprocess.Popen(
         command, pass_fds=(theirs_in, theirs_out), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL

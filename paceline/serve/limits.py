@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import h11
+from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -98,6 +99,8 @@ class Lingering:
             nonlocal ended
             if message["type"] == "http.response.start":
                 ended = ended or message["status"] == 408  # nothing more will come
+                if not ended:
+                    MutableHeaders(scope=message)["Connection"] = "close"  # or uvicorn would read on without end
             elif not ended and not message.get("more_body"):
                 await send({**message, "more_body": True})
                 try:

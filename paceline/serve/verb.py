@@ -76,10 +76,10 @@ def _checked(flags: Flags) -> str:
     if flags.run == Path():
         raise UserError("name a run or a file of weights: paceline serve RUN")
     for name in ("queue", "max_bytes", "timeout", "connections"):
-        if getattr(flags, name) <= 0:
+        if not getattr(flags, name) > 0:
             raise UserError(f"--{name.replace('_', '-')} {getattr(flags, name):g}: must be above 0.")
     for name in ("batch", "wait"):
-        if getattr(flags, name) < 0:
+        if not getattr(flags, name) >= 0:
             raise UserError(f"--{name} {getattr(flags, name):g}: must be 0 or more.")
     if not 0 <= flags.port < 1 << 16:
         raise UserError(f"--port {flags.port}: ports are 1 to 65535; 0 takes a free one.")
