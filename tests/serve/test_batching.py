@@ -1,4 +1,4 @@
-"""Which photos share a forward, in which order answers come, and what happens when the queue is full, a client gone, a forward broken."""
+"""Which photos share a forward, whose answers come back, and what a full queue, a lost client and a broken forward do."""
 
 from __future__ import annotations
 

@@ -58,9 +58,7 @@ def test_a_dropped_photo_shows_its_boxes_and_the_slider_and_the_classes_choose_a
     page.press("Home", 36)  # the slider's least value
     assert listed() == expected(0) > 0
     middle = round(sorted(found.scores)[len(found.scores) // 2], 2)
-    page.eval(
-        f"document.querySelector('#threshold').value = {middle}, document.querySelector('#threshold').dispatchEvent(new Event('input'))"
-    )
+    page.eval(f"$('threshold').value = {middle}, $('threshold').dispatchEvent(new Event('input'))")
     assert listed() == expected(middle) < expected(0)
     page.press("Home", 36)
     first = page.eval("document.querySelector('#classes li').dataset.name")
@@ -93,10 +91,9 @@ def test_the_masks_on_the_page_are_those_of_the_answer_pixel_for_pixel(page, mas
         page.drop("#view", photo)
         page.wait(SHOWN)
         for i in range(min(len(found.scores), 5)):
-            drawn = page.eval(
-                "(() => { const onto = new Uint8Array(%d * %d); raster(shown.answer.detections[%d].segmentation, onto, {width: %d, height: %d});"
-                " return onto.join(''); })()" % (found.width, found.height, i, found.width, found.height)
-            )
+            onto = f"{{width: {found.width}, height: {found.height}}}"
+            mask_of = f"raster(shown.answer.detections[{i}].segmentation, pixels, {onto})"
+            drawn = page.eval(f"(pixels => ({mask_of}, pixels.join('')))(new Uint8Array({found.width * found.height}))")
             mask = np.frombuffer(drawn.encode(), np.uint8).reshape(found.height, found.width) - ord("0")
             assert (mask.astype(bool) == found.mask(i)).all()
     assert page.errors == []
