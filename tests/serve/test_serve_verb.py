@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import socket
 import sys
 import threading
+from pathlib import Path
 
 import pytest
+import yaml
 from serving import commanded, until
 from tiny_runs import command, refused
 
 from paceline.config.commands import to_install
+from paceline.serve.verb import END_SECONDS, Flags
 
 TOKEN = "a-token-of-24-characters"
 
@@ -102,3 +106,21 @@ def test_a_second_interrupt_leaves_at_once(ssd_run):
 
             until(interrupted)
         assert service.process.returncode == 75
+
+
+PAGE = (Path(__file__).parents[2] / "docs" / "serve.md").read_text()
+
+
+def test_the_page_s_docker_and_kubernetes_lines_fit_the_verb_and_the_schema():
+    packages = to_install("serve").removeprefix("pip install ")
+    assert packages in " ".join(PAGE.split()) and int(re.findall(r"--stop-timeout (\d+)", PAGE)[0]) > END_SECONDS
+    deployment, service = yaml.safe_load_all(re.findall(r"^```yaml\n(.*?)^```", PAGE, flags=re.M | re.S)[0])
+    pod = deployment["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert pod["terminationGracePeriodSeconds"] >= END_SECONDS + int(
+        container["lifecycle"]["preStop"]["exec"]["command"][1]
+    )
+    assert container["ports"][0]["containerPort"] == service["spec"]["ports"][0]["targetPort"] == Flags().port
+    validate = pytest.importorskip("kubernetes_validate").validate
+    for document in (deployment, service):
+        validate(document, "1.34", strict=True)
