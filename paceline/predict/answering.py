@@ -14,11 +14,12 @@ from paceline.command.printing import say
 from paceline.config.errors import DataError, UserError
 from paceline.config.printable import did_you_mean, some
 from paceline.pages.pictures import jpeg
+from paceline.predict.ahead import in_order
 from paceline.predict.answers import Answers, picture_names
 from paceline.predict.folders import Listing, Unreadable
 from paceline.predict.formats import Coco, Format, Masks, Place, ScoredYolo, Table, Yolo, for_people
 from paceline.predict.label_tools import Cvat, LabelMe, LabelStudio
-from paceline.predict.predictor import Predictor, in_order
+from paceline.predict.predictor import Predictor
 from paceline.predict.results import Found, Result
 
 EMPTY: Mapping[str, Any] = MappingProxyType({})

@@ -6,14 +6,12 @@ Letters: n photos   K classes   D places for detections   S side of a mask
 from __future__ import annotations
 
 import os
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from io import IOBase
 from itertools import islice, repeat
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, cast, overload
+from typing import Any, NamedTuple, cast, overload
 
 import numpy as np
 import torch
@@ -24,22 +22,17 @@ from paceline.boxes.paste import paste_to_rle
 from paceline.config.errors import DataError
 from paceline.input.draw import render
 from paceline.log.events import read_events
-from paceline.machine.detect import cpu_cores
+from paceline.predict.ahead import MOST_THREADS, in_order
 from paceline.predict.folders import Unreadable, find_photos
 from paceline.predict.photos import KINDS, WANTED, Photo, encoded, name_of, whole_photo
 from paceline.predict.results import Answer, Found, Result
+from paceline.predict.tiles import OVERLAP, in_tiles
 from paceline.store.header import Header, read_header
 from paceline.store.orientation import orientation_of
 from paceline.tasks.metrics.top_k import best_classes
 from paceline.tasks.predictions import to_detections
 from paceline.training.evaluate import inference
 from paceline.training.trained import Trained
-
-# More threads than this read no faster than one device computes.
-MOST_THREADS = 8
-
-Item = TypeVar("Item")
-Done = TypeVar("Done")
 
 
 class Seen(NamedTuple):
@@ -94,10 +87,14 @@ class Predictor:
         return next((one for one in events if one["event"] == "eval" and one["step"] == trained.step), {})
 
     @overload
-    def predict(self, photos: Photo, *, batch: int | None = None) -> Result: ...
+    def predict(
+        self, photos: Photo, *, batch: int | None = None, tile: int = 0, overlap: float = OVERLAP
+    ) -> Result: ...
     @overload
-    def predict(self, photos: Iterable[Photo], *, batch: int | None = None) -> list[Result]: ...
-    def predict(self, photos: Any, *, batch: int | None = None) -> Any:
+    def predict(
+        self, photos: Iterable[Photo], *, batch: int | None = None, tile: int = 0, overlap: float = OVERLAP
+    ) -> list[Result]: ...
+    def predict(self, photos: Any, *, batch: int | None = None, tile: int = 0, overlap: float = OVERLAP) -> Any:
         """One photo gives one result; a folder, list, tuple or generator of photos gives a list of results.
 
             run = paceline.load("runs/first")
@@ -113,26 +110,35 @@ class Predictor:
 
         photos  one of them, a folder, or an iterable of them
         batch   most photos in one forward; None: as many as suit the model
+        tile    objects: larger photos in tiles of so many pixels a side too, merged with the whole one's (tiles.py); 0: whole alone
+        overlap share of a side that neighbouring tiles have in common
         return  an Answer (classes) or a Found (objects, with masks where the run has them): .draw(), .save(path), .line(),
                 and of a Found .to_coco(image_id); in a list in the photos' order, a folder in it counts as its photos
         Raises DataError for the first photo that cannot be read; `stream` goes on instead.
         """
         found = []
-        for place, result in enumerate(self.stream(_listed(photos), batch=batch)):
+        for place, result in enumerate(self.stream(_listed(photos), batch=batch, tile=tile, overlap=overlap)):
             if isinstance(result, Unreadable):
                 name = result.file or ("" if _is_one(photos) else f"photo {place + 1} of those given")
                 raise DataError(f"{name}: {result.reason}." if name else f"{result.reason}.")
             found.append(result)
         return found[0] if _is_one(photos) else found
 
-    def stream(self, photos: Photo | Iterable[Photo], *, batch: int | None = None) -> Iterator[Result | Unreadable]:
+    def stream(
+        self, photos: Photo | Iterable[Photo], *, batch: int | None = None, tile: int = 0, overlap: float = OVERLAP
+    ) -> Iterator[Result | Unreadable]:
         """Results one after the other, in the photos' order; a photo that cannot be read is an Unreadable in its place.
 
         photos  as `predict` takes them: one, a folder, or several, which are taken as they are needed, a few ahead; files are
                 read and decoded on threads
+        batch, tile, overlap  as `predict` takes them
         """
         by_name = _is_one(photos) or isinstance(photos, str | os.PathLike)  # a name is no list of letters
         listed = _listed(photos) if by_name else cast("Iterable[Photo]", photos)
+        if tile and self.finds_objects:
+            alone = partial(self.stream, batch=batch)
+            yield from in_tiles(alone, listed, self.trained.recipe.input, tile=tile, overlap=overlap)
+            return
         size = self.trained.workload.photos_at_once if batch is None else max(1, batch)
         inputs = in_order(listed, self._read_or_reason, ahead=MOST_THREADS + size)
         while part := list(islice(inputs, size)):
@@ -174,26 +180,6 @@ class Predictor:
         with inference(trained.model), trained.autocast():
             outputs = trained.model.predict(batch.to(trained.device))  # type: ignore[operator]
         return answers_of(outputs, part, trained)
-
-
-def in_order(items: Iterable[Item], work: Callable[[Item], Done], *, ahead: int) -> Iterator[Done]:
-    """`work` of each item, on threads, in the items' order; at most `ahead` results wait to be taken.
-
-    What `work` raises is raised where its result would have come; the threads end with the generator.
-    """
-    pending: deque[Future[Done]] = deque()
-    threads = max(1, min(MOST_THREADS, cpu_cores()))
-    with ThreadPoolExecutor(threads, thread_name_prefix="paceline-photos") as pool:
-        try:
-            for item in items:
-                pending.append(pool.submit(work, item))
-                if len(pending) > ahead:
-                    yield pending.popleft().result()
-            while pending:
-                yield pending.popleft().result()
-        finally:
-            for future in pending:
-                future.cancel()
 
 
 def _is_one(photos: object) -> bool:

@@ -42,9 +42,9 @@ class Flags:
     classes: tuple[str, ...] = ()  # objects: draw and print these classes alone; empty = all
     max_objects: int = 0  # objects: draw and print the best N of a photo; 0 = all
     labels: bool = True  # objects: write names and scores beside the boxes
-    write: tuple[
-        str, ...
-    ] = ()  # also in files of other tools: coco yolo yolo-scores csv labelme labelstudio cvat masks
+    tile: int = 0  # objects: larger photos in tiles of N pixels a side too, for small objects; 0 = whole photos alone
+    overlap: float = 0.2  # share of a tile's side that its neighbour has too
+    write: tuple[str, ...] = ()  # for other tools too: coco yolo yolo-scores csv labelme labelstudio cvat masks
     annotations: str = ""  # COCO JSON that lists the photos: coco_results.json has its image ids
     quiet: bool = False  # print no line a photo; only what was left out, and the end
     json: bool = False  # print one JSON object a photo to stdout, and what is for people to stderr
@@ -61,6 +61,10 @@ def run(arguments: Sequence[str]) -> int:
         raise UserError(f"--score-above {flags.score_above:g}: a score lies in [0, 1].")
     if flags.max_objects < 0:
         raise UserError(f"--max-objects {flags.max_objects}: must be 0 (all) or more.")
+    if flags.tile < 0 or 0 < flags.tile < 32:
+        raise UserError(f"--tile {flags.tile}: must be 32 pixels or more, or 0 (whole photos alone).")
+    if not 0 <= flags.overlap <= 0.9:
+        raise UserError(f"--overlap {flags.overlap:g}: a share of a tile's side, from 0 to 0.9.")
     from paceline.predict.folders import find_photos
 
     tell = print_error if flags.json else say
@@ -126,9 +130,10 @@ def _answer(
     head = {"run": str(flags.run), "checkpoint": predictor.trained.checkpoint, "classes": list(predictor.classes)}
     places, top = places_of(listing, ids, formats)
     shown = Shown(least, flags.classes, flags.max_objects, flags.labels)
+    results = predictor.stream(listing.photos, tile=flags.tile, overlap=flags.overlap)
     asked = (
         Asked(str(photo), place, ids.get(photo), result)
-        for photo, place, result in zip(listing.photos, places, predictor.stream(listing.photos))
+        for photo, place, result in zip(listing.photos, places, results)
     )
     with new_answers(flags.out, head, coco=bool(ids), formats=formats) as answers:
         printed = Printed(tell, flags.quiet, flags.json)
@@ -154,6 +159,7 @@ def _check_objects(flags: Flags, predictor: Predictor) -> None:
             "--max-objects": flags.max_objects,
             "--no-labels": not flags.labels,
             "--annotations": flags.annotations,
+            "--tile": flags.tile,
         }
         for flag in (flag for flag, value in given.items() if value):
             raise UserError(f"{flag}: for objects in photos; {flags.run} names whole photos. Leave it away.")
