@@ -112,8 +112,8 @@ def steps_wanted(found_objects: bool, cpu: bool) -> tuple[int, int]:
 
 
 def _batch(recipe: Recipe[Any, Any], found: Found, asked: Asked) -> list[Choice]:
-    batch, fits = recipe.global_batch, max(1, found.photos // 8)
-    if not asked.free("global_batch") or 4 * batch <= found.photos:
+    batch, fits = recipe.global_batch, max(1, found.photos // 4)
+    if not asked.free("global_batch") or 2 * batch <= found.photos:
         return []
     # Even, because pairs are mixed and a batch of one has no statistics; the spans that were set by hand divide it.
     spans = (recipe.bn_span, getattr(recipe.model, "loss_group", 0))
@@ -121,7 +121,7 @@ def _batch(recipe: Recipe[Any, Any], found: Found, asked: Asked) -> list[Choice]
     size = max(unit, 2 ** (fits.bit_length() - 1) // unit * unit)
     if size >= batch:
         return []
-    made = [Choice("global_batch", size, f"{found.photos:,} photos are fewer than four batches of {batch}")]
+    made = [Choice("global_batch", size, f"{found.photos:,} photos are fewer than two batches of {batch}")]
     if asked.free("optim.lr"):
         rate = float(f"{recipe.optim.lr * size / batch:.3g}")
         made.append(Choice("optim.lr", rate, f"in proportion to the batch, from {recipe.optim.lr:g} at {batch}"))

@@ -30,16 +30,16 @@ def test_a_run_its_flags_a_resume_and_a_repeat_have_the_same_bits(class_photos, 
     said = command(capsys, *words, "--auto", "--out", tmp_path / "one")
     assert said.code == 0, said.err
     lines = said.out.splitlines()
-    assert [line.split()[1] for line in lines if line.startswith("  --")] == ["2", "0.00625", "6"]
+    assert [line.split()[1] for line in lines if line.startswith("  --")] == ["4", "0.0125", "6"]
     facts = facts_of(tmp_path / "one")
-    assert facts["auto"] == {"global_batch": 2, "optim.lr": 0.00625, "patience": 6} and not facts["controls"]["auto"]
+    assert facts["auto"] == {"global_batch": 4, "optim.lr": 0.0125, "patience": 6} and not facts["controls"]["auto"]
     assert (facts["recipe"]["global_batch"], facts["recipe"]["optim"]["lr"], facts["controls"]["patience"]) == (
-        2,
-        0.00625,
+        4,
+        0.0125,
         6,
     )
     (flags,) = [line.partition(":  ")[2] for line in lines if line.startswith("the same without --auto:")]
-    assert "--auto" not in flags and flags.endswith("--global-batch 2 --optim.lr 0.00625 --patience 6")
+    assert "--auto" not in flags and flags.endswith("--global-batch 4 --optim.lr 0.0125 --patience 6")
     typed = shlex.split(flags.replace(str(tmp_path / "one"), str(tmp_path / "flags")))
     assert command(capsys, *typed[1:]).code == 0
     assert facts_of(tmp_path / "flags")["recipe"] == facts["recipe"] and "auto" not in facts_of(tmp_path / "flags")

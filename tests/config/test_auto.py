@@ -52,8 +52,9 @@ def chosen(name: str, found: Found, *hands: str, **more: Any) -> dict[str, Any]:
         ("ssd-custom-cpu", FACES, "epochs", None),
         ("ssd-custom-cpu", Found(200, 267, (), 900, 0.05), "epochs", 60.0),
         ("ssd-custom-cpu", Found(8000, 267, (), 900, 0.05), "epochs", 4.0),
-        ("ssd-custom-cpu", Found(20, 267, (), 60, 0.05), "global_batch", 2),
-        ("ssd-custom-cpu", Found(20, 267, (), 60, 0.05), "optim.lr", 0.000125),
+        ("ssd-custom-cpu", Found(16, 267, (), 60, 0.05), "global_batch", None),
+        ("ssd-custom-cpu", Found(12, 267, (), 60, 0.05), "global_batch", 2),
+        ("ssd-custom-cpu", Found(12, 267, (), 60, 0.05), "optim.lr", 0.000125),
         ("resnet50-custom", Found(786, 348, ()), "quality.every", 0.125),
         ("resnet50-custom", Found(786, 348, ()), "patience", 5),
         ("ssd-custom", Found(1_000_000, 500, (), 9, 0.1), "schedule.warmup", 0.05),
@@ -65,8 +66,8 @@ def test_the_table(name, found, field, value):
 
 def test_what_is_set_by_hand_stays_and_the_rest_follows_from_it():
     assert "input.size" not in chosen("ssd-custom-cpu", FACES, "input.size")
-    assert "global_batch" not in chosen("ssd-custom-cpu", Found(20, 267, (), 60, 0.05), "global_batch")
-    assert "optim.lr" not in chosen("ssd-custom-cpu", Found(20, 267, (), 60, 0.05), "optim.lr")
+    assert "global_batch" not in chosen("ssd-custom-cpu", Found(12, 267, (), 60, 0.05), "global_batch")
+    assert "optim.lr" not in chosen("ssd-custom-cpu", Found(12, 267, (), 60, 0.05), "optim.lr")
     for length in ("epochs", "images_seen", "steps", "fit_schedule"):
         assert "epochs" not in chosen("ssd-custom-cpu", Found(200, 267, (), 900, 0.05), length)
     for hand in ("quality.every", "eval_every", "quality"):
@@ -112,7 +113,7 @@ def test_the_plan_is_never_refused_and_evaluates_five_to_ten_times_where_it_has_
 @pytest.mark.parametrize(
     ("name", "found"),
     [
-        ("ssd-custom-cpu", Found(20, 267, (3, 17), 60, 0.01, 0.01, 0.2)),
+        ("ssd-custom-cpu", Found(12, 267, (3, 17), 60, 0.01, 0.01, 0.2)),
         ("maskrcnn-custom", Found(2_000_000, 128, (), 7012, 0.01, 0.01)),
         ("resnet50-custom-cpu", Found(50, 90, (2, 48))),
     ],
