@@ -6,12 +6,17 @@ the rows that exist. Tests hold the two forms equal.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeAlias
 
 from torch import Tensor
 
+# (boxes, valid, iou, classes) -> which are kept: see `keep_fixed` in suppression.py, whose answer it must be.
+Suppression: TypeAlias = Callable[[Tensor, Tensor, float, Tensor | None], Tensor]
+
 _everywhere = False
+_suppression: Suppression | None = None
 
 
 def fixed_shapes(tensor: Tensor) -> bool:
@@ -30,12 +35,21 @@ def images_cpu(labels: Tensor) -> Iterator[tuple[slice, int]]:
         yield slice(image, image + 1), int(filled[-1]) + 1 if len(filled) else 0
 
 
+def own_suppression() -> Suppression | None:
+    """What `fixed` was given."""
+    return _suppression
+
+
 @contextmanager
-def fixed() -> Iterator[None]:
-    """Inside, a CPU takes the accelerators' forms too, forward and backward: to test, record or export them."""
-    global _everywhere
-    before, _everywhere = _everywhere, True
+def fixed(*, suppression: Suppression | None = None) -> Iterator[None]:
+    """Inside, a CPU takes the accelerators' forms too, forward and backward: to test, record or export them.
+
+    suppression  in place of our own, for an export to where it is one operator
+    """
+    global _everywhere, _suppression
+    before = _everywhere, _suppression
+    _everywhere, _suppression = True, suppression
     try:
         yield
     finally:
-        _everywhere = before
+        _everywhere, _suppression = before

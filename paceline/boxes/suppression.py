@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from paceline.boxes.forms import own_suppression
 from paceline.boxes.geometry import pairwise_iou
 from paceline.boxes.kernels import nms
 
@@ -56,8 +57,10 @@ def keep_fixed(
     rounds   how often the rule is repeated in a block, 1 or more; block - 1 are always enough
     return   (..., C) bool, and (...) int64: a list's boxes whose answer still changed in the last round. 0 proves it right
     """
-    keep = valid.clone()
     unsettled = torch.zeros(valid.shape[:-1], dtype=torch.int64, device=boxes.device)
+    if (own := own_suppression()) is not None:
+        return own(boxes, valid, iou, classes), unsettled
+    keep = valid.clone()
     count = boxes.shape[-2]
     for first in range(0, count, block):
         inside, end = slice(first, first + block), min(first + block, count)

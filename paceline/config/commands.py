@@ -41,6 +41,7 @@ EXTRAS = {
     "fast": ("nvidia-nvimgcodec-cu12>=0.9",),
     "mlperf": ("mlperf-logging>=4.1",),
     "timm": ("timm>=1.0.15",),
+    "export": ("onnx>=1.18", "onnxscript>=0.5", "onnxruntime>=1.20"),
     "remote": ("obstore>=0.11",),
     "zstd": ("zstandard>=0.22",),
     "serve": ("starlette>=0.46", "uvicorn>=0.34", "python-multipart>=0.0.20"),

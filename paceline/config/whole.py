@@ -15,6 +15,7 @@ import os
 import re
 import shutil
 import stat
+import zipfile
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePath
@@ -156,6 +157,7 @@ def _remove_dead(part: Path) -> None:
 # JSON of ours begins with this key, a list of ours with this line; a PNG has it as a text, a JPEG as a comment,
 # a file of tensors in its metadata.
 KEY, LINE = "paceline", "# paceline: "
+IN_ZIP = "model/extra/paceline.json"  # an entry of a .pt2
 HTML = '<meta name="generator" content="paceline">'  # pages/frame.html.jinja
 _MARKS = (
     rb'\A\{\s*"paceline": ',
@@ -164,6 +166,7 @@ _MARKS = (
     rb"\A\x89PNG\r\n\x1a\n.*tEXtpaceline\0",
     rb"\A\xff\xd8.*\xff\xfe..paceline ",
     rb'\A.{8}\{"__metadata__":\{"paceline":',
+    rb"\A\x08.\x12\x08paceline",  # an ONNX file's first fields: its version, and who wrote it
     # Before files were marked: predictions of `eval`, pages, lists of unreadable photos.
     rb'\A\{"step": \d+, "kind": "[a-z]+", "classes": ',
     rb"\A<!doctype html>.{,200}<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; img-src data:; ",
@@ -182,9 +185,20 @@ def replaceable(path: Path) -> bool:
     except OSError:
         return False
     try:
-        return not path.is_symlink() and _MARK.match(os.read(descriptor, _LOOKED_AT)) is not None
+        if path.is_symlink():
+            return False
+        start = os.read(descriptor, _LOOKED_AT)
+        return _MARK.match(start) is not None or (start.startswith(b"PK\3\4") and _holds_ours(path))
     finally:
         os.close(descriptor)
+
+
+def _holds_ours(archive: Path) -> bool:
+    try:
+        with zipfile.ZipFile(archive) as opened:
+            return IN_ZIP in opened.namelist()
+    except (OSError, zipfile.BadZipFile):
+        return False
 
 
 def check_output(out: str | Path, flag: str = "--out") -> None:

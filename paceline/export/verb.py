@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 
@@ -22,11 +22,20 @@ class Flags:
     """What to write."""
 
     run: Annotated[Path, tyro.conf.Positional] = Path()  # run folder, file of weights, or name of published ones
-    to: str = ""  # form: paceline; empty = by the suffix of --out
+    to: str = ""  # form: paceline, onnx, torch or aoti; empty = by the suffix of --out
     out: str = ""  # file to write; one of ours that is there is replaced
     checkpoint: str = "best"  # best, last or step-N
     workload: str = ""  # of a run whose workload is your own: its file, ./file.py:name, which is run as Python
     recipe: str = ""  # of weights: the recipe that they fit, with flags in quotes; empty = found from them
+    input: Literal["uint8", "float"] = (
+        "uint8"  # graphs take photos as uint8 (B, H, W, 3), or float (B, 3, H, W) in 0..1
+    )
+    size: str = ""  # graphs of Mask R-CNN: HxW of the input; empty = a square for photos of either orientation
+    batch: int = 1  # graphs of objects: photos of one call; those of classes take any number
+    score_above: float | None = None  # graphs of objects: smallest score that is found; None = the recipe's
+    precision: Literal["fp32", "fp16"] = "fp32"  # graphs: of the network; decoding and suppression stay fp32
+    compare: int = 16  # graphs: photos to compare answers on before the file stays; 0 = a file that nobody compared
+    photos: str = ""  # graphs: folder of those photos; empty = the run's validation set
 
 
 # Flags of every form.

@@ -1,0 +1,101 @@
+"""Photos to compare a form's answers on, as its graph takes them.
+
+Letters: n photos   H, W pixels of the input
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from paceline.config.errors import DataError, UserError
+from paceline.config.run import data_from_here
+from paceline.input.draw import render
+from paceline.predict.folders import find_photos
+from paceline.predict.photos import Photo, encoded
+from paceline.store.header import read_header
+from paceline.store.index import open_split
+from paceline.store.manifest import Manifest, find_manifest
+from paceline.tasks.task import spread
+from paceline.training.trained import Trained
+
+if TYPE_CHECKING:
+    from paceline.export.verb import Flags
+
+
+class Input(NamedTuple):
+    """A photo in the graph's input."""
+
+    pixels: np.ndarray  # (H, W, 3) uint8
+    size: tuple[int, int]  # height and width of the photo in it
+
+
+def inputs(trained: Trained, flags: Flags, shape: tuple[int, int]) -> list[Input]:
+    """Up to `flags.compare` photos of --photos, else of the run's validation set, evenly spread; those that are readable and fit.
+
+    shape  H, W
+    Raises UserError where there are none, with what to do.
+    """
+    found = []
+    for photo in _photos(trained, flags):
+        try:
+            found.append(_input(trained, photo, shape))
+        except DataError:  # damaged, or larger than --size
+            continue
+    if not found:
+        raise UserError(f"{flags.photos or trained.folder}: none of its photos can be read and fits the file's input.")
+    return found
+
+
+def _photos(trained: Trained, flags: Flags) -> Iterator[Photo]:
+    if flags.photos:
+        listing = find_photos([Path(flags.photos).expanduser()])
+        yield from (listing.photos[place] for place in spread(len(listing.photos), flags.compare))
+        return
+    try:
+        index = open_split(_manifest(trained), "val")
+    except UserError as problem:
+        raise UserError(
+            f"{trained.folder}: the photos that it was evaluated on are not here ({str(problem).splitlines()[0].rstrip('.')}). "
+            "Compare answers on others with --photos DIR, or write a file that nobody has compared: --compare 0"
+        ) from None
+    yield from (index.read(int(place)) for place in spread(len(index), flags.compare))
+
+
+def _manifest(trained: Trained) -> Manifest:
+    """Of the data set that the run was trained on. Raises DataError where it is not here."""
+    facts = trained.facts
+    noted = facts.get("data", {}).get("manifest")
+    if isinstance(noted, str) and Path(noted).is_dir():
+        return Manifest.load(Path(noted))
+    place = data_from_here(facts) if "controls" in facts else ""
+    found = find_manifest(Path(place).expanduser()) if place else None
+    if found is None:
+        raise DataError("no data set is noted" if not place else f"{place}: not prepared here")
+    return Manifest.load(found)
+
+
+def _input(trained: Trained, photo: Photo, shape: tuple[int, int]) -> Input:
+    recipe = trained.recipe
+    data, name = encoded(photo)
+    draw = trained.workload.draw_eval(recipe, read_header(data, name, recipe.input.exif), name, shape)
+    pixels = np.empty((*shape, 3), np.uint8)
+    render(data, draw, pixels)
+    return Input(pixels, (draw.window.resized_height, draw.window.resized_width))
+
+
+def calls(photos: Sequence[Input], count: int, input: str, sized: bool) -> Iterator[list[np.ndarray]]:
+    """The graph's arguments, `count` photos a call; the last call is filled up with its last photo.
+
+    input  uint8 or float; sized: whether it takes sizes
+    """
+    for first in range(0, len(photos), count):
+        part = list(photos[first : first + count])
+        part += part[-1:] * (count - len(part))
+        images = np.stack([photo.pixels for photo in part])
+        if input == "float":
+            images = np.ascontiguousarray(images.transpose(0, 3, 1, 2), np.float32) / np.float32(255)
+        yield [images, *([np.array([photo.size for photo in part], np.int64)] if sized else [])]

@@ -1,0 +1,51 @@
+"""--to torch: torch.export's own file, with the inputs and outputs that ONNX has; --to aoti: the same compiled for this kind of CPU.
+
+Both are opened by torch alone (of Mask R-CNN by torch and torchvision), and both can hold code of whoever made them: a .pt2 whose
+tensors it says to be pickled is unpickled, and a compiled one is a library. So nothing here opens a stranger's.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import zipfile
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from paceline.config.errors import UserError
+from paceline.config.whole import IN_ZIP, check_output
+from paceline.export.written import Written
+from paceline.training.trained import Trained
+
+if TYPE_CHECKING:
+    from paceline.export.verb import Flags
+
+
+def write(trained: Trained, out: Path, flags: Flags) -> Iterator[str]:
+    """Raises UserError where a flag does not fit, there is no compiler, something else is there, or the answers differ."""
+    compiled = flags.to == "aoti"
+    compiler = os.environ.get("CXX", "g++")
+    if compiled and shutil.which(compiler) is None:
+        raise UserError(f"--to aoti: it is compiled, and there is no {compiler} here. --to torch needs none.")
+    check_output(out)
+    made = Written(trained, flags)
+    program = made.graph.traced()
+    with made.placed(out) as part:
+        if compiled:
+            torch._inductor.aoti_compile_and_package(program, package_path=str(part))
+        else:
+            torch.export.save(program, part)
+        with zipfile.ZipFile(part, "a") as archive:
+            archive.writestr(IN_ZIP, made.facts())
+        opened = torch._inductor.aoti_load_package(str(part)) if compiled else torch.export.load(part).module()
+        yield from made.checked(partial(_answers, opened))
+
+
+def _answers(opened: Callable[..., Any], arguments: Any) -> list[Any]:
+    with torch.inference_mode():
+        found = opened(*map(torch.from_numpy, arguments))
+    return [part.numpy() for part in found]

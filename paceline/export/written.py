@@ -1,0 +1,86 @@
+"""What every graph's form has in common: facts in the file, and a comparison with the model, without which no file stays."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paceline.config.errors import UserError
+from paceline.config.whole import folder_part, whole
+from paceline.export.compare import BOX, MASK, SCORE, Run, answers, compare, own_answers
+from paceline.export.graph import Graph
+from paceline.export.one_file import card_of
+from paceline.export.photos import inputs
+from paceline.training.trained import Trained
+
+if TYPE_CHECKING:
+    from paceline.export.verb import Flags
+
+# Key of a file's metadata.
+METADATA = "paceline"
+
+
+class Written:
+    """A graph on its way into a file. The model answers first, then its precision changes."""
+
+    def __init__(self, trained: Trained, flags: Flags) -> None:
+        """Raises UserError for flags that do not fit, and where there are no photos to compare answers on."""
+        self.trained, self.flags = trained, flags
+        self.graph, self._card = Graph(trained, flags), json.loads(card_of(trained))
+        self.photos = inputs(trained, flags, self.graph.shape) if flags.compare else []
+        self._own = own_answers(self.graph, self.photos)
+        if flags.precision == "fp16":
+            self.graph.halve()
+
+    def facts(self) -> str:
+        """JSON for the file's metadata: the card (config/card.py), and under "graph" how a photo becomes the input."""
+        graph, detect = self.graph, getattr(self.graph.model, "settings", None)
+        layout = "NHWC uint8" if self.flags.input == "uint8" else "NCHW float32 from 0 to 1"
+        found: dict[str, Any] = {
+            "layout": layout,
+            "height": graph.shape[0],
+            "width": graph.shape[1],
+            "batch": None if graph.any_batch else self.flags.batch,
+            "precision": self.flags.precision,
+            "compared": len(self.photos),
+        }
+        if detect is not None:
+            found["score_above"] = detect.detect.score_above
+        return json.dumps({**self._card, "graph": found})
+
+    @contextmanager
+    def placed(self, out: Path) -> Iterator[Path]:
+        """A path to write to; what is there when the block ends takes the place of `out`. Its name is a .pt2's inner folder.
+
+        Raises UserError where it cannot be written.
+        """
+        try:
+            out.parent.mkdir(parents=True, exist_ok=True)
+            with folder_part(out) as folder:
+                part = folder / f"model{out.suffix}"
+                yield part
+                with whole(out) as placed:
+                    part.rename(placed)
+        except OSError as problem:
+            raise UserError(f"--out {out}: cannot be written ({problem.strerror}). Name another file.") from None
+
+    def checked(self, run: Run) -> Iterator[str]:
+        """Compare `run`'s answers, and say how much they differ. Raises UserError where that is more than fp32's sums explain."""
+        if not self.photos:
+            yield "not compared with the model's own answers, as --compare 0 asks"
+            return
+        if (precision := self.trained.facts.get("system", {}).get("precision", "fp32")) != self.flags.precision:
+            yield f"the run computes in {precision}, this file in {self.flags.precision}: their answers differ by that"
+        detect = getattr(self.graph.model, "settings", None)
+        least = detect.detect.score_above if detect is not None else 0.0
+        found = compare(self._own, answers(run, self.graph, self.photos), least)
+        said = found.in_words(self.graph.outputs)
+        if self.flags.precision == "fp32" and not found.small:
+            raise UserError(
+                f"--out {self.flags.out}: not written, its answers are not the model's: {said}. Bounds: scores {SCORE:g}, boxes "
+                f"{BOX:g} px, masks {MASK:g}. --compare 0 writes it all the same"
+            )
+        yield f"beside the model's own answers, {said}"

@@ -1,0 +1,105 @@
+"""A .pt2 answers as its run does; and why no verb opens a stranger's."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import shutil
+import zipfile
+
+import numpy as np
+import pytest
+import torch
+from tiny_runs import command, refused
+
+from paceline.config.whole import IN_ZIP, replaceable
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+
+
+def test_a_classifier_s_file_is_opened_by_torch_alone_and_replaced(resnet_run, tmp_path, capsys):
+    out = tmp_path / "cats.pt2"
+    said = command(capsys, "export", resnet_run.folder, "--out", out)
+    assert said.code == 0 and "9 photos: largest difference of a probability" in said.out, said
+    extra = {"paceline.json": ""}
+    program = torch.export.load(out, extra_files=extra)
+    facts = json.loads(extra["paceline.json"])
+    assert facts["classes"] == ["ant", "bee", "cat"] and facts["graph"]["layout"] == "NHWC uint8"
+    assert not any("stack_trace" in node.meta for node in program.graph.nodes)
+    photos = torch.from_numpy(np.random.default_rng(0).integers(0, 255, (3, 32, 32, 3), dtype=np.uint8))
+    (found,) = program.module()(photos)
+    assert found.shape == (3, 3) and torch.allclose(found.sum(dim=1), torch.ones(3), atol=1e-6)
+    assert replaceable(out)
+    theirs = tmp_path / "theirs.pt2"
+    with zipfile.ZipFile(theirs, "w") as archive:
+        archive.writestr("model/extra/other.json", "{}")
+    refused(command(capsys, "export", resnet_run.folder, "--out", theirs), "theirs.pt2", "not replaced")
+    with zipfile.ZipFile(theirs, "a") as archive:
+        archive.writestr(IN_ZIP, "{}")
+    assert replaceable(theirs)
+
+
+def test_aoti_names_the_compiler_that_is_missing(resnet_run, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    refused(
+        command(capsys, "export", resnet_run.folder, "--to", "aoti", "--out", tmp_path / "cats.pt2"), "no-such-compiler"
+    )
+
+
+class Runs:
+    """Pickled, it writes a file where it is unpickled."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __reduce__(self):
+        return open, (self.path, "w")
+
+
+def test_torch_s_loader_runs_code_that_a_pt2_holds(tmp_path):
+    """What docs/export.md says of strangers' files. Where this fails, torch has become safer: say so there."""
+
+    class Twice(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.ones(3))
+
+        def forward(self, values: torch.Tensor) -> torch.Tensor:
+            return self.weight * values
+
+    good, bad, proof = tmp_path / "good.pt2", tmp_path / "bad.pt2", tmp_path / "ran"
+    torch.export.save(torch.export.export(Twice(), (torch.ones(3),)), good)
+    payload = io.BytesIO()
+    torch.save(Runs(str(proof)), payload)
+    with zipfile.ZipFile(good) as read, zipfile.ZipFile(bad, "w", zipfile.ZIP_STORED) as write:
+        for entry in read.infolist():
+            content = read.read(entry)
+            name = entry.filename.replace("good/", "bad/")
+            if name.endswith("model_weights_config.json"):
+                config = json.loads(content)
+                for one in config["config"].values():
+                    one["use_pickle"] = True
+                content = json.dumps(config).encode()
+            elif "/data/weights/" in name:
+                content = payload.getvalue()
+            write.writestr(name, content)
+    with contextlib.suppress(Exception):  # a file is no tensor, and that is noticed too late
+        torch.export.load(bad)
+    assert proof.exists()
+
+
+@pytest.mark.nightly("compiles, and traces networks of boxes and masks: minutes")
+@pytest.mark.parametrize("workload, form", [("resnet", "aoti"), ("ssd", "torch"), ("maskrcnn", "torch")])
+def test_other_networks_answer_as_their_runs(workload, form, request, tmp_path, capsys):
+    run = request.getfixturevalue(f"{workload}_run")
+    more = {"resnet": [], "ssd": ["--score-above", 0.01], "maskrcnn": ["--score-above", 0.01, "--size", "64x96"]}[
+        workload
+    ]
+    out = tmp_path / "file.pt2"
+    said = command(capsys, "export", run.folder, "--to", form, "--out", out, *more)
+    assert said.code == 0 and "beside the model's own answers" in said.out and " 0 objects" not in said.out, said
+    again = tmp_path / "moved.pt2"
+    shutil.move(out, again)
+    if form == "torch":
+        assert torch.export.load(again) is not None
