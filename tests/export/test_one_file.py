@@ -129,6 +129,13 @@ def test_old_checkpoints_whose_files_have_no_card_still_open(resnet_run, tmp_pat
     same_model(exported(capsys, run, tmp_path / "new.safetensors"), resnet_run.folder)
 
 
+def test_another_recipe_reads_its_tensors_as_anybodys(resnet_run, tmp_path, capsys):
+    file, photo = exported(capsys, resnet_run.folder, tmp_path / "cats.safetensors"), photos_of(resnet_run.data)[0]
+    recipe = f"resnet50-tiny {' '.join(map(str, TINY[:4]))} --input.eval-size 64"
+    said = command(capsys, "predict", file, photo, "--recipe", recipe, "--out", tmp_path / "out", "--no-pictures")
+    assert said.code == 0 and f"cats.safetensors: {recipe}, 3 classes (ant, bee, cat)" in said.out, said
+
+
 def test_anybodys_weights_become_one_file_too(tmp_path, class_photos, capsys):
     torch.manual_seed(0)
     torch.save(torchvision.models.resnet18(num_classes=4).state_dict(), tmp_path / "w.pth")
