@@ -45,6 +45,7 @@ EXTRAS = {
     "remote": ("obstore>=0.11",),
     "zstd": ("zstandard>=0.22",),
     "serve": ("starlette>=0.46", "uvicorn>=0.34", "python-multipart>=0.0.20"),
+    "video": ("av>=14",),
     "wandb": ("wandb>=0.20",),
     "mlflow": ("mlflow-skinny>=2.20", "sqlalchemy>=2,<3", "alembic>=1.14"),
 }

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from paceline.command.printing import say
 from paceline.config.errors import DataError, UserError
@@ -21,6 +21,9 @@ from paceline.predict.formats import Coco, Format, Masks, Place, ScoredYolo, Tab
 from paceline.predict.label_tools import Cvat, LabelMe, LabelStudio
 from paceline.predict.predictor import Predictor
 from paceline.predict.results import Found, Result
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 EMPTY: Mapping[str, Any] = MappingProxyType({})
 FORMATS: Mapping[str, type[Format]] = {
@@ -80,7 +83,7 @@ class Asked(NamedTuple):
     more: Mapping[str, Any] = EMPTY  # what its record has beside the answer
 
 
-def formats_of(names: Sequence[str], folder: Path, predictor: Predictor) -> list[Format]:
+def formats_of(names: Sequence[str], folder: Path, predictor: Predictor, *, video: bool) -> list[Format]:
     """The named formats, for answers in `folder`. Raises UserError for one that is none, or wants what the run does not find."""
     masks = "mask_ap" in predictor.trained.workload.measured(predictor.trained.recipe)
     formats = []
@@ -96,6 +99,8 @@ def formats_of(names: Sequence[str], folder: Path, predictor: Predictor) -> list
             )
         if kind.of_masks and not masks:
             raise UserError(f"--write {name}: for objects with masks, and this run finds boxes alone. Leave it away.")
+        if kind.of_files and video:
+            raise UserError(f"--write {name}: its files name photos, and a video's frames are none. Leave it away.")
         formats.append(kind(folder, predictor.classes, predictor.category_ids, masks))
     return formats
 
@@ -110,18 +115,28 @@ def places_of(listing: Listing, ids: Mapping[Path, int], formats: Sequence[Forma
     return [Place(name, os.path.relpath(photo, top), photo, n) for name, photo, n in zip(names, photos, numbers)], top
 
 
-class Count(NamedTuple):
-    """What was answered."""
+@dataclass
+class Count:
+    """What was answered so far."""
 
-    answered: int
-    turned: int  # of them, photos with an EXIF rotation
-    without: list[Unreadable]
+    answered: int = 0
+    turned: int = 0  # of them, photos with an EXIF rotation
+    without: list[Unreadable] = field(default_factory=list)
 
 
-def answer_all(asked: Iterator[Asked], answers: Answers, shown: Shown, printed: Printed, *, pictures: bool) -> Count:
-    """Print, draw and write every answer, as they come; `answers` stays to be finished.
+def answer_all(
+    asked: Iterator[Asked],
+    answers: Answers,
+    printed: Printed,
+    shown: Shown,
+    count: Count,
+    *,
+    draw: Callable[[Result, Shown], bytes | DataError | Image.Image] | None,
+    film: Callable[[Image.Image, Asked], object] | None = None,
+) -> None:
+    """Print, draw and write every answer, as they come, and count them; `answers` stays to be finished.
 
-    pictures  draw them
+    draw  makes the picture, on threads: an encoded JPEG, why there is none, or one for `film`, which takes them in order; None: none
     Raises UserError where the folder cannot be written.
     """
 
@@ -133,26 +148,26 @@ def answer_all(asked: Iterator[Asked], answers: Answers, shown: Shown, printed: 
                 printed.answer(one.label, shown.of(one.result).line(shown.least))
             yield one
 
-    def drawn(one: Asked) -> tuple[Asked, bytes | DataError | None]:
-        return one, None if isinstance(one.result, Unreadable) or not pictures else picture_of(one.result, shown)
+    def drawn(one: Asked) -> tuple[Asked, bytes | DataError | Image.Image | None]:
+        return one, None if isinstance(one.result, Unreadable) or draw is None else draw(one.result, shown)
 
-    answered, turned, without = 0, 0, []
     for one, picture in in_order(told(), drawn, ahead=DRAWN_BESIDE):
         if isinstance(one.result, Unreadable):
-            without.append(one.result)
+            count.without.append(one.result)
             printed.record(one.result._asdict())
             continue
         if isinstance(picture, DataError):  # gone meanwhile, or damaged where the network does not look
-            without.append(Unreadable(one.result.file, f"no picture: {str(picture).splitlines()[0]}"))
-            picture = None
+            count.without.append(Unreadable(one.result.file, f"no picture: {str(picture).splitlines()[0]}"))
+        elif film is not None and picture is not None and not isinstance(picture, bytes):
+            film(picture, one)
         handed = for_people(shown.of(one.result), shown.least)
-        printed.record(answers.add(one.result, handed, one.place, picture, one.image_id, **one.more))
-        answered += 1
-        turned += one.result.orientation != 1
-    return Count(answered, turned, without)
+        file = picture if isinstance(picture, bytes) else None
+        printed.record(answers.add(one.result, handed, one.place, file, one.image_id, **one.more))
+        count.answered += 1
+        count.turned += one.result.orientation != 1
 
 
-def picture_of(result: Result, shown: Shown) -> bytes | DataError:
+def jpeg_of(result: Result, shown: Shown) -> bytes | DataError:
     """An encoded JPEG of the photo with its answer; why there is none."""
     try:
         return jpeg(shown.of(result).draw(shown.least, labels=shown.labels), quality=90)

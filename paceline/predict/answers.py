@@ -31,8 +31,15 @@ _LONGEST = 200  # bytes of a picture's name before its suffix; file systems take
 class Answers:
     """The answers that are being written."""
 
-    def __init__(self, folder: Path, files: Mapping[str, TextIO], formats: Sequence[Format]) -> None:
-        self._folder, self._files, self._formats = folder, files, formats  # files: those that grow, by their names
+    def __init__(
+        self, folder: Path, files: Mapping[str, TextIO], formats: Sequence[Format], also: Sequence[str] = ()
+    ) -> None:
+        self._folder, self._files, self._formats, self._also = (
+            folder,
+            files,
+            formats,
+            also,
+        )  # files: those that grow, by their names
         self._begun: set[str] = set()
 
     def add(
@@ -80,6 +87,9 @@ class Answers:
             ANSWERS: f'\n], "skipped": {skipped}}}\n',
         }
         with _as_user_error(self._folder):
+            for name in self._also:
+                if (self._folder / f"{name}.part").exists():
+                    os.replace(self._folder / f"{name}.part", self._folder / name)
             # The answers last: what is newer than they are, somebody has changed.
             for name in sorted(self._files, key=lambda name: name == ANSWERS):
                 self._files[name].write(ends[name])
@@ -93,13 +103,14 @@ class Answers:
 
 @contextmanager
 def new_answers(
-    folder: Path, head: Mapping[str, Any], *, coco: bool, formats: Sequence[Format] = ()
+    folder: Path, head: Mapping[str, Any], *, coco: bool, formats: Sequence[Format] = (), also: Sequence[str] = ()
 ) -> Iterator[Answers]:
     """Answers in `folder`, in place of an earlier prediction's; call `finish` on them at the end.
 
     head     facts of the whole for predictions.json: the run, its classes
     coco     write coco_results.json too
     formats  whose files are written too
+    also     files that the caller writes there with the suffix .part, which `finish` takes away
     Raises UserError for a folder that cannot be written, or holds anything else.
     """
     check_answers_folder(folder)
@@ -110,7 +121,7 @@ def new_answers(
         with _as_user_error(folder):
             folder.mkdir(parents=True, exist_ok=True)
             _clear(folder)
-            named = [*(name for name in begun if name != COCO), *beside]
+            named = [*(name for name in begun if name != COCO), *beside, *also]
             facts = json.dumps({**head, "coco_results": coco, **({"files": named} if named else {})})[1:-1]
             write_whole(folder / PART, f'{OURS.decode()}, {facts}, "images": [')
             files = {ANSWERS: opened.enter_context((folder / PART).open("a"))}
@@ -121,7 +132,7 @@ def new_answers(
                 files[name].write(text)
             for name, content in beside.items():
                 _write(folder / name, content)
-        yield Answers(folder, files, formats)
+        yield Answers(folder, files, formats, also)
 
 
 def _write(file: Path, content: str | bytes | Path) -> None:

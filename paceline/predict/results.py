@@ -43,8 +43,10 @@ class Result(ABC):
         """What was found, on one line. `score_above` counts for objects."""
 
     @abstractmethod
-    def draw(self, score_above: float = SHOWN_ABOVE, *, labels: bool = True) -> Image.Image:
-        """The photo with what was found, RGB. `score_above` and `labels` (names and scores) count for objects.
+    def draw(self, score_above: float = SHOWN_ABOVE, *, labels: bool = True, side: int = 0) -> Image.Image:
+        """The photo with what was found, RGB. `score_above`, `labels` (names and scores) and `side` count for objects.
+
+        side  pixels of the longer side, whatever was found, for pictures of one size; 0: as suits, maybe with a legend below
 
         A photo that was named by its path is read again. Raises DataError where that fails.
         """
@@ -70,7 +72,7 @@ class Answer(Result):
         """The best three with their probabilities."""
         return "  ".join(f"{name} {100 * score:.1f} %" for name, score in zip(self.names[:3], self.scores))
 
-    def draw(self, score_above: float = SHOWN_ABOVE, *, labels: bool = True) -> Image.Image:
+    def draw(self, score_above: float = SHOWN_ABOVE, *, labels: bool = True, side: int = 0) -> Image.Image:
         """The photo with a bar for each of its classes below it."""
         from paceline.pages.pictures import top5_picture
 
@@ -125,7 +127,7 @@ class Found(Result):
         best = "  ".join(f"{name} {score:.2f}" for name, score in zip(self.names[: min(count, 5)], self.scores))
         return best + (f"  and {count - 5} more" if count > 5 else "")
 
-    def draw(self, score_above: float = SHOWN_ABOVE, *, labels: bool = True) -> Image.Image:
+    def draw(self, score_above: float = SHOWN_ABOVE, *, labels: bool = True, side: int = 0) -> Image.Image:
         """The photo with a box, and a mask where there is one, for each object of this score; with names where labels."""
         from paceline.pages.marks import Mark, marks_picture
 
@@ -134,6 +136,8 @@ class Found(Result):
             if score >= score_above:
                 mask = None if self.masks is None else self.rle(i)
                 marks.append(Mark(tuple(box), label, f"{name} {score:.2f}" if labels else "", mask=mask))
+        if side:
+            return marks_picture(self.pixels(), marks, width=side, height=side)
         side = min(max(self.width, self.height, SMALLEST, round(ROOM * len(marks) ** 0.5)), LARGEST)
         legend = dict(zip(self.classes, self.names))
         return marks_picture(self.pixels(), marks, width=side, height=side, legend=legend)

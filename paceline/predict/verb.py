@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,10 +23,11 @@ from paceline.config.reporting import Lines
 from paceline.training.named_run import check_named
 
 if TYPE_CHECKING:
-    from paceline.predict.answering import Count
+    from paceline.predict.answering import Count, Printed, Shown
     from paceline.predict.folders import Listing
     from paceline.predict.formats import Format
     from paceline.predict.predictor import Predictor
+    from paceline.predict.video import Video
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,7 @@ class Flags:
     run: Annotated[Path, tyro.conf.Positional] = Path()  # run folder, file of weights, or name of published ones
     photos: Annotated[
         tuple[Path, ...], tyro.conf.Positional
-    ] = ()  # photos, folders (all below them), patterns: 'a/**/*.jpg'
+    ] = ()  # photos, folders, patterns 'a/**/*.jpg'; or one video or camera:0
     out: Path = Path("predictions")  # folder for pictures and predictions.json; an earlier prediction's is replaced
     checkpoint: str = "best"  # best, last or step-N
     pictures: bool = True  # draw the photos with their answers
@@ -44,6 +47,8 @@ class Flags:
     labels: bool = True  # objects: write names and scores beside the boxes
     tile: int = 0  # objects: larger photos in tiles of N pixels a side too, for small objects; 0 = whole photos alone
     overlap: float = 0.2  # share of a tile's side that its neighbour has too
+    every: int = 1  # of a video: answer each N-th frame
+    frames: bool = False  # of a video: pictures of its frames in place of one video
     write: tuple[str, ...] = ()  # for other tools too: coco yolo yolo-scores csv labelme labelstudio cvat masks
     annotations: str = ""  # COCO JSON that lists the photos: coco_results.json has its image ids
     quiet: bool = False  # print no line a photo; only what was left out, and the end
@@ -65,10 +70,16 @@ def run(arguments: Sequence[str]) -> int:
         raise UserError(f"--tile {flags.tile}: must be 32 pixels or more, or 0 (whole photos alone).")
     if not 0 <= flags.overlap <= 0.9:
         raise UserError(f"--overlap {flags.overlap:g}: a share of a tile's side, from 0 to 0.9.")
-    from paceline.predict.folders import find_photos
-
+    if flags.every < 1:
+        raise UserError(f"--every {flags.every}: must be 1 (each frame) or more.")
     tell = print_error if flags.json else say
-    listing = find_photos(flags.photos, apart_from=(flags.run, flags.out))
+    video, listing = _found(flags)
+    with nullcontext() if video is None else closing(video):
+        return _carry_out(flags, video, listing, tell)
+
+
+def _carry_out(flags: Flags, video: Video | None, listing: Listing, tell: Callable) -> int:
+    """Open the run, answer, and say what came of it; `tell` takes a line for people."""
     asked = {"checkpoint": flags.checkpoint, "workload": flags.workload, "recipe": flags.recipe}
     check_named(flags.run, verb="predict", **asked)
     from paceline.predict.answering import formats_of
@@ -78,25 +89,47 @@ def run(arguments: Sequence[str]) -> int:
     check_answers_folder(flags.out)
     predictor = open_named(flags.run, **asked, reporter=Lines(tell))
     _check_objects(flags, predictor)
-    formats = formats_of(flags.write, flags.out, predictor)
-    ids, about_ids = _image_ids(flags, listing, predictor)
+    formats = formats_of(flags.write, flags.out, predictor, video=video is not None)
     if passed_over := listing.skipped():
         tell(f"skipped {passed_over}")
     began = time.perf_counter()
     try:
-        answered, _, without = _answer(flags, listing, predictor, ids, formats, tell)
+        count = (
+            _answer(flags, listing, predictor, formats, tell)
+            if video is None
+            else _answer_video(flags, video, predictor, formats, tell)
+        )
     except KeyboardInterrupt:
         tell(f"{flags.out}: not finished; the same command starts over and replaces what is there")
         raise
     seconds = time.perf_counter() - began
-    tell(f"{counted(answered, 'photo')} in {seconds:.1f} s, {answered / max(seconds, 1e-9):.1f} images/s: {flags.out}")
-    if predictor.finds_objects:
-        tell(f"coco_results.json: {about_ids}" if ids else f"no coco_results.json: {about_ids}")
-    if without:
-        tell(f"without an answer: {len(without):,} of {answered + len(without):,}")
-        for photo in without:
+    answered, noun = count.answered, "photo" if video is None else "frame"
+    tell(f"{counted(answered, noun)} in {seconds:.1f} s, {answered / max(seconds, 1e-9):.1f} images/s: {flags.out}")
+    if count.without:
+        tell(
+            f"without an answer: {len(count.without):,} of {answered + len(count.without):,}"
+            if video is None
+            else "not whole:"
+        )
+        for photo in count.without:
             tell(f"  {photo.file}: {photo.reason}")
-    return 1 if without else 0
+    return 1 if count.without else 0
+
+
+def _found(flags: Flags) -> tuple[Video | None, Listing]:
+    """The one video, opened; or the photos. Raises UserError for a video among others, and for what cannot be read."""
+    from paceline.predict.folders import Listing, find_photos
+    from paceline.predict.video import Video, is_video
+
+    videos = [path for path in flags.photos if is_video(path)]
+    if not videos:
+        for flag, given in (("--every", flags.every > 1), ("--frames", flags.frames)):
+            if given:
+                raise UserError(f"{flag}: for a video or a camera, and photos are named. Leave it away.")
+        return None, find_photos(flags.photos, apart_from=(flags.run, flags.out))
+    if len(flags.photos) > 1:
+        raise UserError(f"{videos[0]}: a video stands alone in a command, with an --out of its own. Name one of them.")
+    return Video(videos[0], every=flags.every), Listing()
 
 
 def _least_score(flags: Flags, predictor: Predictor, tell: Callable) -> float:
@@ -114,41 +147,54 @@ def _least_score(flags: Flags, predictor: Predictor, tell: Callable) -> float:
     return best.get("threshold", SHOWN_ABOVE)
 
 
-def _answer(
-    flags: Flags,
-    listing: Listing,
-    predictor: Predictor,
-    ids: Mapping[Path, int],
-    formats: Sequence[Format],
-    tell: Callable,
-) -> Count:
+def _answer(flags: Flags, listing: Listing, predictor: Predictor, formats: Sequence[Format], tell: Callable) -> Count:
     """Print, draw and write every photo's answer."""
-    least = _least_score(flags, predictor, tell)
-    from paceline.predict.answering import Asked, Printed, Shown, answer_all, places_of
+    from paceline.predict.answering import Asked, Count, answer_all, jpeg_of, places_of
     from paceline.predict.answers import new_answers
 
-    head = {"run": str(flags.run), "checkpoint": predictor.trained.checkpoint, "classes": list(predictor.classes)}
+    ids, about_ids = _image_ids(flags, listing, predictor)
+    head, printed, shown = _manner(flags, predictor, tell)
     places, top = places_of(listing, ids, formats)
-    shown = Shown(least, flags.classes, flags.max_objects, flags.labels)
     results = predictor.stream(listing.photos, tile=flags.tile, overlap=flags.overlap)
     asked = (
         Asked(str(photo), place, ids.get(photo), result)
         for photo, place, result in zip(listing.photos, places, results)
     )
+    count = Count(without=list(listing.refused))
     with new_answers(flags.out, head, coco=bool(ids), formats=formats) as answers:
-        printed = Printed(tell, flags.quiet, flags.json)
-        count = answer_all(asked, answers, shown, printed, pictures=flags.pictures)
-        count.without[:0] = listing.refused
+        answer_all(asked, answers, printed, shown, count, draw=jpeg_of if flags.pictures else None)
         answers.finish(count.without)
+    if predictor.finds_objects:
+        tell(f"coco_results.json: {about_ids}" if ids else f"no coco_results.json: {about_ids}")
     if formats:
-        tell(
-            f"written for other tools: {some([one.joined or f'{one.top}/' for one in formats], 99)}; photos are named from {top} on"
-        )
+        written = some([one.joined or f"{one.top}/" for one in formats], 99)
+        tell(f"written for other tools: {written}; photos are named from {top} on")
     if turned := count.turned:
         carry = f"{turned:,} photo{' carries' if turned == 1 else 's carry'} an EXIF rotation"
         applied = predictor.trained.recipe.input.exif == "apply"
         tell(f"{carry}: {'turned by it' if applied else 'not turned, because the run was trained so'}")
     return count
+
+
+def _answer_video(flags: Flags, video: Video, predictor: Predictor, formats: Sequence[Format], tell: Callable) -> Count:
+    """Print, draw and write every frame's answer."""
+    from paceline.predict.video_answers import answer_video
+
+    head, printed, shown = _manner(flags, predictor, tell)
+    stream = partial(predictor.stream, tile=flags.tile, overlap=flags.overlap)
+    return answer_video(
+        video, stream, flags.out, head, formats, printed, shown, pictures=flags.pictures, frames=flags.frames
+    )
+
+
+def _manner(flags: Flags, predictor: Predictor, tell: Callable) -> tuple[dict[str, object], Printed, Shown]:
+    """Facts for the head of predictions.json, what is printed, and what is shown."""
+    from paceline.predict.answering import Printed, Shown
+
+    head = {"run": str(flags.run), "checkpoint": predictor.trained.checkpoint, "classes": list(predictor.classes)}
+    least = _least_score(flags, predictor, tell)
+    shown = Shown(least, flags.classes, flags.max_objects, flags.labels)
+    return head, Printed(tell, flags.quiet, flags.json), shown
 
 
 def _check_objects(flags: Flags, predictor: Predictor) -> None:
