@@ -2,23 +2,44 @@
 
 Finding photos, taking any kind of object as one, batches of them through a trained network, reading its outputs, and the folder of
 answers belong here; drawing belongs to pages/.
+
+load        open a run or a file -> Predictor: .predict(photos), .stream(photos)
+Answer      the best classes of one photo: .names, .scores, .draw(), .save(path)
+Found       its objects: .boxes, .names, .scores, .mask(i), .only(classes), .crop(), .draw(), .to_coco(image_id), .to_supervision()
+Unreadable  a photo without an answer, in a stream
+Video       a video's frames, for a stream
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from paceline.config.card import has_card
 from paceline.config.reporting import Lines
 from paceline.config.run import read_run, refuse_synthetic
 
 if TYPE_CHECKING:
+    from paceline.predict.folders import Unreadable
     from paceline.predict.predictor import Predictor
+    from paceline.predict.results import Answer, Found, Result
+    from paceline.predict.video import Frame, Video
 
-__all__ = ["load"]
+__all__ = ["Answer", "Found", "Frame", "Predictor", "Result", "Unreadable", "Video", "load"]
+
+# Where each of them lies; loaded when it is asked for, because some load torch.
+_FILES = {
+    "Answer": "results",
+    "Found": "results",
+    "Frame": "video",
+    "Predictor": "predictor",
+    "Result": "results",
+    "Unreadable": "folders",
+    "Video": "video",
+}
 
 
 def load(
@@ -46,3 +67,9 @@ def load(
     from paceline.training.trained import open_trained
 
     return Predictor(open_trained(Path(run), checkpoint=checkpoint, workload=workload, reporter=Lines(say)))
+
+
+def __getattr__(name: str) -> Any:
+    if name in _FILES:
+        return getattr(import_module(f"{__name__}.{_FILES[name]}"), name)
+    raise AttributeError(f"module 'paceline.predict' has no attribute {name!r}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,8 @@ from paceline.config.errors import DataError
 from paceline.config.names import PREDICTED_SUFFIX_FORMATS, by_suffix, suffix_of
 
 SUFFIXES = tuple(map(os.fsdecode, PREDICTED_SUFFIX_FORMATS))
+VIDEO_SUFFIXES = (".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".mpg", ".mpeg", ".ts", ".wmv", ".flv", ".ogv")
+_CAMERA = re.compile(r"(?:camera:|/dev/video)(\d{1,3})")
 # predictions.json, finished or not, begins so: what follows is the list of answers (answers.py).
 ANSWERS, PART, OURS = "predictions.json", "predictions.json.part", b'{"paceline": "predictions"'
 
@@ -172,3 +175,14 @@ def _key(folder: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return status.st_dev, status.st_ino
+
+
+def is_video(path: Path) -> bool:
+    """Whether a path is named as a video file or a camera is (camera:0, /dev/video0)."""
+    return path.suffix.lower() in VIDEO_SUFFIXES or camera_number(path) is not None
+
+
+def camera_number(path: Path) -> int | None:
+    """The number of the camera that a path names; None for any other."""
+    match = _CAMERA.fullmatch(str(path))
+    return int(match[1]) if match else None

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
-import yaml
 from PIL import Image
 
 from paceline.predict.polygons import polygons_of
@@ -148,6 +147,8 @@ class Yolo(Format):
         return {image: place.photo, f"{self.top}/labels/{place.name}.txt": "".join(lines)}
 
     def beside(self) -> Files:
+        import yaml  # here: most predictions do without
+
         facts = {"train": "images", "names": list(self.classes)}
         return {f"{self.top}/data.yaml": yaml.safe_dump(facts, sort_keys=False, allow_unicode=True)}
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from paceline.config.errors import UserError
 from paceline.config.printable import one_line
 
 if TYPE_CHECKING:
@@ -174,3 +175,34 @@ class Found(Result):
             }
             for i, (category, box, score) in enumerate(rows)
         ]
+
+    def crop(self, *, margin: float = 0.0) -> list[np.ndarray]:
+        """Each object's pixels, (h, w, 3) uint8 RGB: its box, cut at the photo's edges and rounded outwards; the photo is read once.
+
+        margin  more on each side, as a share of the box's width and height
+        A box that lies beside the photo gives an array without pixels. Raises DataError as `draw`.
+        """
+        pixels = self.pixels()
+        more = margin * self.boxes[:, 2:]
+        low = np.floor(self.boxes[:, :2] - more).clip(0).astype(int)
+        high = np.ceil(self.boxes[:, :2] + self.boxes[:, 2:] + more).clip(0).astype(int)
+        return [pixels[top:bottom, left:right] for (left, top), (right, bottom) in zip(low.tolist(), high.tolist())]
+
+    def to_supervision(self) -> Any:
+        """The objects as `supervision.Detections`: corners, scores, masks where there are any, and class names.
+
+        Its class_id counts from 0: the place in the predictor's `classes`. Raises UserError where supervision is not installed.
+        """
+        try:
+            import supervision  # type: ignore[import-not-found]
+        except ImportError:
+            raise UserError("to_supervision: supervision is not installed. pip install supervision") from None
+        corners = np.concatenate((self.boxes[:, :2], self.boxes[:, :2] + self.boxes[:, 2:]), axis=1)
+        shape = (len(self.scores), self.height, self.width)
+        return supervision.Detections(
+            xyxy=corners.astype(np.float32),
+            confidence=np.array(self.scores, np.float32),
+            class_id=np.array(self.classes, int) - 1,
+            mask=None if self.masks is None else np.array([self.mask(i) for i in range(shape[0])], bool).reshape(shape),
+            data={"class_name": np.array(self.names, str)},
+        )

@@ -118,8 +118,7 @@ def _carry_out(flags: Flags, video: Video | None, listing: Listing, tell: Callab
 
 def _found(flags: Flags) -> tuple[Video | None, Listing]:
     """The one video, opened; or the photos. Raises UserError for a video among others, and for what cannot be read."""
-    from paceline.predict.folders import Listing, find_photos
-    from paceline.predict.video import Video, is_video
+    from paceline.predict.folders import Listing, find_photos, is_video
 
     videos = [path for path in flags.photos if is_video(path)]
     if not videos:
@@ -129,6 +128,8 @@ def _found(flags: Flags) -> tuple[Video | None, Listing]:
         return None, find_photos(flags.photos, apart_from=(flags.run, flags.out))
     if len(flags.photos) > 1:
         raise UserError(f"{videos[0]}: a video stands alone in a command, with an --out of its own. Name one of them.")
+    from paceline.predict.video import Video
+
     return Video(videos[0], every=flags.every), Listing()
 
 

@@ -7,7 +7,6 @@ video notes. Where a video breaks off, the frames before that are given, and `br
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator
 from contextlib import suppress
 from fractions import Fraction
@@ -20,23 +19,12 @@ from PIL import Image
 from paceline.config.commands import to_install
 from paceline.config.errors import DataError, UserError
 from paceline.config.plain_file import open_plain
+from paceline.predict.folders import camera_number
 
-SUFFIXES = (".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".mpg", ".mpeg", ".ts", ".wmv", ".flv", ".ogv")
-_CAMERA = re.compile(r"(?:camera:|/dev/video)(\d{1,3})")
 # A file that ends before this share of the frames or seconds that it claims was cut; claims are often a frame or two too high.
 WHOLE = 0.97
 CODECS = ("libx264", "libopenh264", "mpeg4")  # the first that PyAV was built with
 CLOCK = 90_000  # ticks a second of a written video
-
-
-def is_video(path: Path) -> bool:
-    """Whether a path is named as a video file or a camera is (camera:0, /dev/video0)."""
-    return path.suffix.lower() in SUFFIXES or is_camera(path)
-
-
-def is_camera(path: Path) -> bool:
-    """Whether a path names a camera."""
-    return _CAMERA.fullmatch(str(path)) is not None
 
 
 class Frame(NamedTuple):
@@ -54,12 +42,12 @@ class Video:
         """every: give each N-th frame alone. Raises UserError where PyAV is missing, DataError for what is no video."""
         av = _pyav(path)
         self.path, self.every, self.broken = path, every, ""
-        self.is_camera = is_camera(path)
+        self.is_camera = camera_number(path) is not None
         self._problem: type[Exception] = av.error.FFmpegError
         self._file: Any = None
         try:
-            if match := _CAMERA.fullmatch(str(path)):
-                self._container = _camera(av, int(match[1]))
+            if (number := camera_number(path)) is not None:
+                self._container = _camera(av, number)
             else:
                 self._file = os.fdopen(open_plain(path), "rb")
                 # "pipe": what the file itself names to be opened is refused.

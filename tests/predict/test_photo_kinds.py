@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,6 +14,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from hotcoco.mask import encode
 from PIL import Image
 from stand_in_predictors import predictor_of
 
@@ -279,3 +281,36 @@ def test_a_stream_of_one_folder_is_its_photos_and_not_the_letters_of_its_name(pr
         Image.fromarray(scene).save(folder / name)
     assert [Path(found.file).name for found in predictor.stream(str(folder))] == ["a.png", "b.png"]
     assert [Path(found.file).name for found in predictor.stream(str(folder / "a.png"))] == ["a.png"]
+
+
+def test_crops_are_the_boxes_pixels_cut_at_the_photo_s_edges():
+    pixels = np.arange(60 * 80 * 3, dtype=np.uint32).reshape(60, 80, 3).astype(np.uint8)
+    boxes = np.array([[10.4, 5.0, 20.2, 10.0], [-5.0, 50.0, 15.0, 20.0], [90.0, 10.0, 5.0, 5.0]])
+    three = replace(found(3), boxes=boxes, pixels=lambda: pixels, width=80, height=60)
+    first, second, beside = three.crop()
+    assert (first == pixels[5:15, 10:31]).all() and (second == pixels[50:60, 0:10]).all() and beside.size == 0
+    assert (three.crop(margin=0.5)[0] == pixels[0:20, 0:41]).all()
+    assert replace(found(3), boxes=boxes[:0], pixels=lambda: pixels).crop() == []
+
+
+def test_objects_for_supervision_are_its_fields_and_without_it_the_command_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "supervision", SimpleNamespace(Detections=dict))  # tried with the real one by hand
+    shapes = np.random.default_rng(0).random((3, 60, 80)) < 0.5
+    rle = [encode(np.asfortranarray(shape.astype(np.uint8)))["counts"] for shape in shapes]
+    three = replace(found(3), masks=tuple(text.encode() if isinstance(text, str) else text for text in rle))
+    fields = three.to_supervision()
+    assert np.allclose(fields["xyxy"], three.boxes + np.concatenate((np.zeros((3, 2)), three.boxes[:, :2]), 1))
+    assert fields["class_id"].tolist() == [label - 1 for label in three.classes]
+    assert fields["data"]["class_name"].tolist() == list(three.names)
+    assert (fields["mask"] == shapes).all() and fields["mask"].dtype == bool
+    assert found(0, masks=True).to_supervision()["mask"].shape == (0, three.height, three.width)
+    monkeypatch.setitem(sys.modules, "supervision", None)
+    with pytest.raises(UserError, match="pip install supervision"):
+        three.to_supervision()
+
+
+def test_the_types_of_results_are_at_hand():
+    from paceline import predict
+
+    assert predict.Found is Found and predict.Answer is Answer and predict.Unreadable is Unreadable
+    assert all(hasattr(predict, name) for name in predict.__all__)
