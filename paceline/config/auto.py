@@ -36,9 +36,9 @@ UNEQUAL = 5
 class Choice(NamedTuple):
     """One field, and why. `field`: dotted, of the recipe; `patience` is a control's."""
 
-    field: str
-    value: Any
-    why: str
+    field: str  # dotted
+    value: Any  # its new value
+    why: str  # the reason, a clause
 
     @property
     def flag(self) -> str:
@@ -50,10 +50,10 @@ class Choice(NamedTuple):
 class Found:
     """What a data set's training photos are. An object's size is the square root of its box's area."""
 
-    photos: int
+    photos: int  # training photos
     side: float  # pixels, the median of the photos' shorter sides
     per_class: tuple[int, ...]  # photos with each class
-    objects: int = 0
+    objects: int = 0  # in all of them
     of_photo: float = 0.0  # a tenth of the objects are smaller than this share of the square root of their photo's area
     of_side: float = 0.0  # and than this share of its shorter side
     large: float = 1.0  # a tenth of them are larger than this share of the square root of their photo's area
@@ -64,8 +64,8 @@ class Asked:
     """What the choice depends on beside recipe and data."""
 
     given: Collection[str]  # dotted names of the fields of recipe and controls that were set by hand
-    cpu: bool = True
-    ranks: int = 1
+    cpu: bool = True  # whether the run is on one
+    ranks: int = 1  # processes that share a batch
     sampler: bool = True  # whether the workload knows samplers
 
     def free(self, *fields: str) -> bool:

@@ -245,7 +245,7 @@ def custom_cpu() -> MaskRCNNRecipe:
     small, whole = tiny(), custom()
     return replace(
         whole,
-        model=replace(small.model, depth=18, width=64),
+        model=replace(small.model, depth=18, width=64, norm="frozen"),
         input=replace(small.input, short=(256, 320), long=448),
         bn_span=8,
         optim=replace(small.optim, lr=0.001),

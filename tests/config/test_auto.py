@@ -29,14 +29,14 @@ def chosen(name: str, found: Found, *hands: str, **more: Any) -> dict[str, Any]:
     ("name", "found", "field", "value"),
     [
         # 0.03 x 416 = 12.5 pixels; 0.02 would want 600, and a CPU has 448.
-        ("ssd-custom-cpu", FACES, "input.size", 416),
+        ("ssd-custom-cpu", FACES, "input.size", None),
         ("ssd-custom-cpu", Found(525, 267, (), 2467, 0.02), "input.size", 448),
-        ("ssd-custom-cpu", Found(525, 170, (), 2467, 0.02), "input.size", 352),  # twice the photos' own
+        ("ssd-tiny", Found(525, 170, (), 2467, 0.02), "input.size", 352),  # twice the photos' own
         ("ssd-custom-cpu", Found(525, 267, (), 2467, 0.05), "input.size", None),
         ("ssd-custom-cpu", Found(525, 267, (), 2467, 0.05), "model.scales", None),
-        # Level by level: the objects' sizes, and no less than 1.4 cells of 40, 20, 10, 5, 3 and 1 along a side.
+        # Level by level: the objects' sizes, and no less than 1.4 cells of 52, 26, 13, 7, 5 and 3 along a side.
         ("ssd-custom-cpu", Found(525, 480, (), 3939, 0.145, 0.15, 0.174), "model.scales",
-         (0.145, 0.15, 0.156, 0.28, 0.467, 0.95, 1.05)),
+         (0.145, 0.15, 0.156, 0.2, 0.28, 0.467, 1.05)),
         ("maskrcnn-custom-cpu", Found(220, 576, (), 7012, 0.029, 0.029), "input.short", (416, 544)),
         ("maskrcnn-custom-cpu", Found(220, 576, (), 7012, 0.029, 0.029), "input.long", 736),
         # 0.029 x 256 = 7.4 pixels: anchors of 8 to 224 for photos that may not become larger.
@@ -54,7 +54,7 @@ def chosen(name: str, found: Found, *hands: str, **more: Any) -> dict[str, Any]:
         ("ssd-custom-cpu", Found(8000, 267, (), 900, 0.05), "epochs", 4.0),
         ("ssd-custom-cpu", Found(16, 267, (), 60, 0.05), "global_batch", None),
         ("ssd-custom-cpu", Found(12, 267, (), 60, 0.05), "global_batch", 2),
-        ("ssd-custom-cpu", Found(12, 267, (), 60, 0.05), "optim.lr", 0.000125),
+        ("ssd-custom-cpu", Found(12, 267, (), 60, 0.05), "optim.lr", 0.00025),
         ("resnet50-custom", Found(786, 348, ()), "quality.every", 0.125),
         ("resnet50-custom", Found(786, 348, ()), "patience", 5),
         ("ssd-custom", Found(1_000_000, 500, (), 9, 0.1), "schedule.warmup", 0.05),

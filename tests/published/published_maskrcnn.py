@@ -168,7 +168,7 @@ TABLES: dict[str, Table] = {
     ),
     "maskrcnn-custom-cpu": joined(
         FREE,
-        ours(OWN, model__depth=18, model__width=64, model__norm="batch", model__frozen="none", model__channels=64,
+        ours(OWN, model__depth=18, model__width=64, model__norm="frozen", model__frozen="none", model__channels=64,
              model__fpn_norm="batch", model__rpn__sizes=(16.0, 32.0, 64.0, 128.0, 224.0), model__rpn__positive_iou=0.5,
              model__rpn__samples=128, model__rpn__pre_train=300, model__rpn__pre_test=300, model__rpn__post_train=200,
              model__rpn__post_test=200, model__roi__samples=64, model__roi__positive_share=0.5, model__roi__channels=128,
