@@ -90,6 +90,14 @@ CHECKS: dict[str, Callable[[Any], bool]] = {
 NEEDED = tuple(CHECKS)[:7]
 
 
+def _whole_as_int(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _whole_as_int(one) for name, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_whole_as_int(one) for one in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 def make_card(facts: Mapping[str, Any], **more: Any) -> str:
     """The card of a run by the facts of its run.json, or of another card.
 
@@ -101,7 +109,8 @@ def make_card(facts: Mapping[str, Any], **more: Any) -> str:
     card = {name: facts[name] for name in CHECKS if name in facts}
     card |= {name: {key: facts[name][key] for key in keys if key in facts[name]} for name, keys in parts.items()}
     card["controls"] = {"synthetic": bool(facts["controls"].get("synthetic"))}
-    text = json.dumps({"schema": SCHEMA, **card}, separators=(",", ":"))
+    # A recipe that was written in Python and one that was read from a run.json differ in their order, and as 12 and 12.0 do.
+    text = json.dumps(_whole_as_int({"schema": SCHEMA, **card}), separators=(",", ":"), sort_keys=True)
     if len(text) > MOST_HEADER // 2:  # the tensors' names have the rest
         raise UserError(f"its names have {len(text):,} bytes, more than a file of weights has room for.")
     _checked(text, "the run")

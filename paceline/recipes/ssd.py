@@ -307,7 +307,7 @@ def custom_cpu() -> SSDRecipe:
         input=replace(small.input, size=416, drop_empty=False, crowd=False),
         global_batch=8,
         bn_span=8,
-        optim=replace(small.optim, lr=1e-3, head_rate=4.0),
+        optim=replace(small.optim, lr=5e-4, head_rate=4.0),
         schedule=Schedule(kind="cosine", unit="run", warmup=0.05),
         ema=0.99,
         quality=Quality(first=5, every=5),

@@ -54,7 +54,7 @@ def chosen(name: str, found: Found, *hands: str, **more: Any) -> dict[str, Any]:
         ("ssd-custom-cpu", Found(8000, 267, (), 900, 0.05), "epochs", 4.0),
         ("ssd-custom-cpu", Found(16, 267, (), 60, 0.05), "global_batch", None),
         ("ssd-custom-cpu", Found(12, 267, (), 60, 0.05), "global_batch", 2),
-        ("ssd-custom-cpu", Found(12, 267, (), 60, 0.05), "optim.lr", 0.00025),
+        ("ssd-custom-cpu", Found(12, 267, (), 60, 0.05), "optim.lr", 0.000125),
         ("resnet50-custom", Found(786, 348, ()), "quality.every", 0.125),
         ("resnet50-custom", Found(786, 348, ()), "patience", 5),
         ("ssd-custom", Found(1_000_000, 500, (), 9, 0.1), "schedule.warmup", 0.05),

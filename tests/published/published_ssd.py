@@ -140,7 +140,7 @@ TABLES: dict[str, Table] = {
              model__extras_norm=True, model__match_iou=0.35, model__scales=(0.027, 0.06, 0.14, 0.3, 0.5, 0.75, 0.95),
              model__detect__score_above=0.01, input__size=416, input__crop_side=(0.6, 1.0), input__crop_aspect=(0.75, 4 / 3),
              input__jitter="matrix", input__exif="apply", input__drop_empty=False, input__crowd=False, global_batch=8, epochs=30,
-             bn_span=8, optim__kind="adamw", optim__lr=1e-3, optim__head_rate=4.0, optim__weight_decay=0.05,
+             bn_span=8, optim__kind="adamw", optim__lr=5e-4, optim__head_rate=4.0, optim__weight_decay=0.05,
              optim__decay_on="no_norm_no_bias", schedule__kind="cosine", schedule__unit="run", schedule__warmup=0.05,
              schedule__boundaries=(), ema=0.99, quality__targets=(), quality__first=5, quality__every=5, epoch_steps="exact"),
     ),
