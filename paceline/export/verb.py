@@ -27,9 +27,7 @@ class Flags:
     checkpoint: str = "best"  # best, last or step-N
     workload: str = ""  # of a run whose workload is your own: its file, ./file.py:name, which is run as Python
     recipe: str = ""  # of weights: the recipe that they fit, with flags in quotes; empty = found from them
-    input: Literal["uint8", "float"] = (
-        "uint8"  # graphs take photos as uint8 (B, H, W, 3), or float (B, 3, H, W) in 0..1
-    )
+    input: Literal["uint8", "float"] = "uint8"  # graphs take photos as uint8 (B, H, W, 3), or (B, 3, H, W) in 0..1
     size: str = ""  # graphs of Mask R-CNN: HxW of the input; empty = a square for photos of either orientation
     batch: int = 1  # graphs of objects: photos of one call; those of classes take any number
     score_above: float | None = None  # graphs of objects: smallest score that is found; None = the recipe's

@@ -35,9 +35,7 @@ class Flags:
     """What to label."""
 
     run: Annotated[Path, tyro.conf.Positional] = Path()  # run folder, file of weights, or name of published ones
-    photos: Annotated[
-        tuple[Path, ...], tyro.conf.Positional
-    ] = ()  # photos, folders, patterns 'a/**/*.jpg'; or one video or camera:0
+    photos: Annotated[tuple[Path, ...], tyro.conf.Positional] = ()  # photos, folders, 'a/**/*.jpg', a video, camera:0
     out: Path = Path("predictions")  # folder for pictures and predictions.json; an earlier prediction's is replaced
     checkpoint: str = "best"  # best, last or step-N
     pictures: bool = True  # draw the photos with their answers

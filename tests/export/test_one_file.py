@@ -150,7 +150,7 @@ def test_anybodys_weights_become_one_file_too(tmp_path, class_photos, capsys):
 @pytest.mark.parametrize(
     ("words", "wanted"),
     [
-        (["--to", "onxx", "--out", "a.safetensors"], ("--to onxx: no such form", ".safetensors (paceline)")),
+        (["--to", "onxx", "--out", "a.safetensors"], ("--to onxx: no such form. Did you mean onnx?",)),
         (["--out", "a.cats"], ("--out a.cats: its suffix is of no form", ".safetensors (paceline)")),
         (["--to", "paceline", "--out", "a.pth"], ("files of --to paceline end in .safetensors",)),
         ([], ("paceline export RUN --out",)),
