@@ -27,6 +27,14 @@ def tensor_files(run: Path, checkpoint: str = "last") -> dict[str, bytes]:
     return found
 
 
+def without_card(content: bytes) -> bytes:
+    """A file of tensors without what it says of its run, which names the data."""
+    end = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:end])
+    header.pop("__metadata__", None)
+    return json.dumps(header).encode() + content[end:]
+
+
 def unfinished(run: Path) -> Path:
     """Take the `end` event away, as a kill just before it does; -> the same folder."""
     lines = (run / "events.jsonl").read_text().splitlines(keepends=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from instance_sets import json_file
 from PIL import Image
-from run_files import events_of, facts_of, tensor_files
+from run_files import events_of, facts_of, tensor_files, without_card
 from shared_runs import MASKRCNN, VAL, drawn_instances
 from tiny_runs import command, refused
 
@@ -90,7 +90,8 @@ def test_masks_of_the_data_change_no_bit(boxes, trained, tmp_path, capsys, maskr
     shutil.copytree(maskrcnn_run.data, with_masks)
     assert "segmentation" in json_file(with_masks, "train").read_text()
     other = trained_in(tmp_path / "other", with_masks, capsys, "--steps", STEPS)
-    assert tensor_files(other) == tensor_files(trained)
+    ours, theirs = tensor_files(other), tensor_files(trained)
+    assert {name: without_card(ours[name]) for name in ours} == {name: without_card(theirs[name]) for name in theirs}
 
 
 def test_its_log_is_of_no_benchmark_and_what_is_asked_of_masks_is_refused(boxes, trained, tmp_path, capsys):
