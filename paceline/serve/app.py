@@ -158,7 +158,7 @@ def about(predictor: Predictor, max_bytes: int, queue: int) -> dict[str, Any]:
     size = {name: settings[name] for name in ("eval_size", "size", "short", "long") if name in settings}
     best = predictor.best_f1()
     return {
-        "name": trained.folder.name,
+        "name": trained.folder.resolve().name,
         "workload": trained.recipe.task,
         "finds": "objects" if objects else "classes",
         "classes": list(predictor.classes),

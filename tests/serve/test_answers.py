@@ -103,3 +103,12 @@ def test_a_threshold_leaves_what_predict_would_show(ssd_run):
 def test_a_threshold_for_whole_photos_is_refused(resnet_run):
     with served(paceline.load(resnet_run.folder)) as service:
         service.ask("/predict?score_above=0.5", b"x").refused(400, "score_above", "whole photos")
+
+
+def test_an_exported_file_answers_as_its_run(resnet_run, tmp_path, capsys):
+    assert command(capsys, "export", resnet_run.folder, "--out", tmp_path / "pets.safetensors").code == 0
+    photo = next(iter(sorted(resnet_run.data.rglob("*.jpg")))).read_bytes()
+    with served(paceline.load(resnet_run.folder)) as run, served(paceline.load(tmp_path / "pets.safetensors")) as file:
+        assert file.ask("/predict", photo).json == run.ask("/predict", photo).json
+        model = file.ask("/model").json
+        assert model["name"] == "pets.safetensors" and model["classes"] == run.ask("/model").json["classes"]
