@@ -82,7 +82,7 @@ def test_a_refusal_arrives_though_the_client_still_sends():
     limits.LINGER_SECONDS = 30.0  # undone with `hasty`
     with served(predictor(), max_bytes=1000) as service:
         for _ in range(5):  # closing with bytes unread would lose some of the answers
-            service.ask("/predict", b"x" * 5_000_000).refused(413)
+            service.ask("/predict", b"x" * 5_000_000, Connection="close").refused(413)
 
 
 def test_a_body_that_stops_half_way_is_told_so_and_one_that_drips_too():
