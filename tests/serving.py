@@ -124,7 +124,8 @@ def commanded(*words: object, **environ: str) -> Iterator[Served]:
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     with subprocess.Popen(command, text=True, env={**os.environ, **environ}, **pipes) as process:  # type: ignore[call-overload]
         try:
-            lines = []
+            lines: list[str] = []
+            assert process.stdout is not None
             for line in process.stdout:
                 lines.append(line)
                 if "Ctrl-C ends it" in line:
