@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from torchvision import tv_tensors
 from torchvision.io import ImageReadMode, read_image
 from torchvision.models.detection.anchor_utils import DefaultBoxGenerator
-from torchvision.models.detection.ssd import SSD, SSDHead
+from torchvision.models.detection.ssd import SSD
 from torchvision.models.detection.ssdlite import SSDLiteHead, _extra_block, _normal_init
 from torchvision.transforms import v2
 
@@ -85,15 +85,13 @@ class Trunk(nn.Module):
         return OrderedDict((str(k), one) for k, one in enumerate(maps))
 
 
-def build(weights: Path, classes: int, head: str) -> SSD:
+def build(weights: Path, classes: int) -> SSD:
     """`classes` counts the background."""
     norm = partial(nn.BatchNorm2d, eps=0.001, momentum=0.03)
     trunk, boxes = Trunk(weights, norm), DefaultBoxGenerator([[2, 3] for _ in range(6)], scales=SCALES)
-    places = boxes.num_anchors_per_location()
-    make = partial(SSDLiteHead, norm_layer=norm) if head == "ssdlite" else SSDHead
-    made = make(trunk.out_channels, places, classes)
+    head = SSDLiteHead(trunk.out_channels, boxes.num_anchors_per_location(), classes, norm)
     lite = {"score_thresh": 0.001, "nms_thresh": 0.55, "detections_per_img": 300, "topk_candidates": 300}
-    return SSD(trunk, boxes, (SIZE, SIZE), classes, [0.5] * 3, [0.5] * 3, made, **lite)  # pyright: ignore[reportArgumentType]
+    return SSD(trunk, boxes, (SIZE, SIZE), classes, [0.5] * 3, [0.5] * 3, head, **lite)  # pyright: ignore[reportArgumentType]
 
 
 def load(split: Split, number: int, label_of: dict[int, int]) -> tuple[tv_tensors.Image, dict[str, Tensor]]:
@@ -114,11 +112,14 @@ def train(model: SSD, photos: list[Any], given: argparse.Namespace) -> int:
     prepare = v2.Compose(
         [*CROPS[given.augment], v2.SanitizeBoundingBoxes(), v2.ToDtype(torch.float32, scale=True), v2.ToPureTensor()]
     )
-    decayed = [p for p in model.parameters() if p.requires_grad and p.ndim > 1]
-    flat = [p for p in model.parameters() if p.requires_grad and p.ndim == 1]
-    groups = [{"params": decayed}, {"params": flat, "weight_decay": 0.0}]
+    body = {id(p) for p in model.backbone.trunk.parameters()}  # pyright: ignore
+    groups: list[dict[str, Any]] = []
+    for inside, rate in ((True, given.lr), (False, given.lr * given.head_rate)):
+        part = [p for p in model.parameters() if p.requires_grad and (id(p) in body) == inside]
+        groups.append({"params": [p for p in part if p.ndim > 1], "lr": rate, "peak": rate})
+        groups.append({"params": [p for p in part if p.ndim == 1], "lr": rate, "peak": rate, "weight_decay": 0.0})
     if given.optimiser == "adamw":
-        optimiser: Any = torch.optim.AdamW(groups, lr=given.lr, weight_decay=0.05)
+        optimiser: Any = torch.optim.AdamW(groups, weight_decay=0.05)
     else:
         optimiser = torch.optim.SGD(groups, lr=given.lr, momentum=0.9, weight_decay=4e-5)
     model.train()
@@ -133,7 +134,7 @@ def train(model: SSD, photos: list[Any], given: argparse.Namespace) -> int:
         optimiser.zero_grad()
         loss.backward()
         for group in optimiser.param_groups:
-            group["lr"] = given.lr * min(share / WARMUP, (1 + math.cos(math.pi * share)) / 2)
+            group["lr"] = group["peak"] * min(share / WARMUP, (1 + math.cos(math.pi * share)) / 2)
         optimiser.step()
         seen += given.batch
         if not math.isfinite(value := loss.item()):
@@ -167,10 +168,10 @@ def main() -> None:
     parser.add_argument("--cpu-seconds", type=float, required=True, help="of the whole process")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--hold-out", action="store_true")
-    parser.add_argument("--head", choices=("ssdlite", "ssd"), default="ssdlite")
     parser.add_argument("--augment", choices=tuple(CROPS), default="ssdlite")
     parser.add_argument("--optimiser", choices=("adamw", "sgd"), default="adamw")
-    parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--lr", type=float, default=5e-4, help="the trunk's; ssd-custom-cpu's as the next")
+    parser.add_argument("--head-rate", type=float, default=4.0, help="times as fast outside the trunk")
     parser.add_argument("--batch", type=int, default=8)
     given = parser.parse_args()
     torch.set_num_threads(1)
@@ -178,7 +179,7 @@ def main() -> None:
     learned, scored = splits(given.data, given.hold_out)
     label_of = {category: label for label, category in enumerate(sorted(learned.coco.getCatIds()), start=1)}
     photos = [load(learned, number, label_of) for number in learned.numbers]
-    model = build(given.weights, len(label_of) + 1, given.head).to(memory_format=torch.channels_last)  # pyright: ignore
+    model = build(given.weights, len(label_of) + 1).to(memory_format=torch.channels_last)  # pyright: ignore
     seen = train(model, photos, given)
     results = score(detect(model, scored), scored)
     used = resource.getrusage(resource.RUSAGE_SELF)
