@@ -25,8 +25,9 @@ from paceline.export.photos import Input, calls
 Run: TypeAlias = Callable[[Sequence[np.ndarray]], Sequence[np.ndarray]]
 # The outputs for one photo.
 Answers: TypeAlias = Sequence[np.ndarray]
-# Bounds of fp32, whose sums in another order move a score by 1e-6, and an edge by a thousandth of a pixel.
-SCORE, BOX, MASK = 1e-4, 1e-2, 1e-3
+# Bounds of fp32: sums in another order move a score by 1e-6 to 5e-5 and an edge by a hundredth of a pixel at most. A mask is read at
+# one half, where 0.01 of a probability is a fiftieth of a cell.
+SCORE, BOX, MASK = 1e-4, 1e-2, 1e-2
 
 
 @dataclass

@@ -18,6 +18,7 @@ import onnx
 import pytest
 import torch
 from onnxruntime import InferenceSession
+from shared_runs import MASKRCNN, drawn_instances
 from tiny_runs import Said, command, forge, refused
 from torch import Tensor, nn
 
@@ -217,3 +218,28 @@ def test_a_detector_answers_as_its_run_does(workload, input, request, tmp_path, 
     above = export(capsys, run.folder, out, "--score-above", 0.999, *size)
     assert above.code == 0 and ", 0 objects" in above.out, above
     assert onnx.load(out).producer_name == "paceline"
+
+
+@pytest.mark.nightly("trains and exports one network more, in half precision too")
+def test_a_network_without_masks_and_one_in_half_precision(tmp_path, tmp_path_factory, capsys):
+    run, out = tmp_path / "run", tmp_path / "objects.onnx"
+    data = drawn_instances(tmp_path_factory)
+    words = [
+        "train",
+        "maskrcnn-tiny",
+        "--data",
+        data,
+        "--out",
+        run,
+        "--model.no-masks",
+        *MASKRCNN.split(),
+        "--steps",
+        2,
+    ]
+    assert command(capsys, *words).code in (0, 1)
+    said = export(capsys, run, out, "--score-above", 0.01, "--size", "64x96")
+    assert said.code == 0 and ", 0 without a partner" in said.out and "of a mask" not in said.out, said
+    assert [one.name for one in InferenceSession(out).get_outputs()] == ["boxes", "scores", "labels"]
+    size = out.stat().st_size
+    said = export(capsys, run, out, "--score-above", 0.01, "--size", "64x96", "--precision", "fp16")
+    assert said.code == 0 and "this file in fp16" in said.out and out.stat().st_size < 0.7 * size, said
