@@ -42,6 +42,7 @@ EXTRAS = {
     "mlperf": ("mlperf-logging>=4.1",),
     "timm": ("timm>=1.0.15",),
     "export": ("onnx>=1.18", "onnxscript>=0.5", "onnxruntime>=1.20"),
+    "openvino": ("openvino>=2025.0",),
     "remote": ("obstore>=0.11",),
     "zstd": ("zstandard>=0.22",),
     "serve": ("starlette>=0.46", "uvicorn>=0.34", "python-multipart>=0.0.20"),

@@ -59,24 +59,35 @@ def write(trained: Trained, out: Path, flags: Flags) -> Iterator[str]:
 
     Raises UserError where onnx is not installed, a flag does not fit, something else is there, or the answers differ.
     """
-    if any(find_spec(package) is None for package in NEEDED):
-        raise UserError(f"--to onnx: {', '.join(NEEDED)} are needed. {to_install('export')}")
+    check_installed(flags.to)
     reader = out.with_name(f"{out.stem}_predict.py")
     check_output(out)
     check_output(reader, "beside --out")
     made = Written(trained, flags)
-    program = _exported(made.graph)
-    model = program.model
-    model.producer_name, model.producer_version, model.graph.name = METADATA, __version__, trained.recipe.task
-    model.metadata_props[METADATA] = made.facts()
-    for part in (model.graph, *model.graph, *(value for node in model.graph for value in node.outputs)):
-        part.metadata_props.clear()  # traces with paths of this machine
+    program = taken_down(made)
     with made.placed(out) as part:
         program.save(part, external_data=False)
         yield from made.checked(onnx_run(part))
     text = READER.read_text(encoding="utf-8").replace("MODEL.onnx", out.name)
     write_output(reader, f"{LINE}reads {out.name}\n{text}")
     yield f"{reader}: answers with it, by numpy, Pillow and onnxruntime alone:  python {reader} PHOTO"
+
+
+def check_installed(form: str) -> None:
+    """Raises UserError where a package is missing that writes ONNX, which --to `form` begins with."""
+    if any(find_spec(package) is None for package in NEEDED):
+        raise UserError(f"--to {form or 'onnx'}: {', '.join(NEEDED)} are needed. {to_install('export')}")
+
+
+def taken_down(made: Written) -> Any:
+    """The graph as torch.onnx's program, with the facts in its metadata and without paths of this machine."""
+    program = _exported(made.graph)
+    model = program.model
+    model.producer_name, model.producer_version, model.graph.name = METADATA, __version__, made.trained.recipe.task
+    model.metadata_props[METADATA] = made.facts()
+    for part in (model.graph, *model.graph, *(value for node in model.graph for value in node.outputs)):
+        part.metadata_props.clear()  # traces with paths of this machine
+    return program
 
 
 def onnx_run(path: Path) -> Run:

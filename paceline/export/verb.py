@@ -22,7 +22,7 @@ class Flags:
     """What to write."""
 
     run: Annotated[Path, tyro.conf.Positional] = Path()  # run folder, file of weights, or name of published ones
-    to: str = ""  # form: paceline, onnx, torch or aoti; empty = by the suffix of --out
+    to: str = ""  # form: paceline, onnx, openvino, torch or aoti; empty = by the suffix of --out
     out: str = ""  # file to write; one of ours that is there is replaced
     checkpoint: str = "best"  # best, last or step-N
     workload: str = ""  # of a run whose workload is your own: its file, ./file.py:name, which is run as Python
