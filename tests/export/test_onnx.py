@@ -59,11 +59,11 @@ class Orders(nn.Module):
     """What has no form of ONNX's own: stable sorts, and suppression of lists, with classes and without."""
 
     def forward(self, boxes: Tensor, valid: Tensor, classes: Tensor, values: Tensor) -> tuple[Tensor, ...]:
-        falling = values.sort(dim=1, descending=True, stable=True)
+        falling, growing = values.sort(dim=1, descending=True, stable=True), values.sort(dim=1, stable=True)
         rising = (values > 2).to(torch.uint8).sort(dim=1, stable=True)
         return (
             keep_fixed(boxes, valid, 0.5)[0], keep_fixed(boxes[:, 0], valid[:, 0], 0.5, classes)[0],
-            falling.values, falling.indices, rising.values, rising.indices,
+            falling.values, falling.indices, rising.values, rising.indices, growing.values, growing.indices,
         )  # fmt: skip
 
 
