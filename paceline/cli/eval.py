@@ -1,13 +1,14 @@
 """`paceline eval RUN [--data DIR] [--checkpoint best|last|all|step-N]`: score a trained run, on any number of ranks.
 
-Also `paceline eval WEIGHTS --data DIR [--recipe NAME]`: a file of weights, anybody's, or the name of published ones.
+Also `paceline eval WEIGHTS --data DIR [--recipe NAME]`: a file of weights, anybody's, or the name of published ones; and
+`paceline eval FILE.onnx --data DIR`: an exported graph, by onnxruntime.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -15,10 +16,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from paceline.cli.eval_table import per_class, table
+from paceline.cli.eval_table import record, table
 from paceline.command.choose import choose_system
 from paceline.command.flags import parse
 from paceline.command.printing import print_error, say
+from paceline.config import onnx_file
 from paceline.config.commands import command
 from paceline.config.errors import DataError, RecipeError, UserError
 from paceline.config.plan import evaluation_batch
@@ -46,21 +48,21 @@ from paceline.training.named_run import means_weights, named_recipe, open_run, s
 from paceline.training.opening import check_request
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from paceline.ranks.world import World
     from paceline.store.manifest import Manifest
-    from paceline.tasks.task import Task
+    from paceline.tasks.task import Evaluation, Task
 
 # The flags that change a recipe's model.detect, and so what is scored.
 DETECT = ("score_above", "iou", "candidates", "keep", "mask_above")
+# What an exported graph has in it.
+IN_GRAPH = ("score_above", "iou", "candidates", "keep", "checkpoint", "workload", "system")
 
 
 @dataclass(frozen=True)
 class Flags:
     """What to score."""
 
-    run: Annotated[Path, tyro.conf.Positional] = Path()  # run folder, file of weights, or name of published ones
+    run: Annotated[Path, tyro.conf.Positional] = Path()  # run folder, file of weights or .onnx, or published weights
     data: str = ""  # data set to score on, which may hold val or test alone; empty = the run's own
     split: Literal["", "val", "test", "train"] = ""  # which part of --data; empty = val where there is one, else test
     images: str = ""  # folder of photos to score on, with --annotations
@@ -105,7 +107,7 @@ def run(arguments: Sequence[str]) -> int:
     if means_weights(flags.run, flags.recipe):
         flags, subject = _weights(flags, launch.world)
     else:
-        subject = _run(flags)
+        subject = _run(flags, launch.world)
     _refuse_early(subject.recipe, flags.data if launch.world == 1 else "")
 
     from paceline.cli.eval_weights import classes_of
@@ -115,7 +117,7 @@ def run(arguments: Sequence[str]) -> int:
     from paceline.ranks.world import open_world
     from paceline.tasks.task import InputRank
     from paceline.training.alike import data_facts, request_facts, weight_facts
-    from paceline.training.evaluate import evaluate, fold_of
+    from paceline.training.evaluate import fold_of
 
     system, recipe = subject.system, subject.recipe
     device = choose_device(system, launch.local_rank, launch.local_world)
@@ -146,7 +148,7 @@ def run(arguments: Sequence[str]) -> int:
                 world.agree({**which, **weight_facts(model.state_dict(), name)}, f"weights of {name}")
             with open_console(Controls(json=flags.json), world.rank) as console:
                 console.doing(f"scoring {label}", task.val_images)
-                result = evaluate(
+                result = _evaluate(flags)(
                     model,
                     task,
                     key=name,
@@ -158,16 +160,12 @@ def run(arguments: Sequence[str]) -> int:
                 )
             if not world.is_main:
                 continue
-            found = {"checkpoint": label, "step": step, "images": result.images, **result.metrics}
-            if result.approximated:
-                found["approximated"] = dict(result.approximated)
-            if result.best_f1:
-                found["best_f1"] = dict(result.best_f1)
+            own = subject.facts.get("metrics", {}) if subject.facts and is_onnx(flags.run) else {}
             if flags.json:
-                print(json.dumps({**found, "per_class": per_class(result.predictions)}))
+                print(json.dumps({"checkpoint": label, "step": step, **record(result, own)}))
             else:
                 say(f"{label}  {counted(result.images, 'image')} of {_where(flags, task)}")
-                for line in table(result):
+                for line in table(result, own):
                     say(line)
             for kind, count in result.approximated.items():
                 if count:
@@ -187,10 +185,22 @@ def _check(flags: Flags) -> None:
         raise UserError(f"--split {flags.split}: a part of which data set? Name it with --data DIR.")
 
 
-def _run(flags: Flags) -> Subject:
+def _run(flags: Flags, world: int) -> Subject:
     """A run folder, or a file of weights with a card."""
     if flags.run.is_file():
         _need_data(flags)
+    if graph := is_onnx(flags.run):
+        if world > 1:
+            raise UserError(
+                f"{flags.run}: an ONNX file is scored by one process, which uses all cores. Leave the launcher away."
+            )
+        usual = Flags()
+        for name in IN_GRAPH:
+            if (value := getattr(flags, name)) != getattr(usual, name):
+                flag = f"--{name.replace('_', '-')} {value}"
+                raise UserError(
+                    f"{flag}: for a run; {flags.run} has all of it inside, and computes on the CPU. Leave it away."
+                )
     facts, recipe = open_run(flags.run, verb="eval", recipe=flags.recipe, workload=flags.workload)
     saved = fill(Controls(), facts["controls"], f"{flags.run}: controls")
     check_controls(saved)
@@ -203,9 +213,14 @@ def _run(flags: Flags) -> Subject:
         names = [step_name(step) for step in list_steps(flags.run / "checkpoints")]
         if not names:
             raise UserError(f"{flags.run}: this run has no checkpoint yet.")
-    system = _system(flags.run, facts, flags.system)
+    system = choose_system("cpu") if graph else _system(flags.run, facts, flags.system)
     own = {name: getattr(saved, name) for name in ("limit_val", *FOLD)}
     return Subject(_detecting(recipe, flags), facts, system, Controls(data=data_from_here(facts), **own), names)
+
+
+def is_onnx(path: Path) -> bool:
+    """Whether an exported graph is named."""
+    return path.suffix == onnx_file.SUFFIX and path.is_file()
 
 
 def _need_data(flags: Flags) -> None:
@@ -295,8 +310,13 @@ def _held_out(flags: Flags, subject: Subject, world: World, reporter: Reporter) 
 
 def _model(
     flags: Flags, subject: Subject, checkpoint: str, task: Task, device: Any, reporter: Reporter
-) -> tuple[nn.Module, str, int]:
-    """-> the model in eval mode, the name of its weights, and their step (0 where it is unknown)."""
+) -> tuple[Any, str, int]:
+    """-> the model in eval mode, or the opened graph; the name of its weights, and their step (0 where it is unknown)."""
+    if is_onnx(flags.run):
+        from paceline.predict.onnx_model import open_onnx
+
+        opened = open_onnx(flags.run)
+        return opened, opened.checkpoint, opened.step
     if subject.facts is None:
         from paceline.cli.eval_weights import with_weights
 
@@ -305,6 +325,17 @@ def _model(
 
     trained = open_trained(flags.run, checkpoint=checkpoint, device=device, recipe=subject.recipe, reporter=reporter)
     return trained.model, trained.checkpoint, trained.step
+
+
+def _evaluate(flags: Flags) -> Callable[..., Evaluation]:
+    """What scores the model."""
+    if is_onnx(flags.run):
+        from paceline.cli.eval_onnx import evaluate_file
+
+        return evaluate_file
+    from paceline.training.evaluate import evaluate
+
+    return evaluate
 
 
 def _batch(subject: Subject, task: Task, world: int) -> int:

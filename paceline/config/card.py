@@ -1,8 +1,9 @@
 """The card of a file of weights: inside the file, in the words of a run.json, what others need of its run.
 
-A safetensors file has room for texts in its header. Under our key stands one JSON object, read as a stranger's: bounded, each fact of
-its own type, and those that are not known left out. Whatever is asked of a run.json can be asked of what `read_card` returns. Nothing
-of the run's machine is in it, neither paths nor clocks, so that equal checkpoints of equal runs have equal bytes.
+A safetensors file has room for texts in its header, an ONNX file beside its graph. Under our key stands one JSON object, read as a
+stranger's: bounded, each fact of its own type, and those that are not known left out. Whatever is asked of a run.json can be asked of
+what `read_card` returns. Nothing of the run's machine is in it, neither paths nor clocks, so that equal checkpoints of equal runs have
+equal bytes.
 """
 
 from __future__ import annotations
@@ -14,16 +15,22 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from paceline.config import onnx_file
 from paceline.config.errors import CheckpointError, UserError
 from paceline.config.plain_file import open_plain, parse
 from paceline.config.printable import MOST_NAME, counted, one_line, short, some
 
 SCHEMA = 1
 SUFFIX = ".safetensors"
+# Files that may have a card.
+SUFFIXES = (SUFFIX, onnx_file.SUFFIX)
 # Key of the file's metadata.
 METADATA = "paceline"
 # Of a file's header, whose card names twenty thousand classes at most, as a run.json does.
 MOST_HEADER = 16 << 20
+# How photos lie in a graph's input, and their bounds: photos of one call, pixels of a side.
+LAYOUTS = NHWC, NCHW = ("NHWC uint8", "NCHW float32 from 0 to 1")
+MOST_PHOTOS, MOST_SIDE = 64, 8192
 # Of versions, of metrics.
 MOST_FACTS = 200
 # Of a run's facts, those that decide its answers or how it is scored.
@@ -69,6 +76,18 @@ def _dict(value: Any) -> bool:
     return isinstance(value, dict)
 
 
+def _graph(value: Any) -> bool:
+    sides = isinstance(value, dict) and all(
+        type(value.get(side)) is int and 1 <= value[side] <= MOST_SIDE for side in ("height", "width")
+    )
+    batch = value.get("batch", 0) if sides else 0
+    return (
+        sides
+        and value.get("layout") in LAYOUTS
+        and (batch is None or (type(batch) is int and 1 <= batch <= MOST_PHOTOS))
+    )
+
+
 # Every card has the first seven; recipe and system are checked where they are made from it, as those of a run.json.
 CHECKS: dict[str, Callable[[Any], bool]] = {
     "name": _text,
@@ -86,6 +105,7 @@ CHECKS: dict[str, Callable[[Any], bool]] = {
     "metrics": _each(_number),
     "best_f1": _each(lambda value: _number(value) and 0 <= value <= 1),
     "run": _each(_text),
+    "graph": _graph,  # of an ONNX file: what it takes
 }
 NEEDED = tuple(CHECKS)[:7]
 
@@ -119,7 +139,7 @@ def make_card(facts: Mapping[str, Any], **more: Any) -> str:
 
 def has_card(path: Path) -> bool:
     """Whether a file says itself which network its weights are for. Raises CheckpointError for a card that is none of ours."""
-    return path.suffix == SUFFIX and path.is_file() and _card(path) is not None
+    return path.suffix in SUFFIXES and path.is_file() and _card(path) is not None
 
 
 def read_card(path: Path) -> dict[str, Any]:
@@ -127,6 +147,11 @@ def read_card(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise CheckpointError(f"{path}: there is no such file.")
     if (card := _card(path)) is None:
+        if path.suffix == onnx_file.SUFFIX:
+            raise CheckpointError(
+                f"{path}: an ONNX file that says nothing of classes and sizes of photos, as those of `paceline export` do. "
+                "Others' files are for their own programs."
+            )
         raise CheckpointError(
             f"{path}: weights that do not say which network they are for, or damaged. `weights check` says what it is."
         )
@@ -160,6 +185,8 @@ def header_bytes(path: Path) -> int:
 
 def _card(path: Path) -> dict[str, Any] | None:
     """None where there is none; whoever reads the tensors says what is wrong with a file that is damaged."""
+    if path.suffix == onnx_file.SUFFIX:
+        return _card_of_graph(path)
     try:
         if (length := header_bytes(path)) > MOST_HEADER:
             return None
@@ -168,6 +195,19 @@ def _card(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return _checked(text, str(path))
+
+
+def _card_of_graph(path: Path) -> dict[str, Any] | None:
+    try:
+        text = onnx_file.metadata(path, METADATA, MOST_HEADER)
+    except OSError as problem:
+        raise CheckpointError(f"{path}: cannot be read ({problem.strerror}).") from None
+    except ValueError as problem:
+        raise CheckpointError(f"{path}: {problem}.") from None
+    card = None if text is None else _checked(text, str(path))
+    if card is not None and "graph" not in card:
+        raise CheckpointError(f"{path}: its card does not say what the graph takes; no file of ours is so.")
+    return card
 
 
 def _checked(text: Any, where: str) -> dict[str, Any] | None:

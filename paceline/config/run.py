@@ -131,7 +131,7 @@ def read_run(path: Path, *, changed: Callable[[str], None] | None = None) -> dic
     Raises UserError when it is not there, is not one, or was changed.
     """
     file = run_file(path)
-    if file.suffix == card.SUFFIX:
+    if file.suffix in card.SUFFIXES:
         return card.read_card(file)
     try:
         facts = parse(read_plain(file, MOST_BYTES, links=not path.is_dir()))
@@ -201,6 +201,18 @@ def saved_system(facts: Mapping[str, Any], path: Path) -> System:
     except RecipeError as problem:
         raise RecipeError(f"{run_file(path)}: {problem}") from None
     return system
+
+
+def saved_classes(facts: Mapping[str, Any], folder: Path) -> tuple[str, ...]:
+    """The class names in a run.json, or on a card. Raises UserError where there are none, or invalid ones."""
+    classes = facts.get("classes", ())
+    if not classes:
+        raise UserError(f"{folder}: run.json names no classes; the run did not get as far as training.")
+    ids = facts.get("data", {}).get("category_ids") or [1] * len(classes)
+    whole = isinstance(ids, list) and len(ids) == len(classes) and all(type(number) is int for number in ids)
+    if not whole or not all(isinstance(name, str) for name in classes):
+        raise UserError(f"{run_file(folder)}: classes and category_ids must be as many names and whole numbers.")
+    return tuple(classes)
 
 
 def fill(template: Node, facts: Mapping[str, Any], where: str) -> Node:

@@ -19,7 +19,7 @@ import torch
 from paceline.boxes.geometry import pairwise_iou
 from paceline.config.printable import counted
 from paceline.export.graph import Graph
-from paceline.export.photos import Input, calls
+from paceline.predict.onnx_model import Input, calls
 
 # The graph's arguments -> its outputs.
 Run: TypeAlias = Callable[[Sequence[np.ndarray]], Sequence[np.ndarray]]

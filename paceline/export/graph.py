@@ -14,17 +14,14 @@ from torch import Tensor, nn
 
 from paceline.batch import Batch, DetectionBatch, InstanceBatch
 from paceline.boxes.forms import Suppression, fixed
+from paceline.config.card import MOST_PHOTOS, MOST_SIDE
 from paceline.config.errors import UserError
+from paceline.predict.onnx_model import BOXES, CLASSES
 from paceline.tasks.workloads import WORKLOADS
 from paceline.training.trained import Trained
 
 if TYPE_CHECKING:
     from paceline.export.verb import Flags
-
-# Outputs by name.
-CLASSES, BOXES = ("probabilities",), ("boxes", "scores", "labels")
-# More photos in one call than this need more memory for suppression than a file should ask for.
-MOST_PHOTOS, MOST_SIDE = 64, 8192
 
 
 class Graph(nn.Module):

@@ -26,6 +26,7 @@ from paceline.config.whole import LINE, check_output, write_output
 from paceline.export.compare import Run
 from paceline.export.graph import Graph
 from paceline.export.written import METADATA, Written
+from paceline.predict import reader
 from paceline.training.trained import Trained
 from paceline.version import __version__
 
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 NEEDED = ("onnx", "onnxscript", "onnxruntime")
 OPSET = 18
 # The program that is copied beside the file.
-READER = Path(__file__).with_name("reader.py")
+READER = Path(reader.__file__)
 
 torch.library.define(
     "paceline::keep", "(Tensor boxes, Tensor valid, Tensor classes, float iou, bool by_class) -> Tensor"
@@ -60,17 +61,17 @@ def write(trained: Trained, out: Path, flags: Flags) -> Iterator[str]:
     Raises UserError where onnx is not installed, a flag does not fit, something else is there, or the answers differ.
     """
     check_installed(flags.to)
-    reader = out.with_name(f"{out.stem}_predict.py")
+    beside = out.with_name(f"{out.stem}_predict.py")
     check_output(out)
-    check_output(reader, "beside --out")
+    check_output(beside, "beside --out")
     made = Written(trained, flags)
     program = taken_down(made)
     with made.placed(out) as part:
         program.save(part, external_data=False)
         yield from made.checked(onnx_run(part))
     text = READER.read_text(encoding="utf-8").replace("MODEL.onnx", out.name)
-    write_output(reader, f"{LINE}reads {out.name}\n{text}")
-    yield f"{reader}: answers with it, by numpy, Pillow and onnxruntime alone:  python {reader} PHOTO"
+    write_output(beside, f"{LINE}reads {out.name}\n{text}")
+    yield f"{beside}: answers with it, by numpy, Pillow and onnxruntime alone:  python {beside} PHOTO"
 
 
 def check_installed(form: str) -> None:

@@ -5,9 +5,9 @@ Letters: n photos   H, W pixels of the input
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from paceline.config.errors import DataError, UserError
 from paceline.config.run import data_from_here
 from paceline.input.draw import render
 from paceline.predict.folders import find_photos
+from paceline.predict.onnx_model import Input
 from paceline.predict.photos import Photo, encoded
 from paceline.store.header import read_header
 from paceline.store.index import open_split
@@ -24,13 +25,6 @@ from paceline.training.trained import Trained
 
 if TYPE_CHECKING:
     from paceline.export.verb import Flags
-
-
-class Input(NamedTuple):
-    """A photo in the graph's input."""
-
-    pixels: np.ndarray  # (H, W, 3) uint8
-    size: tuple[int, int]  # height and width of the photo in it
 
 
 def inputs(trained: Trained, flags: Flags, shape: tuple[int, int]) -> list[Input]:
@@ -85,17 +79,3 @@ def _input(trained: Trained, photo: Photo, shape: tuple[int, int]) -> Input:
     pixels = np.empty((*shape, 3), np.uint8)
     render(data, draw, pixels)
     return Input(pixels, (draw.window.resized_height, draw.window.resized_width))
-
-
-def calls(photos: Sequence[Input], count: int, input: str, sized: bool) -> Iterator[list[np.ndarray]]:
-    """The graph's arguments, `count` photos a call; the last call is filled up with its last photo.
-
-    input  uint8 or float; sized: whether it takes sizes
-    """
-    for first in range(0, len(photos), count):
-        part = list(photos[first : first + count])
-        part += part[-1:] * (count - len(part))
-        images = np.stack([photo.pixels for photo in part])
-        if input == "float":
-            images = np.ascontiguousarray(images.transpose(0, 3, 1, 2), np.float32) / np.float32(255)
-        yield [images, *([np.array([photo.size for photo in part], np.int64)] if sized else [])]

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paceline.config.card import NCHW, NHWC
 from paceline.config.errors import UserError
 from paceline.config.whole import folder_part, whole
 from paceline.export.compare import BOX, MASK, SCORE, Run, answers, compare, own_answers
@@ -38,9 +39,8 @@ class Written:
     def facts(self) -> str:
         """JSON for the file's metadata: the card (config/card.py), and under "graph" how a photo becomes the input."""
         graph, detect = self.graph, getattr(self.graph.model, "settings", None)
-        layout = "NHWC uint8" if self.flags.input == "uint8" else "NCHW float32 from 0 to 1"
         found: dict[str, Any] = {
-            "layout": layout,
+            "layout": NHWC if self.flags.input == "uint8" else NCHW,
             "height": graph.shape[0],
             "width": graph.shape[1],
             "batch": None if graph.any_batch else self.flags.batch,

@@ -18,14 +18,16 @@ from __future__ import annotations
 
 import math
 import threading
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-import torch
 from PIL import Image
 
 from paceline.input.crop import Source, Window
 from paceline.store.orientation import TURNS, turned
+
+if TYPE_CHECKING:
+    import torch
 
 ResizeLaw = Literal["bilinear-antialias", "bilinear", "tensorflow-crop", "tensorflow-photo"]
 
@@ -53,12 +55,17 @@ def resample_torch(
     """
     # torch writes to memory of its own and copies when the rows of a result are not contiguous.
     direct = not flip and out.shape[:2] == window[4:6] and out.flags.c_contiguous
-    target = out if direct else scratch("resized", window.resized_height, window.resized_width)
-    aten = torch.ops.aten
-    upsample = aten._upsample_bilinear2d_aa if law == "bilinear-antialias" else aten.upsample_bilinear2d
-    # The operator below torch.nn.functional.interpolate, because it takes memory to write to.
-    size = [window.resized_height, window.resized_width]
-    upsample.out(_channels_last(region), size, False, None, None, out=_channels_last(target))
+    if region.shape[:2] == window[4:6]:  # nothing is resized, and no torch is needed
+        target, direct = region, False
+    else:
+        import torch
+
+        target = out if direct else scratch("resized", window.resized_height, window.resized_width)
+        aten = torch.ops.aten
+        upsample = aten._upsample_bilinear2d_aa if law == "bilinear-antialias" else aten.upsample_bilinear2d
+        # The operator below torch.nn.functional.interpolate, because it takes memory to write to.
+        size = [window.resized_height, window.resized_width]
+        upsample.out(_channels_last(region), size, False, None, None, out=_channels_last(target))
     if direct:
         return
     bottom, right = window.skip_top + out.shape[0], window.skip_left + out.shape[1]
@@ -76,6 +83,8 @@ def _channels_last(pixels: np.ndarray) -> torch.Tensor:
     reshape gives the batch dimension a stride, pixels[None] has 0; only with one does torch recognise channels_last, else it
     transposes there and back, which costs more than the resize.
     """
+    import torch
+
     return torch.from_numpy(pixels.reshape(1, *pixels.shape)).permute(0, 3, 1, 2)
 
 

@@ -19,11 +19,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.config.card import has_card
+from paceline.config.onnx_file import GRAPHS, refuse_graph
 from paceline.config.reporting import Lines
 from paceline.config.run import read_run, refuse_synthetic
 
 if TYPE_CHECKING:
     from paceline.predict.folders import Unreadable
+    from paceline.predict.photo_predictor import PhotoPredictor
     from paceline.predict.predictor import Predictor
     from paceline.predict.results import Answer, Found, Result
     from paceline.predict.video import Frame, Video
@@ -44,11 +46,12 @@ _FILES = {
 
 def load(
     run: str | Path, *, checkpoint: str = "best", workload: str = "", say: Callable[[str], object] = warnings.warn
-) -> Predictor:
-    """Open a run folder, or a file of weights, for prediction: `paceline.load("runs/first").predict("cat.jpg")`.
+) -> PhotoPredictor:
+    """Open a run folder, a file of weights, or an ONNX file, for prediction: `paceline.load("runs/first").predict("cat.jpg")`.
 
     run         the folder that `paceline.train` named in its Ending, or `paceline train --out RUN`; or a file that `paceline
-                export` wrote; or a file of weights, anybody's, whose network is found from it (docs/weights.md)
+                export` wrote, .safetensors or .onnx (which needs no torch); or a file of weights, anybody's, whose network is found
+                from it (docs/weights.md)
     checkpoint  best, last or step-N; where no evaluation has chosen a best one yet, the last one is taken
     workload    of a run whose workload is your own, its file: "./file.py:name", which is run as Python
     say         takes a line on that; a warning unless another function is given
@@ -56,6 +59,12 @@ def load(
     Raises UserError for a folder that is no run and for a run on synthetic batches, CheckpointError (a UserError) for a
     checkpoint that is missing or damaged, and for a file that no network of ours answers with.
     """
+    if Path(run).is_file() and Path(run).suffix in GRAPHS:
+        refuse_graph(Path(run), "load")
+        from paceline.predict.onnx_model import open_onnx
+        from paceline.predict.onnx_predictor import OnnxPredictor
+
+        return OnnxPredictor(open_onnx(Path(run), checkpoint=checkpoint, workload=workload))
     if Path(run).is_file() and Path(run).suffix != ".json" and not has_card(Path(run)):
         from paceline.predict.predictor import Predictor
         from paceline.training.trained import open_alone

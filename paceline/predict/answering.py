@@ -19,11 +19,12 @@ from paceline.predict.answers import Answers, picture_names
 from paceline.predict.folders import Listing, Unreadable
 from paceline.predict.formats import Coco, Format, Masks, Place, ScoredYolo, Table, Yolo, for_people
 from paceline.predict.label_tools import Cvat, LabelMe, LabelStudio
-from paceline.predict.predictor import Predictor
 from paceline.predict.results import Found, Result
 
 if TYPE_CHECKING:
     from PIL import Image
+
+    from paceline.predict.photo_predictor import PhotoPredictor
 
 EMPTY: Mapping[str, Any] = MappingProxyType({})
 FORMATS: Mapping[str, type[Format]] = {
@@ -83,7 +84,7 @@ class Asked(NamedTuple):
     more: Mapping[str, Any] = EMPTY  # what its record has beside the answer
 
 
-def formats_of(names: Sequence[str], folder: Path, predictor: Predictor, *, video: bool) -> list[Format]:
+def formats_of(names: Sequence[str], folder: Path, predictor: PhotoPredictor, *, video: bool) -> list[Format]:
     """The named formats, for answers in `folder`. Raises UserError for one that is none, or wants what the run does not find."""
     masks = "mask_ap" in predictor.trained.workload.measured(predictor.trained.recipe)
     formats = []

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import io
 import os
+import sys
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 import numpy as np
-import torch
 from PIL import Image
 
 from paceline.config.errors import DataError
@@ -21,14 +21,27 @@ from paceline.input.crop import Window
 from paceline.input.decode import decode_crop
 from paceline.store.header import MOST_BYTES, endless_jpeg, read_header, undecodable
 
+if TYPE_CHECKING:
+    import torch
+
 Photo: TypeAlias = "str | os.PathLike[str] | bytes | Image.Image | np.ndarray | torch.Tensor"
-KINDS = (str, os.PathLike, bytes, bytearray, memoryview, Image.Image, np.ndarray, torch.Tensor)
+KINDS = (str, os.PathLike, bytes, bytearray, memoryview, Image.Image, np.ndarray)
 WANTED = (
     "A photo is a path, the bytes of an image file, a PIL image, an (H, W, 3) uint8 array in RGB order "
     "(or (H, W), or (H, W, 4)), or a (3, H, W) tensor, uint8 or from 0 to 1"
 )
 GIVEN = "the given photo"
 _ORIENTATION = 0x0112
+
+
+def is_photo(value: object) -> bool:
+    """Whether an object is of a kind that may be one photo."""
+    return isinstance(value, KINDS) or _is_tensor(value)
+
+
+def _is_tensor(value: object) -> TypeGuard[torch.Tensor]:
+    torch = sys.modules.get("torch")  # without it there are none
+    return torch is not None and isinstance(value, torch.Tensor)
 
 
 def encoded(photo: Photo) -> tuple[bytes, str]:
@@ -78,7 +91,7 @@ def _file(path: Path) -> bytes:
 def _picture(photo: Image.Image | np.ndarray | torch.Tensor) -> Image.Image:
     if isinstance(photo, Image.Image):
         return photo
-    if isinstance(photo, torch.Tensor):
+    if _is_tensor(photo):
         return Image.fromarray(_tensor_pixels(photo))
     if not isinstance(photo, np.ndarray):
         raise _no_photo(type(photo).__name__)
@@ -99,8 +112,8 @@ def _tensor_pixels(photo: torch.Tensor) -> np.ndarray:
             raise DataError(
                 f"{WANTED}; this tensor has values from {least:g} to {most:g}: hand it over not normalised."
             )
-        values = (values.double() * 255).round().to(torch.uint8)
-    if values.dtype != torch.uint8:
+        values = (values.double() * 255).round().byte()
+    if str(values.dtype) != "torch.uint8":
         raise _no_photo(f"a tensor of {values.dtype}")
     return (values[0] if len(values) == 1 else values.permute(1, 2, 0)).contiguous().numpy()
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from paceline.predict.answering import Count, Printed, Shown
     from paceline.predict.folders import Listing
     from paceline.predict.formats import Format
-    from paceline.predict.predictor import Predictor
+    from paceline.predict.photo_predictor import PhotoPredictor
     from paceline.predict.video import Video
 
 
@@ -131,7 +131,7 @@ def _found(flags: Flags) -> tuple[Video | None, Listing]:
     return Video(videos[0], every=flags.every), Listing()
 
 
-def _least_score(flags: Flags, predictor: Predictor, tell: Callable) -> float:
+def _least_score(flags: Flags, predictor: PhotoPredictor, tell: Callable) -> float:
     """The score from which on objects are printed and drawn."""
     from paceline.predict.results import SHOWN_ABOVE
 
@@ -146,7 +146,9 @@ def _least_score(flags: Flags, predictor: Predictor, tell: Callable) -> float:
     return best.get("threshold", SHOWN_ABOVE)
 
 
-def _answer(flags: Flags, listing: Listing, predictor: Predictor, formats: Sequence[Format], tell: Callable) -> Count:
+def _answer(
+    flags: Flags, listing: Listing, predictor: PhotoPredictor, formats: Sequence[Format], tell: Callable
+) -> Count:
     """Print, draw and write every photo's answer."""
     from paceline.predict.answering import Asked, Count, answer_all, jpeg_of, places_of
     from paceline.predict.answers import new_answers
@@ -175,7 +177,9 @@ def _answer(flags: Flags, listing: Listing, predictor: Predictor, formats: Seque
     return count
 
 
-def _answer_video(flags: Flags, video: Video, predictor: Predictor, formats: Sequence[Format], tell: Callable) -> Count:
+def _answer_video(
+    flags: Flags, video: Video, predictor: PhotoPredictor, formats: Sequence[Format], tell: Callable
+) -> Count:
     """Print, draw and write every frame's answer."""
     from paceline.predict.video_answers import answer_video
 
@@ -186,7 +190,7 @@ def _answer_video(flags: Flags, video: Video, predictor: Predictor, formats: Seq
     )
 
 
-def _manner(flags: Flags, predictor: Predictor, tell: Callable) -> tuple[dict[str, object], Printed, Shown]:
+def _manner(flags: Flags, predictor: PhotoPredictor, tell: Callable) -> tuple[dict[str, object], Printed, Shown]:
     """Facts for the head of predictions.json, what is printed, and what is shown."""
     from paceline.predict.answering import Printed, Shown
 
@@ -196,7 +200,7 @@ def _manner(flags: Flags, predictor: Predictor, tell: Callable) -> tuple[dict[st
     return head, Printed(tell, flags.quiet, flags.json), shown
 
 
-def _check_objects(flags: Flags, predictor: Predictor) -> None:
+def _check_objects(flags: Flags, predictor: PhotoPredictor) -> None:
     """Refuse flags of objects for a run that names whole photos, and classes that the run does not have."""
     if not predictor.finds_objects:
         given = {
@@ -215,7 +219,7 @@ def _check_objects(flags: Flags, predictor: Predictor) -> None:
             raise UserError(f"--classes {name}: {flags.run} has no such class. {hint}")
 
 
-def _image_ids(flags: Flags, listing: Listing, predictor: Predictor) -> tuple[Mapping[Path, int], str]:
+def _image_ids(flags: Flags, listing: Listing, predictor: PhotoPredictor) -> tuple[Mapping[Path, int], str]:
     """The photos' ids in an annotation file, for coco_results.json, and whence; or none, and why."""
     from paceline.predict.photo_ids import ids_in_file, known_ids
 

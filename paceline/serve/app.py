@@ -28,7 +28,7 @@ from paceline.serve.limits import AGAIN, Lingering, Uploads, named
 from paceline.version import __version__
 
 if TYPE_CHECKING:
-    from paceline.predict.predictor import Predictor
+    from paceline.predict.photo_predictor import PhotoPredictor
 
 PAGE = Path(__file__).with_name("page.html")
 DESCRIPTION = Path(__file__).with_name("openapi.json")
@@ -44,7 +44,7 @@ class InMemory(MultiPartParser):
 class Service:
     """What answers requests for one model."""
 
-    def __init__(self, predictor: Predictor, batches: Batches, uploads: Uploads) -> None:
+    def __init__(self, predictor: PhotoPredictor, batches: Batches, uploads: Uploads) -> None:
         self._batches, self._uploads = batches, uploads
         self._finds_objects = predictor.finds_objects
         self._about = about(predictor, uploads.most, batches.queue)
@@ -116,7 +116,7 @@ class Service:
 
 
 def application(
-    predictor: Predictor, *, most: int, wait: float, queue: int, token: str, max_bytes: int, seconds: float
+    predictor: PhotoPredictor, *, most: int, wait: float, queue: int, token: str, max_bytes: int, seconds: float
 ) -> ASGIApp:
     """The service as an ASGI application; arguments as `Batches`, `Guard` and `Uploads` have them."""
     page = PAGE.read_text(encoding="utf-8")
@@ -151,7 +151,7 @@ def application(
     return Lingering(Guard(inner, token=token, page=page))
 
 
-def about(predictor: Predictor, max_bytes: int, queue: int) -> dict[str, Any]:
+def about(predictor: PhotoPredictor, max_bytes: int, queue: int) -> dict[str, Any]:
     """What `/model` says; no path and no name of a host or user is in it."""
     trained, objects = predictor.trained, predictor.finds_objects
     facts, settings = trained.facts, asdict(trained.recipe.input)

@@ -19,7 +19,7 @@ from paceline.predict.folders import Unreadable
 from paceline.store.header import MAX_PIXELS, read_header
 
 if TYPE_CHECKING:
-    from paceline.predict.predictor import Predictor
+    from paceline.predict.photo_predictor import PhotoPredictor
     from paceline.predict.results import Result
 
 
@@ -40,7 +40,7 @@ class Waiting:
 class Batches:
     """The queue, and the thread that answers what is in it. Belongs to one event loop, in which `run` is a task."""
 
-    def __init__(self, predictor: Predictor, *, most: int, wait: float, queue: int) -> None:
+    def __init__(self, predictor: PhotoPredictor, *, most: int, wait: float, queue: int) -> None:
         """most: photos of one forward   wait: seconds that a photo waits for others   queue: photos that may wait"""
         self._predictor, self._most, self._wait, self.queue = predictor, most, wait, queue
         self._waiting: deque[Waiting] = deque()

@@ -23,7 +23,7 @@ from paceline.training.named_run import check_named
 if TYPE_CHECKING:
     import uvicorn
 
-    from paceline.predict.predictor import Predictor
+    from paceline.predict.photo_predictor import PhotoPredictor
 
 TOKEN = "PACELINE_TOKEN"
 # Kubernetes' own patience between SIGTERM and SIGKILL.
@@ -106,7 +106,7 @@ def _listen(flags: Flags) -> socket.socket:
         ) from None
 
 
-def _serve(flags: Flags, token: str, predictor: Predictor, listener: socket.socket) -> int:
+def _serve(flags: Flags, token: str, predictor: PhotoPredictor, listener: socket.socket) -> int:
     from paceline.ranks.exit_code import INTERRUPTED
 
     server = server_of(predictor, flags, token)
@@ -123,7 +123,7 @@ def _serve(flags: Flags, token: str, predictor: Predictor, listener: socket.sock
     return INTERRUPTED if server.force_exit else 0
 
 
-def server_of(predictor: Predictor, flags: Flags, token: str = "") -> uvicorn.Server:
+def server_of(predictor: PhotoPredictor, flags: Flags, token: str = "") -> uvicorn.Server:
     """A server for `serve` to be called on, within the flags' limits."""
     import uvicorn
 

@@ -18,6 +18,7 @@ from paceline.command.printing import print_error
 from paceline.config.card import has_card
 from paceline.config.commands import command
 from paceline.config.errors import RecipeError, UserError
+from paceline.config.onnx_file import GRAPHS, refuse_graph
 from paceline.config.recipe import Recipe
 from paceline.config.reporting import Reporter
 from paceline.config.run import Controls, check_controls, data_from_here, fill, read_run, saved_system
@@ -61,12 +62,14 @@ def open_run(path: Path, *, verb: str, recipe: str, workload: str) -> tuple[dict
     """
     if not path.exists():
         raise UserError(f"{path}: there is no such run, nor file of weights.")
+    refuse_graph(path, verb)
     if recipe:
         raise UserError(
             f"--recipe {recipe}: {path} has its recipe in run.json; the flag is for a file of weights. Leave it away."
         )
     facts = read_run(path)
-    return facts, saved_recipe(facts, path, named=workload, again=naming(verb, path))
+    named = "" if path.suffix in GRAPHS else workload  # which is refused where the file is opened
+    return facts, saved_recipe(facts, path, named=named, again=naming(verb, path))
 
 
 def check_named(path: Path, *, verb: str, checkpoint: str, workload: str, recipe: str) -> None:
@@ -103,9 +106,11 @@ class NoMore:
 def means_weights(path: Path, recipe: str = "") -> bool:
     """Whether a command's first word names weights, not a run: a file, a folder of arrays, a checkpoint, a published name.
 
-    A file with a card is opened as a run, unless another recipe is named for it.
+    A file with a card is opened as a run, unless another recipe is named for it; so is a graph, always.
     """
     if path.is_file():
+        if path.suffix in GRAPHS:
+            return False
         return path.suffix != ".json" and (bool(recipe) or not has_card(path))
     if path.is_dir():
         named = (path / INDEX).is_file() or any(path.glob("*.npy")) or any(path.glob("*.index"))

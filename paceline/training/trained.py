@@ -15,7 +15,7 @@ from paceline.accelerators import preferred
 from paceline.config.errors import CheckpointError, UserError
 from paceline.config.recipe import Recipe
 from paceline.config.reporting import WARNINGS, Reporter
-from paceline.config.run import read_run, run_file, run_folder, saved_system
+from paceline.config.run import read_run, run_folder, saved_classes, saved_system
 from paceline.machine.machine import autocast_for
 from paceline.tasks.workload import Workload
 from paceline.tasks.workloads import saved_recipe, workload_of
@@ -157,18 +157,6 @@ def _tensors_of(file: Path) -> dict[str, Tensor]:
 def _begin(classes: Sequence[str]) -> str:
     """The first names, which show the order to those who know it."""
     return ", ".join(classes[:3]) + (", ..." if len(classes) > 3 else "")
-
-
-def saved_classes(facts: Mapping[str, Any], folder: Path) -> tuple[str, ...]:
-    """The class names in run.json. Raises UserError where there are none, or invalid ones."""
-    classes = facts.get("classes", ())
-    if not classes:
-        raise UserError(f"{folder}: run.json names no classes; the run did not get as far as training.")
-    ids = facts.get("data", {}).get("category_ids") or [1] * len(classes)
-    whole = isinstance(ids, list) and len(ids) == len(classes) and all(type(number) is int for number in ids)
-    if not whole or not all(isinstance(name, str) for name in classes):
-        raise UserError(f"{run_file(folder)}: classes and category_ids must be as many names and whole numbers.")
-    return tuple(classes)
 
 
 def check_network(

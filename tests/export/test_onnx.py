@@ -196,6 +196,13 @@ def near(own: Any, answer: list[dict[str, Any]], score: float, box: float) -> No
     assert not left
 
 
+def listed(found: Any) -> list[dict[str, Any]]:
+    """The objects that `paceline.load` finds, as the program beside the file has them."""
+    corners = np.concatenate((found.boxes[:, :2], found.boxes[:, :2] + found.boxes[:, 2:]), axis=1)
+    rows = [{"name": name, "score": score, "box": box} for name, score, box in zip(found.names, found.scores, corners)]
+    return rows if found.masks is None else [{**row, "mask": found.mask(place)} for place, row in enumerate(rows)]
+
+
 @pytest.mark.nightly("exports a network of boxes, and one of masks, each of which takes half a minute")
 @pytest.mark.parametrize("workload", ["ssd", "maskrcnn"])
 @pytest.mark.parametrize("input", ["uint8", "float"])
@@ -206,15 +213,25 @@ def test_a_detector_answers_as_its_run_does(workload, input, request, tmp_path, 
     # Two steps leave flat scores: with a low threshold there are objects.
     said = export(capsys, run.folder, out, "--input", input, "--batch", 2, "--score-above", 0.01, *size)
     assert said.code == 0 and ", 0 without a partner" in said.out and " 0 objects" not in said.out, said
-    model = reader_of(out)
+    model, opened = reader_of(out), paceline.load(out)
     predictor = in_fp32(run.folder, 0.01)
     checked = 0
     for photo in sorted(run.data.rglob("val*/*.jpg")):
         own = predictor.predict(photo)
         if own.width >= own.height:  # in the file's shape; a portrait has another
             near(own, model(photo), 1e-4, 0.05)
+            near(own, listed(opened.predict(photo)), 1e-4, 0.05)
             checked += len(own.names)
     assert checked
+    asked = "--data", run.data, "--json"
+    by_file, by_run = (
+        command(capsys, "eval", out, *asked),
+        command(capsys, "eval", run.folder, *asked, "--score-above", 0.01),
+    )
+    found, wanted = (json.loads(one.out.splitlines()[-1]) for one in (by_file, by_run))
+    assert found["images"] == wanted["images"] > 0
+    for name in found.keys() & {"box_ap", "box_ap50", "box_ar100", "mask_ap", "mask_ar100"}:
+        assert abs(found[name] - wanted[name]) < 2e-3, (name, found[name], wanted[name])
     above = export(capsys, run.folder, out, "--score-above", 0.999, *size)
     assert above.code == 0 and ", 0 objects" in above.out, above
     assert onnx.load(out).producer_name == "paceline"

@@ -15,8 +15,8 @@ from PIL import Image
 
 from paceline.boxes.paste import paste_to_rle
 from paceline.export.onnx_form import READER
-from paceline.export.reader import as_input, pasted
 from paceline.input.draw import render
+from paceline.predict.reader import as_input, pasted
 from paceline.recipes import RECIPES
 from paceline.store.header import read_header
 from paceline.tasks.workloads import workload_of

@@ -21,9 +21,10 @@ from stand_in_predictors import predictor_of
 from paceline.config.classification import PhotoInput
 from paceline.config.errors import DataError, UserError
 from paceline.config.recipe import Recipe
+from paceline.predict.ahead import MOST_THREADS, in_order
 from paceline.predict.folders import Unreadable
 from paceline.predict.photos import encoded, whole_photo
-from paceline.predict.predictor import MOST_THREADS, Predictor, in_order
+from paceline.predict.predictor import Predictor
 from paceline.predict.results import Answer, Found
 
 

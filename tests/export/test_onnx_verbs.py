@@ -1,0 +1,200 @@
+"""`predict` and `eval` answer with an ONNX file as with its run, the first without torch; what is no file of ours is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import ModelProto, helper
+from PIL import Image
+from tiny_runs import command, forge, refused
+
+import paceline
+from paceline.cli.main import main
+from paceline.config.errors import UserError
+from paceline.predict import onnx_model
+from paceline.predict.results import Answer
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+# The command in a process that has no torch.
+WITHOUT_TORCH = """
+import sys
+class Refuse:
+    def find_spec(self, name, *_):
+        if name.partition(".")[0] in ("torch", "torchvision"):
+            raise ImportError(name)
+sys.meta_path.insert(0, Refuse())
+from paceline.cli.main import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.fixture(scope="module")
+def run(resnet_run, tmp_path_factory) -> Path:
+    """Of three classes, computing in fp32 as its file does."""
+    folder = tmp_path_factory.mktemp("fp32") / "run"
+    shutil.copytree(resnet_run.folder, folder, symlinks=True)
+    forge(folder, {"system.precision": "fp32"})
+    return folder
+
+
+@pytest.fixture(scope="module")
+def file(run) -> Path:
+    out = run.with_name("cats.onnx")
+    assert main(["export", str(run), "--out", str(out), "--compare", "1"]) == 0
+    return out
+
+
+def answers_in(folder: Path) -> dict[str, Any]:
+    found = json.loads((folder / "predictions.json").read_text())
+    return {one["file"]: one for one in found["images"]}
+
+
+def test_predict_writes_a_runs_folder_without_torch(resnet_run, run, file, tmp_path, capsys):
+    asked = *sorted(resnet_run.data.glob("val/*")), "--write", "csv"
+    words = [sys.executable, "-c", WITHOUT_TORCH, "predict", file, *asked, "--out", tmp_path / "file"]
+    said = subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=300)
+    assert said.returncode == 0 and "9 photos in" in said.stdout, said
+    assert command(capsys, "predict", run, *asked, "--out", tmp_path / "run").code == 0
+    own, others = answers_in(tmp_path / "run"), answers_in(tmp_path / "file")
+    assert own.keys() == others.keys() and len(own) == 9
+    for photo, answer in own.items():
+        assert {**others[photo], "scores": 0} == {**answer, "scores": 0}
+        np.testing.assert_allclose(others[photo]["scores"], answer["scores"], atol=1e-4)
+    written = [{str(path.relative_to(folder)) for path in folder.rglob("*")} for folder in tmp_path.iterdir()]
+    assert written[0] == written[1] and len(written[0]) > 10
+
+
+def test_load_takes_photos_of_every_kind(resnet_run, run, file, tmp_path):
+    photo = next(resnet_run.data.glob("val/*/*.jpg"))
+    predictor, opened = paceline.load(run, say=lambda _: None), paceline.load(file)
+    assert (
+        opened.classes == predictor.classes
+        and opened.category_ids == predictor.category_ids
+        and not opened.finds_objects
+    )
+    assert opened.best_f1() == {}
+    pixels = np.asarray(Image.open(photo).convert("RGB"))
+    kinds = photo, photo.read_bytes(), Image.open(photo), pixels, torch.from_numpy(pixels.copy()).permute(2, 0, 1)
+    for own, answer in zip(predictor.predict(kinds), opened.predict(kinds), strict=True):
+        assert isinstance(answer, Answer) and isinstance(own, Answer)
+        assert answer.names == own.names and answer.draw().size == own.draw().size
+        np.testing.assert_allclose(answer.scores, own.scores, atol=1e-4)
+    (tmp_path / "cut.jpg").write_bytes(photo.read_bytes()[:-100])
+    own, answer = (next(one.stream(tmp_path / "cut.jpg")) for one in (predictor, opened))
+    assert answer == own  # unreadable, for the same reason
+
+
+def test_eval_scores_the_file_and_shows_the_runs_own_numbers(resnet_run, run, file, capsys):
+    asked = "--data", resnet_run.data, "--json"
+    said, own = command(capsys, "eval", file, *asked), command(capsys, "eval", run, *asked)
+    assert said.code == own.code == 0, said
+    found, wanted = (json.loads(one.out.splitlines()[-1]) for one in (said, own))
+    assert found.pop("run_metrics") == {"top1": wanted["top1"], "top5": wanted["top5"]}
+    assert found.pop("checkpoint") == "cats.onnx" and wanted.pop("checkpoint") == "step-000002"
+    assert found == wanted and 0 < found["top1"] < 1
+    some = command(capsys, "eval", file, "--data", resnet_run.data, "--limit-val", 4)
+    assert some.code == 0 and "cats.onnx  4 images" in some.out and "the run itself" in some.out, some
+    refused(command(capsys, "eval", file), "--data DIR")
+    refused(command(capsys, "eval", file, "--data", resnet_run.data, "--iou", 0.4), "--iou 0.4", "inside")
+
+
+def card(model: ModelProto, change: Callable[[dict[str, Any]], object]) -> None:
+    (entry,) = model.metadata_props
+    facts = json.loads(entry.value)
+    change(facts)
+    entry.value = json.dumps(facts)
+
+
+def no_card(model: ModelProto) -> None:
+    del model.metadata_props[:]
+
+
+def own_operator(model: ModelProto) -> None:
+    name = model.graph.output[0].name
+    model.graph.node[-1].output[0] = "before"
+    model.graph.node.append(helper.make_node("Run", ["before"], [name], domain="com.stranger"))
+    model.opset_import.append(helper.make_opsetid("com.stranger", 1))
+
+
+def other_input(model: ModelProto) -> None:
+    model.graph.input[0].name = "images"
+    for node in model.graph.node:
+        node.input[:] = ["images" if name == "photos" else name for name in node.input]
+
+
+STRANGERS: dict[str, tuple[Callable[[ModelProto], object], str]] = {
+    "no card": (no_card, "says nothing of classes"),
+    "an operator of its own": (own_operator, "com.stranger:Run"),
+    "another input": (other_input, "does not take and give what its card says"),
+    "another schema": (lambda model: card(model, lambda facts: facts.update(schema=2)), "schema 2"),
+    "too few classes": (lambda model: card(model, lambda facts: facts.update(classes=["ant"])), "classes"),
+    "no graph": (lambda model: card(model, lambda facts: facts.pop("graph")), "what the graph takes"),
+    "a huge input": (lambda model: card(model, lambda facts: facts["graph"].update(height=10**9)), "graph"),
+    "another size": (lambda model: card(model, lambda facts: facts["graph"].update(height=64)), "its card says"),
+    "another task": (lambda model: card(model, lambda facts: facts["recipe"].update(task="ssd")), "recipe"),
+    "its own task": (
+        lambda model: card(model, lambda facts: facts["recipe"].update(task="./bad.py:BAD")),
+        "bad.py:BAD",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", STRANGERS)
+def test_a_file_that_is_none_of_ours_is_refused(kind, resnet_run, file, tmp_path, capsys, monkeypatch):
+    change, wanted = STRANGERS[kind]
+    model = onnx.load(file)
+    change(model)
+    onnx.save(model, tmp_path / "theirs.onnx")
+    (tmp_path / "bad.py").write_text("open('was run', 'w')")
+    monkeypatch.chdir(tmp_path)
+    photo = next(resnet_run.data.glob("val/*/*.jpg"))
+    refused(command(capsys, "predict", "theirs.onnx", photo, "--out", "answers"), "theirs.onnx", wanted)
+    refused(command(capsys, "eval", "theirs.onnx", "--data", resnet_run.data), "theirs.onnx", wanted)
+    assert not (tmp_path / "was run").exists() and not (tmp_path / "answers" / "predictions.json").exists()
+
+
+def test_numbers_in_other_files_are_not_read(resnet_run, file, tmp_path, capsys, monkeypatch):
+    onnx.save(onnx.load(file), tmp_path / "theirs.onnx", save_as_external_data=True, location="numbers.bin")
+    monkeypatch.chdir(tmp_path)
+    photo = next(resnet_run.data.glob("val/*/*.jpg"))
+    refused(command(capsys, "predict", "theirs.onnx", photo), "onnxruntime does not open it")
+    model = onnx.load(tmp_path / "theirs.onnx", load_external_data=False)
+    for tensor in model.graph.initializer:
+        for entry in tensor.external_data:
+            entry.value = f"../{tmp_path.name}/numbers.bin" if entry.key == "location" else entry.value
+    onnx.save(model, tmp_path / "above.onnx")
+    refused(command(capsys, "predict", "above.onnx", photo), "onnxruntime does not open it")
+
+
+def test_what_is_no_onnx_file_is_refused(resnet_run, file, tmp_path, capsys, monkeypatch):
+    photo, content = next(resnet_run.data.glob("val/*/*.jpg")), file.read_bytes()
+    damaged = b"", b"\x00" * 99, b"<html>" * 99, content[:-9], content[: len(content) // 2], b"\x08\x01" * 10_001
+    for place, data in enumerate(damaged):
+        (theirs := tmp_path / f"{place}.onnx").write_bytes(data)
+        refused(command(capsys, "predict", theirs, photo), f"{place}.onnx")
+    os.mkfifo(tmp_path / "pipe.onnx")
+    refused(command(capsys, "predict", tmp_path / "pipe.onnx", photo), "pipe.onnx")
+    (tmp_path / "theirs.pt2").write_bytes(b"PK\x03\x04")
+    for verb, *more in (
+        ("predict", photo),
+        ("eval", "--data", resnet_run.data),
+        ("export", "--out", tmp_path / "a.onnx"),
+    ):
+        refused(command(capsys, verb, tmp_path / "theirs.pt2", *more), "theirs.pt2", "can run code", ".onnx")
+    with pytest.raises(UserError, match="can run code"):
+        paceline.load(tmp_path / "theirs.pt2")
+    refused(command(capsys, "export", file, "--out", tmp_path / "again.onnx"), "cats.onnx", "`predict` and `eval`")
+    refused(command(capsys, "predict", file, photo, "--checkpoint", "last"), "--checkpoint last")
+    monkeypatch.setattr(onnx_model, "find_spec", lambda _: None)
+    refused(command(capsys, "predict", file, photo), "pip install", "onnxruntime")
