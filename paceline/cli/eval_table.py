@@ -29,7 +29,7 @@ def record(result: Evaluation, own: Mapping[str, float]) -> dict[str, Any]:
     }
 
 
-def table(result: Evaluation, own: Mapping[str, float]) -> list[str]:
+def table(result: Evaluation, own: Mapping[str, float] | None = None) -> list[str]:
     """Lines of at most 80 columns (long class names are cut); own: as in `record`."""
     lines = [*_metrics(result.metrics), *_best_f1(result.best_f1), *_classes(result.predictions)]
     return lines + (["", "  the run itself, on the photos that it was evaluated on:", *_metrics(own)] if own else [])
