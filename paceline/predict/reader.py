@@ -70,11 +70,15 @@ class Model:
         return found
 
 
+# No PostScript among them, for which Pillow would start another program.
+FORMATS = ("JPEG", "PNG", "PPM", "BMP", "WEBP", "TIFF", "GIF")
+
+
 def as_input(data: bytes, facts: dict[str, Any]) -> tuple[np.ndarray, tuple[int, int], tuple[int, int]]:
     """An encoded photo -> (H, W, 3) uint8, height and width of the photo in it, and h, w of the photo."""
     rules, shape = facts["input"], (facts["height"], facts["width"])
     law = {"tensorflow": "tensorflow-photo"}.get(rules.get("resize", ""), rules.get("resize", "bilinear-antialias"))
-    picture = Image.open(io.BytesIO(data))
+    picture = Image.open(io.BytesIO(data), formats=FORMATS)
     jpeg, known = picture.format in ("JPEG", "MPO"), picture.format in ("JPEG", "MPO", "PNG", "WEBP")
     turn = picture.getexif().get(ORIENTATION, 1) if rules["exif"] == "apply" and known else 1
     stored = picture.size

@@ -180,7 +180,7 @@ def test_a_wrong_file_is_refused_in_one_message_and_changes_nothing(given, says,
     path = file_of(given(), tmp_path)
     with pytest.raises(CheckpointError, match=says) as refused:
         load_mask_rcnn_weights(model, path, Labels(NAMES, COCO_IDS))
-    assert str(path) in str(refused.value) and "Choose the model" in str(refused.value)
+    assert str(path) in str(refused.value) and "--model.trunk, --model.depth, --model.width" in str(refused.value)
     assert equal(model, before)
 
 

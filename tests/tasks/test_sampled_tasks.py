@@ -118,7 +118,7 @@ def test_what_no_sampler_does_is_refused(monkeypatch):
     with pytest.raises(RecipeError, match=r"^--repeat-threshold 0.01: counts with --sampler repeat alone"):
         check_recipe(replace(RECIPES["resnet50-tiny"](), repeat_threshold=0.01))
     # A task of one's own, which makes its order without Task.sampled.
-    own = SimpleNamespace(open=lambda *_, **__: SimpleNamespace(facts={}), kind="class-folder")
+    own = SimpleNamespace(open=lambda recipe, *_, **__: SimpleNamespace(facts={}, recipe=recipe), kind="class-folder")
     monkeypatch.setattr(opening, "_checked", lambda _: own)
     recipe = replace(RECIPES["resnet50-tiny"](), sampler="balanced")
     with pytest.raises(RecipeError, match=r"^--sampler balanced: this workload's own task"):
