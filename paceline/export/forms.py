@@ -29,7 +29,7 @@ class Form:
 GRAPH = ("input", "size", "batch", "score_above", "precision", "compare", "photos")
 FORMS = {
     "paceline": Form(".safetensors", "one_file", "one file that every verb here takes where it takes a run"),
-    "onnx": Form(".onnx", "onnx_form", "from photos to answers, for onnxruntime and others", GRAPH),
+    "onnx": Form(".onnx", "onnx_form", "from photos to answers, for onnxruntime and others", (*GRAPH, "calibrate")),
     "openvino": Form(".xml", "openvino_form", "the same for OpenVINO, with a .bin beside it", GRAPH),
     "torch": Form(".pt2", "torch_form", "the same for torch alone: torch.export", GRAPH),
     "aoti": Form(".pt2", "torch_form", "the same, compiled for this kind of CPU: AOTInductor", GRAPH),

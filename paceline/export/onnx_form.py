@@ -25,6 +25,7 @@ from paceline.config.errors import UserError
 from paceline.config.whole import LINE, check_output, write_output
 from paceline.export.compare import Run
 from paceline.export.graph import Graph
+from paceline.export.int8 import Calibrated
 from paceline.export.written import METADATA, Written
 from paceline.predict import reader
 from paceline.training.trained import Trained
@@ -64,11 +65,18 @@ def write(trained: Trained, out: Path, flags: Flags) -> Iterator[str]:
     beside = out.with_name(f"{out.stem}_predict.py")
     check_output(out)
     check_output(beside, "beside --out")
+    data = Calibrated(trained, flags) if flags.precision == "int8" else None
     made = Written(trained, flags)
     program = taken_down(made)
     with made.placed(out) as part:
         program.save(part, external_data=False)
-        yield from made.checked(onnx_run(part))
+        if data is not None:
+            floats = part.rename(part.with_name("fp32.onnx"))
+            yield data.quantise(made.graph, floats, part)
+            _sign(part, made)
+            yield from data.loss(made.graph, {"fp32": onnx_run(floats), "int8": onnx_run(part)})
+        else:
+            yield from made.checked(onnx_run(part))
     text = READER.read_text(encoding="utf-8").replace("MODEL.onnx", out.name)
     write_output(beside, f"{LINE}reads {out.name}\n{text}")
     yield f"{beside}: answers with it, by numpy, Pillow and onnxruntime alone:  python {beside} PHOTO"
@@ -89,6 +97,16 @@ def taken_down(made: Written) -> Any:
     for part in (model.graph, *model.graph, *(value for node in model.graph for value in node.outputs)):
         part.metadata_props.clear()  # traces with paths of this machine
     return program
+
+
+def _sign(part: Path, made: Written) -> None:
+    """Write the facts into a file that onnxruntime's quantisation has signed with its own name."""
+    import onnx
+
+    model = onnx.load(part)
+    model.producer_name, model.producer_version = METADATA, __version__
+    onnx.helper.set_model_props(model, {METADATA: made.facts()})
+    onnx.save(model, part)
 
 
 def onnx_run(path: Path) -> Run:

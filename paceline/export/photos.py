@@ -5,7 +5,7 @@ Letters: n photos   H, W pixels of the input
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,14 +27,16 @@ if TYPE_CHECKING:
     from paceline.export.verb import Flags
 
 
-def inputs(trained: Trained, flags: Flags, shape: tuple[int, int]) -> list[Input]:
-    """Up to `flags.compare` photos of --photos, else of the run's validation set, evenly spread; those that are readable and fit.
+def inputs(
+    trained: Trained, flags: Flags, shape: tuple[int, int], photos: Iterable[Photo] | None = None
+) -> list[Input]:
+    """The photos that are readable and fit, of `photos`; else of --photos or the run's validation set `flags.compare`, evenly spread.
 
     shape  H, W
     Raises UserError where there are none, with what to do.
     """
     found = []
-    for photo in _photos(trained, flags):
+    for photo in _photos(trained, flags) if photos is None else photos:
         try:
             found.append(_input(trained, photo, shape))
         except DataError:  # damaged, or larger than --size

@@ -31,9 +31,10 @@ class Flags:
     size: str = ""  # graphs of Mask R-CNN: HxW of the input; empty = a square for photos of either orientation
     batch: int = 1  # graphs of objects: photos of one call; those of classes take any number
     score_above: float | None = None  # graphs of objects: smallest score that is found; None = the recipe's
-    precision: Literal["fp32", "fp16"] = "fp32"  # graphs: of the network; decoding and suppression stay fp32
+    precision: Literal["fp32", "fp16", "int8"] = "fp32"  # graphs: of the network; decoding stays fp32; int8: onnx alone
     compare: int = 16  # graphs: photos to compare answers on before the file stays; 0 = a file that nobody compared
-    photos: str = ""  # graphs: folder of those photos; empty = the run's validation set
+    photos: str = ""  # graphs: folder of those photos; empty = the run's validation set, or of int8 its training photos
+    calibrate: int = 64  # int8: photos to find the ranges of the network's numbers on
 
 
 # Flags of every form.
@@ -64,3 +65,5 @@ def _check_flags(flags: Flags, name: str) -> None:
         if field not in (*OF_ALL, *FORMS[name].takes) and getattr(flags, field) != usual:
             forms = " or ".join(known for known, form in FORMS.items() if field in form.takes)
             raise UserError(f"--{field.replace('_', '-')}: for --to {forms}, and this is {name}. Leave it away.")
+    if flags.precision == "int8" and name != "onnx":
+        raise UserError(f"--precision int8: for --to onnx, and this is {name}. Write that, and convert it.")

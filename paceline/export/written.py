@@ -31,7 +31,8 @@ class Written:
         """Raises UserError for flags that do not fit, and where there are no photos to compare answers on."""
         self.trained, self.flags = trained, flags
         self.graph, self._card = Graph(trained, flags), json.loads(card_of(trained))
-        self.photos = inputs(trained, flags, self.graph.shape) if flags.compare else []
+        asked = flags.compare and flags.precision != "int8"  # whose loss is measured in its place
+        self.photos = inputs(trained, flags, self.graph.shape) if asked else []
         self._own = own_answers(self.graph, self.photos)
         if flags.precision == "fp16":
             self.graph.halve()

@@ -1,0 +1,207 @@
+"""--precision int8: an ONNX file's network in whole numbers of eight bits, by onnxruntime's static quantisation; and what that costs.
+
+Ranges of the numbers inside come from training photos; weights have a scale for each channel and seven bits, so that no processor's
+sums overflow. Layers whose outputs are scores and shifts of boxes stay in float32, and so do decoding, suppression and the last layer
+of masks. Nobody knows beforehand what is lost: the evaluation's own scorer reads the whole validation set through both files.
+
+Letters: B photos   H, W pixels of the input
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from paceline.batch import Batch, FoundInstances, InstanceBatch
+from paceline.config.errors import DataError, UserError
+from paceline.config.printable import counted
+from paceline.config.run import FOLD, Controls, data_from_here, fill
+from paceline.config.system import System
+from paceline.export.compare import Run, answers
+from paceline.export.graph import Graph
+from paceline.export.photos import inputs
+from paceline.log.prose import metric_label, metric_text
+from paceline.predict.folders import find_photos
+from paceline.predict.onnx_model import Input, calls
+from paceline.predict.photos import Photo
+from paceline.ranks.launcher import read_launch
+from paceline.ranks.world import open_world
+from paceline.tasks.task import InputRank, Task, spread
+from paceline.training.evaluate import evaluate
+from paceline.training.opening import open_task
+from paceline.training.trained import Trained
+
+if TYPE_CHECKING:
+    from paceline.export.verb import Flags
+
+LAYERS = ("Conv", "Gemm")
+# What computes in eight bits too where all that it takes does.
+BETWEEN = ("Relu", "Clip", "Add", "MaxPool", "GlobalAveragePool", "Resize")
+# What takes the outputs of a network's last layers, and of no other.
+DECODES = ("Reshape", "Transpose", "Softmax", "Slice", "Split", "Squeeze", "Unsqueeze", "Cast", "Gather")
+METRICS = ("top1", "box_ap", "mask_ap")
+PHOTOS_A_CALL = 8  # of the scoring
+
+
+class Calibrated:
+    """A run's data, for the ranges and for the loss."""
+
+    def __init__(self, trained: Trained, flags: Flags) -> None:
+        """Raises UserError where there are no photos to calibrate on, or none to score; see `--compare 0`."""
+        if flags.calibrate < 1:
+            raise UserError(f"--calibrate {flags.calibrate}: photos to find the numbers' ranges on, 1 or more.")
+        self.trained, self.flags = trained, flags
+        self.task = None if flags.photos and not flags.compare else _task(trained)
+
+    def photos(self) -> Iterator[Photo]:
+        """Up to `flags.calibrate` of --photos, else of the photos that the run learned from, evenly spread."""
+        if self.flags.photos:
+            listing = find_photos([Path(self.flags.photos).expanduser()]).photos
+            yield from (listing[place] for place in spread(len(listing), self.flags.calibrate))
+        elif self.task is not None:
+            numbers = self.task.train_numbers[spread(self.task.train_images, self.flags.calibrate)]
+            yield from (self.task.train_index.read(int(number)) for number in numbers)
+
+    def quantise(self, graph: Graph, floats: Path, out: Path) -> str:
+        """Write `out`, the ONNX file `floats` in eight bits -> a line about it. Raises UserError without a readable photo."""
+        from onnx import load
+        from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
+
+        photos = inputs(self.trained, self.flags, graph.shape, self.photos())
+        model = load(floats)
+        chosen = in_eight_bits(model.graph)
+        count = min(len(photos), PHOTOS_A_CALL) if graph.any_batch else self.flags.batch
+        names = [one.name for one in model.graph.input]
+
+        class Reader(CalibrationDataReader):
+            def __init__(self) -> None:
+                self.left = calls(photos, count, graph.flags.input, sized=len(names) > 1)
+
+            def get_next(self) -> Any:
+                arguments = next(self.left, None)
+                return arguments and dict(zip(names, arguments))
+
+        before = logging.root.manager.disable
+        logging.disable(logging.WARNING)  # advice to optimise a graph that is folded already
+        try:
+            quantize_static(
+                model, out, Reader(), op_types_to_quantize=[*LAYERS, *BETWEEN], nodes_to_quantize=chosen, per_channel=True,
+                reduce_range=True, activation_type=QuantType.QUInt8, weight_type=QuantType.QInt8,
+            )  # fmt: skip
+        finally:
+            logging.disable(before)
+        layers = [node.name for node in model.graph.node if node.op_type in LAYERS]
+        return f"{len(set(layers) & set(chosen))} of {len(layers)} layers in int8, by the ranges in {counted(len(photos), 'photo')}"
+
+    def loss(self, graph: Graph, runs: Mapping[str, Run]) -> Iterator[str]:
+        """What the whole validation set scores by each of two runs, and the difference, a line a metric."""
+        if not self.flags.compare or self.task is None:
+            yield "its loss was not measured, as --compare 0 asks"
+            return
+        (one, before), (other, after) = (
+            (name, scores(graph, run, self.task, f"export/{name}")) for name, run in runs.items()
+        )
+        photos = counted(self.task.val_images, "validation photo")
+        for name in (name for name in METRICS if name in before):
+            was, now = (metric_text(name, scored[name]) for scored in (before, after))
+            lost = before[name] - after[name]
+            change = f"{metric_text(name, abs(lost))} {'lost' if lost >= 0 else 'gained'}"
+            yield f"{metric_label(name)} of {photos}: {was} in {one}, {now} in {other}: {change}"
+
+
+def in_eight_bits(graph: Any) -> list[str]:
+    """The names of an ONNX graph's nodes that are computed so; they come in the order of computation."""
+    takers: dict[str, list[str]] = {}
+    for node in graph.node:
+        for value in node.input:
+            takers.setdefault(value, []).append(node.op_type)
+    constants = {"", *(one.name for one in graph.initializer)}
+    names, made = [], set()
+    for node in graph.node:
+        if node.op_type in LAYERS:
+            chosen = not set(takers.get(node.output[0], DECODES)) & set(DECODES)
+        else:
+            chosen = node.op_type in BETWEEN and all(value in made or value in constants for value in node.input)
+        if chosen:
+            names.append(node.name)
+            made |= set(node.output)
+    return names
+
+
+def _task(trained: Trained) -> Task:
+    """The run's data as it was evaluated on them."""
+    facts = trained.facts
+    try:
+        if "controls" not in facts or not (data := data_from_here(facts)):
+            raise DataError("no data set is noted")
+        saved = fill(Controls(), facts["controls"], f"{trained.folder}: controls")
+        controls = Controls(data=data, **{name: getattr(saved, name) for name in ("limit_train", "limit_val", *FOLD)})
+        with open_world(read_launch({}), device=torch.device("cpu")) as world:
+            task = open_task(trained.recipe, controls, world)
+        if tuple(task.classes) != trained.classes:
+            raise DataError("its data set has other classes now")
+    except UserError as problem:
+        raise UserError(
+            f"{trained.folder}: int8 needs photos to calibrate on, and those that the run was evaluated on to measure its loss, "
+            f"which are not here ({str(problem).splitlines()[0].rstrip('.')}). Calibrate on others, and measure nothing: "
+            "--photos DIR --compare 0"
+        ) from None
+    return task
+
+
+def scores(graph: Graph, run: Run, task: Task, key: str) -> Mapping[str, float]:
+    """The metrics of the task's validation set, scored through a file; key: see `evaluate`."""
+    device = torch.device("cpu")
+    with open_world(read_launch({}), device=device) as world:
+        place = InputRank(world.rank, world.world, device, 1)
+        through = Through(graph, run)
+        found = evaluate(through, task, key=key, batch=PHOTOS_A_CALL, system=System(), place=place, world=world)
+    return found.metrics
+
+
+class Through(nn.Module):
+    """A file in the place of the model that an evaluation asks."""
+
+    def __init__(self, graph: Graph, run: Run) -> None:
+        super().__init__()
+        self._file = graph, run  # in a tuple: the graph's weights are none of this module
+
+    def predict(self, batch: Batch) -> Tensor | FoundInstances:
+        """As the model's own: a classifier's logits up to a constant, detections as fractions of the photo, masks."""
+        graph, run = self._file
+        photos = [
+            _fitted(image.permute(1, 2, 0).numpy(), size, graph.shape)
+            for image, size in zip(batch.images, _sizes(batch))
+        ]
+        columns = [torch.from_numpy(np.stack(part)) for part in zip(*answers(run, graph, photos))]
+        if graph.task == "classification":
+            return columns[0].clamp_min(1e-30).log()
+        boxes, scores, labels, *masks = columns
+        extent = torch.tensor([[width, height, width, height] for _, (height, width) in photos])
+        found = torch.cat((boxes / extent.unsqueeze(1), scores.unsqueeze(2), labels.unsqueeze(2) + 1), dim=2)
+        return found if graph.task == "ssd" else FoundInstances(found, masks[0] if masks else None)
+
+
+def _sizes(batch: Batch) -> Sequence[tuple[int, int]]:
+    if isinstance(batch, InstanceBatch):
+        return [(height, width) for height, width in batch.sizes.tolist()]
+    return [(batch.images.shape[2], batch.images.shape[3])] * len(batch)
+
+
+def _fitted(pixels: np.ndarray, size: tuple[int, int], shape: tuple[int, int]) -> Input:
+    """A photo of a loader in the file's input; where that is smaller, as for a portrait in a landscape's, it is made smaller."""
+    photo = np.ascontiguousarray(pixels[: size[0], : size[1]])
+    scale = min(1.0, shape[0] / size[0], shape[1] / size[1])
+    if scale < 1:
+        size = max(1, round(size[0] * scale)), max(1, round(size[1] * scale))
+        photo = np.asarray(Image.fromarray(photo).resize((size[1], size[0]), Image.Resampling.BILINEAR))
+    out = np.zeros((*shape, 3), np.uint8)
+    out[: size[0], : size[1]] = photo
+    return Input(out, size)
