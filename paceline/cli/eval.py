@@ -330,7 +330,7 @@ def _model(
 def _evaluate(flags: Flags) -> Callable[..., Evaluation]:
     """What scores the model."""
     if is_onnx(flags.run):
-        from paceline.cli.eval_onnx import evaluate_file
+        from paceline.predict.onnx_scores import evaluate_file
 
         return evaluate_file
     from paceline.training.evaluate import evaluate

@@ -3,38 +3,30 @@
 Ranges of the numbers inside come from training photos; weights have a scale for each channel and seven bits, so that no processor's
 sums overflow. Layers whose outputs are scores and shifts of boxes stay in float32, and so do decoding, suppression and the last layer
 of masks. Nobody knows beforehand what is lost: the evaluation's own scorer reads the whole validation set through both files.
-
-Letters: B photos   H, W pixels of the input
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
-from PIL import Image
-from torch import Tensor, nn
 
-from paceline.batch import Batch, FoundInstances, InstanceBatch
 from paceline.config.errors import DataError, UserError
 from paceline.config.printable import counted
 from paceline.config.run import FOLD, Controls, data_from_here, fill
-from paceline.config.system import System
-from paceline.export.compare import Run, answers
 from paceline.export.graph import Graph
 from paceline.export.photos import inputs
-from paceline.log.prose import metric_label, metric_text
+from paceline.log.prose import metric_label
 from paceline.predict.folders import find_photos
-from paceline.predict.onnx_model import Input, calls
+from paceline.predict.onnx_model import calls, open_onnx
+from paceline.predict.onnx_scores import evaluate_file
 from paceline.predict.photos import Photo
 from paceline.ranks.launcher import read_launch
 from paceline.ranks.world import open_world
-from paceline.tasks.task import InputRank, Task, spread
-from paceline.training.evaluate import evaluate
+from paceline.tasks.task import Task, spread
 from paceline.training.opening import open_task
 from paceline.training.trained import Trained
 
@@ -47,7 +39,7 @@ BETWEEN = ("Relu", "Clip", "Add", "MaxPool", "GlobalAveragePool", "Resize")
 # What takes the outputs of a network's last layers, and of no other.
 DECODES = ("Reshape", "Transpose", "Softmax", "Slice", "Split", "Squeeze", "Unsqueeze", "Cast", "Gather")
 METRICS = ("top1", "box_ap", "mask_ap")
-PHOTOS_A_CALL = 8  # of the scoring
+PHOTOS_A_CALL = 8  # where the file takes any number
 
 
 class Calibrated:
@@ -100,20 +92,18 @@ class Calibrated:
         layers = [node.name for node in model.graph.node if node.op_type in LAYERS]
         return f"{len(set(layers) & set(chosen))} of {len(layers)} layers in int8, by the ranges in {counted(len(photos), 'photo')}"
 
-    def loss(self, graph: Graph, runs: Mapping[str, Run]) -> Iterator[str]:
-        """What the whole validation set scores by each of two runs, and the difference, a line a metric."""
+    def loss(self, files: Mapping[str, Path]) -> Iterator[str]:
+        """What the whole validation set scores by two files, by name, and the difference; a line a metric."""
         if not self.flags.compare or self.task is None:
             yield "its loss was not measured, as --compare 0 asks"
             return
-        (one, before), (other, after) = (
-            (name, scores(graph, run, self.task, f"export/{name}")) for name, run in runs.items()
-        )
+        (one, before), (other, after) = ((name, scores(file, self.task)) for name, file in files.items())
         photos = counted(self.task.val_images, "validation photo")
-        for name in (name for name in METRICS if name in before):
-            was, now = (metric_text(name, scored[name]) for scored in (before, after))
-            lost = before[name] - after[name]
-            change = f"{metric_text(name, abs(lost))} {'lost' if lost >= 0 else 'gained'}"
-            yield f"{metric_label(name)} of {photos}: {was} in {one}, {now} in {other}: {change}"
+        for name in METRICS:
+            if before.get(name, -1) >= 0:  # COCO's -1: there are no objects
+                was, now = 100 * before[name], 100 * after[name]
+                change = f"{abs(was - now):.2f} {'lost' if was >= now else 'gained'}"
+                yield f"{metric_label(name)} of {photos}, in percent: {was:.2f} in {one}, {now:.2f} in {other}: {change}"
 
 
 def in_eight_bits(graph: Any) -> list[str]:
@@ -156,52 +146,9 @@ def _task(trained: Trained) -> Task:
     return task
 
 
-def scores(graph: Graph, run: Run, task: Task, key: str) -> Mapping[str, float]:
-    """The metrics of the task's validation set, scored through a file; key: see `evaluate`."""
-    device = torch.device("cpu")
-    with open_world(read_launch({}), device=device) as world:
-        place = InputRank(world.rank, world.world, device, 1)
-        through = Through(graph, run)
-        found = evaluate(through, task, key=key, batch=PHOTOS_A_CALL, system=System(), place=place, world=world)
-    return found.metrics
-
-
-class Through(nn.Module):
-    """A file in the place of the model that an evaluation asks."""
-
-    def __init__(self, graph: Graph, run: Run) -> None:
-        super().__init__()
-        self._file = graph, run  # in a tuple: the graph's weights are none of this module
-
-    def predict(self, batch: Batch) -> Tensor | FoundInstances:
-        """As the model's own: a classifier's logits up to a constant, detections as fractions of the photo, masks."""
-        graph, run = self._file
-        photos = [
-            _fitted(image.permute(1, 2, 0).numpy(), size, graph.shape)
-            for image, size in zip(batch.images, _sizes(batch))
-        ]
-        columns = [torch.from_numpy(np.stack(part)) for part in zip(*answers(run, graph, photos))]
-        if graph.task == "classification":
-            return columns[0].clamp_min(1e-30).log()
-        boxes, scores, labels, *masks = columns
-        extent = torch.tensor([[width, height, width, height] for _, (height, width) in photos])
-        found = torch.cat((boxes / extent.unsqueeze(1), scores.unsqueeze(2), labels.unsqueeze(2) + 1), dim=2)
-        return found if graph.task == "ssd" else FoundInstances(found, masks[0] if masks else None)
-
-
-def _sizes(batch: Batch) -> Sequence[tuple[int, int]]:
-    if isinstance(batch, InstanceBatch):
-        return [(height, width) for height, width in batch.sizes.tolist()]
-    return [(batch.images.shape[2], batch.images.shape[3])] * len(batch)
-
-
-def _fitted(pixels: np.ndarray, size: tuple[int, int], shape: tuple[int, int]) -> Input:
-    """A photo of a loader in the file's input; where that is smaller, as for a portrait in a landscape's, it is made smaller."""
-    photo = np.ascontiguousarray(pixels[: size[0], : size[1]])
-    scale = min(1.0, shape[0] / size[0], shape[1] / size[1])
-    if scale < 1:
-        size = max(1, round(size[0] * scale)), max(1, round(size[1] * scale))
-        photo = np.asarray(Image.fromarray(photo).resize((size[1], size[0]), Image.Resampling.BILINEAR))
-    out = np.zeros((*shape, 3), np.uint8)
-    out[: size[0], : size[1]] = photo
-    return Input(out, size)
+def scores(file: Path, task: Task) -> Mapping[str, float]:
+    """The metrics of the task's validation set, scored through a file."""
+    with open_world(read_launch({}), device=torch.device("cpu")) as world:
+        return evaluate_file(
+            open_onnx(file), task, key=f"export/{file.name}", batch=PHOTOS_A_CALL, world=world, passed=lambda _: None
+        ).metrics

@@ -14,7 +14,9 @@ from onnxruntime import InferenceSession
 from test_onnx import export, reader_of
 from tiny_runs import forge, refused
 
+import paceline
 from paceline.export.int8 import in_eight_bits
+from paceline.log.events import metrics_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 
@@ -50,7 +52,9 @@ def test_a_classifier_s_loss_is_what_its_file_scores(resnet_run, tmp_path, capsy
     facts = json.loads(InferenceSession(out).get_modelmeta().custom_metadata_map["paceline"])
     assert facts["graph"]["precision"] == "int8" and facts["classes"] == ["ant", "bee", "cat"]
     assert export(capsys, resnet_run.folder, floats, "--compare", 0).code == 0
-    found = re.search(r"top1 of 9 validation photos: ([\d.]+) % in fp32, ([\d.]+) % in int8: ([\d.]+) %", said.out)
+    found = re.search(
+        r"top1 of 9 validation photos, in percent: ([\d.]+) in fp32, ([\d.]+) in int8: ([\d.]+)", said.out
+    )
     assert found is not None, said
     shares, values = [], []
     for file in (floats, out):
@@ -80,8 +84,7 @@ def test_bad_input_is_refused_before_anything_is_written(resnet_run, tmp_path, c
 def test_a_detector_in_eight_bits_is_scored_as_its_run_was(workload, request, tmp_path, capsys):
     run = request.getfixturevalue(f"{workload}_run")
     said = export(capsys, run.folder, tmp_path / "objects.onnx", "--precision", "int8")
-    found = re.search(r"box AP of 6 validation photos: ([\d.]+) in fp32, ([\d.]+) in int8", said.out)
+    found = re.search(r"box AP of 6 validation photos, in percent: ([\d.]+) in fp32, ([\d.]+) in int8", said.out)
     assert said.code == 0 and found is not None, said
-    events = [json.loads(line) for line in (run.folder / "events.jsonl").read_text().splitlines()]
-    (own,) = ([one["metrics"] for one in events if one["event"] == "eval"] or [{}])[-1:]
+    own = metrics_of(paceline.load(run.folder, say=lambda _: None).evaluation())
     assert float(found[1]) == pytest.approx(100 * own["box_ap"], abs=0.1), own

@@ -1,4 +1,4 @@
-"""`paceline eval FILE.onnx`: photos through the file, read as `predict` reads them, and scored as a run's answers are."""
+"""Photos through an exported ONNX file, read as `predict` reads them, and scored as a run's answers are: `eval FILE.onnx`."""
 
 from __future__ import annotations
 
