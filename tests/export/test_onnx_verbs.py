@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +16,18 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from onnx import ModelProto, helper
+from onnx import ModelProto, TensorProto, helper, numpy_helper
 from PIL import Image
 from tiny_runs import command, forge, refused
 
 import paceline
 from paceline.cli.main import main
+from paceline.config.card import make_card
 from paceline.config.errors import UserError
 from paceline.predict import onnx_model
-from paceline.predict.results import Answer
+from paceline.predict.results import Answer, Found
+from paceline.recipes import RECIPES
+from paceline.tasks.workloads import WORKLOADS
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 # The command in a process that has no torch.
@@ -198,3 +202,56 @@ def test_what_is_no_onnx_file_is_refused(resnet_run, file, tmp_path, capsys, mon
     refused(command(capsys, "predict", file, photo, "--checkpoint", "last"), "--checkpoint last")
     monkeypatch.setattr(onnx_model, "find_spec", lambda _: None)
     refused(command(capsys, "predict", file, photo), "pip install", "onnxruntime")
+
+
+def constants(task: str, recipe: Any, shape: tuple[int, int]) -> ModelProto:
+    """A graph with our inputs and outputs, and a card, that finds the same two objects in every photo."""
+    values: dict[str, np.ndarray] = {
+        "boxes": np.array([[[32, 64, 160, 128], [0, 0, 16, 16], [0, 0, 0, 0]]], np.float32),
+        "scores": np.array([[0.9, 0.5, 0]], np.float32),
+        "labels": np.array([[1, 0, -1]], np.int64),
+    }
+    inputs = [helper.make_tensor_value_info("photos", TensorProto.UINT8, [1, *shape, 3])]
+    if task == "maskrcnn":
+        inputs.append(helper.make_tensor_value_info("sizes", TensorProto.INT64, [1, 2]))
+        values["masks"] = np.ones((1, 3, 28, 28), np.float32)
+    nodes = [
+        helper.make_node("Constant", [], [name], value=numpy_helper.from_array(one)) for name, one in values.items()
+    ]
+    kinds = {name: helper.np_dtype_to_tensor_dtype(one.dtype) for name, one in values.items()}
+    outputs = [helper.make_tensor_value_info(name, kinds[name], one.shape) for name, one in values.items()]
+    model = helper.make_model(
+        helper.make_graph(nodes, task, inputs, outputs), opset_imports=[helper.make_opsetid("", 18)], ir_version=10
+    )
+    graph = {"layout": "NHWC uint8", "height": shape[0], "width": shape[1], "batch": 1}
+    facts = {
+        "name": task,
+        "recipe": asdict(recipe),
+        "system": {},
+        "classes": ["cat", "dog"],
+        "data": {"category_ids": [7, 9]},
+    }
+    helper.set_model_props(model, {"paceline": json.dumps({**json.loads(make_card(facts)), "graph": graph})})
+    return model
+
+
+@pytest.mark.parametrize("name", ["ssd-tiny", "maskrcnn-tiny"])
+def test_boxes_and_masks_come_back_in_the_photos_pixels(name, tmp_path):
+    recipe = RECIPES[name]()
+    own = WORKLOADS[recipe.task]
+    side = recipe.input.long if recipe.task == "maskrcnn" else own.eval_shape(recipe, 1, 1)[0]
+    side = -(-side // 32) * 32
+    onnx.save(constants(recipe.task, recipe, (side, side)), tmp_path / "made.onnx")
+    w, h = 1200, 600
+    found = paceline.load(tmp_path / "made.onnx").predict(Image.new("RGB", (w, h)))
+    assert isinstance(found, Found)
+    # A square of an SSD's input is the whole photo; of Mask R-CNN's the part that the photo fills.
+    down, across = (h / side, w / side) if recipe.task == "ssd" else 2 * (w / recipe.input.long,)
+    wanted = np.array([[32 * across, 64 * down, 128 * across, 64 * down], [0, 0, 16 * across, 16 * down]])
+    np.testing.assert_allclose(found.boxes, wanted, atol=1e-3)
+    assert (found.names, found.classes, found.category_ids) == (("dog", "cat"), (2, 1), (9, 7))
+    np.testing.assert_allclose(found.scores, (0.9, 0.5), atol=1e-6)
+    if recipe.task == "maskrcnn":
+        left, top, wide, high = found.boxes[0]
+        inside = found.mask(0)[round(top) : round(top + high), round(left) : round(left + wide)]
+        assert found.mask(0).shape == (h, w) and inside[2:-2, 2:-2].all() and found.mask(0).sum() < 1.1 * inside.size
