@@ -45,6 +45,8 @@ def test_a_classifier_s_loss_is_what_its_file_scores(resnet_run, tmp_path, capsy
     model = onnx.load(out)
     kinds = [node.op_type for node in model.graph.node]
     assert kinds.count("QuantizeLinear") > 5 and model.producer_name == "paceline"
+    unpacked = {value for node in model.graph.node if node.op_type == "DequantizeLinear" for value in node.output}
+    assert all(node.input[1] in unpacked for node in model.graph.node if node.op_type == "Conv")
     weights = [one for one in model.graph.initializer if one.data_type == TensorProto.INT8]
     assert weights and max(np.abs(onnx.numpy_helper.to_array(one)).max() for one in weights) <= 64  # seven bits
     (last,) = (node for node in model.graph.node if node.op_type in ("Gemm", "MatMul"))
