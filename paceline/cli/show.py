@@ -16,6 +16,7 @@ from paceline.config.bounds import Whole
 from paceline.config.card import SUFFIX, in_words
 from paceline.config.commands import command
 from paceline.config.errors import RecipeError
+from paceline.config.onnx_file import GRAPHS
 from paceline.config.plan import make_plan, training_ranks
 from paceline.config.recipe import DATA_IMAGES, Recipe
 from paceline.config.reporting import SILENT
@@ -63,7 +64,7 @@ def run(arguments: Sequence[str]) -> int:
     base, defaults, controls, classes, run_path, facts = None, ShowFlags(), Controls(), 0, Path(), {}
     if arguments and arguments[0] in ("-h", "--help"):
         explain("show RECIPE|RUN", ABOUT, ShowFlags())
-    if arguments and (is_folder(arguments[0]) or arguments[0].endswith((".json", SUFFIX))):
+    if arguments and (is_folder(arguments[0]) or arguments[0].endswith((".json", SUFFIX, *GRAPHS))):
         run_path = Path(arguments[0])
         base, controls, facts, arguments = saved_request(run_path, arguments[1:], "show")
         defaults = _of_run(facts, controls)

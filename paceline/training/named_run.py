@@ -40,6 +40,7 @@ def saved_request(
     A recipe of one's own is read without its Python file; --out is not kept. An edited run.json is accepted with a warning.
     Raises RecipeError for a workload of one's own that --workload does not name, UserError when `path` is no run.
     """
+    refuse_graph(path, verb)
     named, rest = take_value(words, "--workload", "./file.py:name")
     facts = read_run(path, changed=print_error)
     recipe = saved_recipe(facts, path, named=named, again=naming(verb, path))

@@ -196,6 +196,7 @@ def test_what_is_no_onnx_file_is_refused(resnet_run, file, tmp_path, capsys, mon
         ("export", "--out", tmp_path / "a.onnx"),
     ):
         refused(command(capsys, verb, tmp_path / "theirs.pt2", *more), "theirs.pt2", "can run code", ".onnx")
+    refused(command(capsys, "show", tmp_path / "theirs.pt2"), "theirs.pt2", "can run code", ".onnx")
     with pytest.raises(UserError, match="can run code"):
         paceline.load(tmp_path / "theirs.pt2")
     refused(command(capsys, "export", file, "--out", tmp_path / "again.onnx"), "cats.onnx", "`predict` and `eval`")
