@@ -38,6 +38,7 @@ REASONS = {
     "config/journal.py": (6, "journals and locks: a torn last line is cut, no link is followed; callers judge by name whose it is"),
     "config/whole.py": (8, "parts: drawn names made exclusively; swept by name and kind where nobody holds them, no link"),
     "export/written.py": (1, "a file that was made in a folder of its own, into a part of config/whole.py"),
+    "export/onnx_form.py": (1, "a file of its own in that folder"),
     "export/openvino_form.py": (1, "the same: the numbers beside the graph"),
     "store/bucket_folder.py": (1, "a new file, made exclusively, for whoever brings"),
     "store/byte_cache.py": (2, "memory files of this process and its children"),

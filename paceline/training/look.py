@@ -99,10 +99,10 @@ def found_in(task: Task) -> Found:
     objects = task.train.boxes[np.concatenate(rows)] if len(of) else np.zeros((0, 4))
     sizes = np.sqrt(objects[:, 2] * objects[:, 3])
     shares = sizes / np.sqrt(high * wide)[of], sizes / np.minimum(high, wide)[of]
-    small = [float(np.quantile(share, 0.1)) if len(of) else 0.0 for share in shares]
+    of_photo, of_side = (float(np.quantile(share, 0.1)) if len(of) else 0.0 for share in shares)
     large = float(np.quantile(shares[0], 0.9)) if len(of) else 1.0
     per_class = np.bincount(classes, minlength=len(task.classes))
-    return Found(photos, side, tuple(int(count) for count in per_class), len(of), *small, large)
+    return Found(photos, side, tuple(int(count) for count in per_class), len(of), of_photo, of_side, large)
 
 
 def in_words(found: Found) -> str:

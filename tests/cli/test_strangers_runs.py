@@ -214,6 +214,7 @@ OWN_WAYS = {
     "training/alike.py": 1,  # a file that the command line names
     "predict/folders.py": 1,  # a photo that the command line's folder has, of a plain kind
     "predict/answers.py": 2,  # for writing
+    "predict/reader.py": 1,  # a photo that a program of its own is called with
     "predict/video.py": 4,  # PyAV on the descriptor of open_plain, cameras, and for writing
 }
 OPENS = re.compile(r"\.read_text\(|\.read_bytes\(|\bopen\(|np\.load\(|safe_open\(|load_file\(|copyfile\(")
