@@ -59,14 +59,14 @@ class Shown:
 class Printed:
     """What of it goes to stdout."""
 
-    tell: Callable[[object], object]  # takes a line for people
+    note: Callable[[object], object]  # takes a line for people
     quiet: bool = False  # no line a photo
     json: bool = False  # one JSON object a photo, and nothing else
 
     def answer(self, label: str, line: str) -> None:
         """The line of an answered photo."""
         if not self.quiet and not self.json:
-            self.tell(f"{label}: {line}")
+            self.note(f"{label}: {line}")
 
     def record(self, record: Mapping[str, Any]) -> None:
         """What was written of a photo, or why it has no answer."""
@@ -141,10 +141,10 @@ def answer_all(
     Raises UserError where the folder cannot be written.
     """
 
-    def told() -> Iterator[Asked]:
+    def answered() -> Iterator[Asked]:
         for one in asked:
             if isinstance(one.result, Unreadable):
-                printed.tell(f"{one.label}: skipped, {one.result.reason}")
+                printed.note(f"{one.label}: skipped, {one.result.reason}")
             else:
                 printed.answer(one.label, shown.of(one.result).line(shown.least))
             yield one
@@ -152,7 +152,7 @@ def answer_all(
     def drawn(one: Asked) -> tuple[Asked, bytes | DataError | Image.Image | None]:
         return one, None if isinstance(one.result, Unreadable) or draw is None else draw(one.result, shown)
 
-    for one, picture in in_order(told(), drawn, ahead=DRAWN_BESIDE):
+    for one, picture in in_order(answered(), drawn, ahead=DRAWN_BESIDE):
         if isinstance(one.result, Unreadable):
             count.without.append(one.result)
             printed.record(one.result._asdict())

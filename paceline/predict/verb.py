@@ -70,14 +70,14 @@ def run(arguments: Sequence[str]) -> int:
         raise UserError(f"--overlap {flags.overlap:g}: a share of a tile's side, from 0 to 0.9.")
     if flags.every < 1:
         raise UserError(f"--every {flags.every}: must be 1 (each frame) or more.")
-    tell = print_error if flags.json else say
+    note = print_error if flags.json else say
     video, listing = _found(flags)
     with nullcontext() if video is None else closing(video):
-        return _carry_out(flags, video, listing, tell)
+        return _carry_out(flags, video, listing, note)
 
 
-def _carry_out(flags: Flags, video: Video | None, listing: Listing, tell: Callable) -> int:
-    """Open the run, answer, and say what came of it; `tell` takes a line for people."""
+def _carry_out(flags: Flags, video: Video | None, listing: Listing, note: Callable) -> int:
+    """Open the run, answer, and say what came of it; `note` takes a line for people."""
     asked = {"checkpoint": flags.checkpoint, "workload": flags.workload, "recipe": flags.recipe}
     check_named(flags.run, verb="predict", **asked)
     from paceline.predict.answering import formats_of
@@ -85,32 +85,32 @@ def _carry_out(flags: Flags, video: Video | None, listing: Listing, tell: Callab
     from paceline.predict.opened import open_named
 
     check_answers_folder(flags.out)
-    predictor = open_named(flags.run, **asked, reporter=Lines(tell))
+    predictor = open_named(flags.run, **asked, reporter=Lines(note))
     _check_objects(flags, predictor)
     formats = formats_of(flags.write, flags.out, predictor, video=video is not None)
     if passed_over := listing.skipped():
-        tell(f"skipped {passed_over}")
+        note(f"skipped {passed_over}")
     began = time.perf_counter()
     try:
         count = (
-            _answer(flags, listing, predictor, formats, tell)
+            _answer(flags, listing, predictor, formats, note)
             if video is None
-            else _answer_video(flags, video, predictor, formats, tell)
+            else _answer_video(flags, video, predictor, formats, note)
         )
     except KeyboardInterrupt:
-        tell(f"{flags.out}: not finished; the same command starts over and replaces what is there")
+        note(f"{flags.out}: not finished; the same command starts over and replaces what is there")
         raise
     seconds = time.perf_counter() - began
     answered, noun = count.answered, "photo" if video is None else "frame"
-    tell(f"{counted(answered, noun)} in {seconds:.1f} s, {answered / max(seconds, 1e-9):.1f} images/s: {flags.out}")
+    note(f"{counted(answered, noun)} in {seconds:.1f} s, {answered / max(seconds, 1e-9):.1f} images/s: {flags.out}")
     if count.without:
-        tell(
+        note(
             f"without an answer: {len(count.without):,} of {answered + len(count.without):,}"
             if video is None
             else "not whole:"
         )
         for photo in count.without:
-            tell(f"  {photo.file}: {photo.reason}")
+            note(f"  {photo.file}: {photo.reason}")
     return 1 if count.without else 0
 
 
@@ -131,7 +131,7 @@ def _found(flags: Flags) -> tuple[Video | None, Listing]:
     return Video(videos[0], every=flags.every), Listing()
 
 
-def _least_score(flags: Flags, predictor: PhotoPredictor, tell: Callable) -> float:
+def _least_score(flags: Flags, predictor: PhotoPredictor, note: Callable) -> float:
     """The score from which on objects are printed and drawn."""
     from paceline.predict.results import SHOWN_ABOVE
 
@@ -139,7 +139,7 @@ def _least_score(flags: Flags, predictor: PhotoPredictor, tell: Callable) -> flo
         return flags.score_above or 0.0
     best = predictor.best_f1()
     if best:
-        tell(
+        note(
             f"shown from score {best['threshold']:g} on: F1 was best there on the photos that the run was evaluated on "
             "(--score-above S shows others)"
         )
@@ -147,14 +147,14 @@ def _least_score(flags: Flags, predictor: PhotoPredictor, tell: Callable) -> flo
 
 
 def _answer(
-    flags: Flags, listing: Listing, predictor: PhotoPredictor, formats: Sequence[Format], tell: Callable
+    flags: Flags, listing: Listing, predictor: PhotoPredictor, formats: Sequence[Format], note: Callable
 ) -> Count:
     """Print, draw and write every photo's answer."""
     from paceline.predict.answering import Asked, Count, answer_all, jpeg_of, places_of
     from paceline.predict.answers import new_answers
 
     ids, about_ids = _image_ids(flags, listing, predictor)
-    head, printed, shown = _manner(flags, predictor, tell)
+    head, printed, shown = _manner(flags, predictor, note)
     places, top = places_of(listing, ids, formats)
     results = predictor.stream(listing.photos, tile=flags.tile, overlap=flags.overlap)
     asked = (
@@ -166,38 +166,38 @@ def _answer(
         answer_all(asked, answers, printed, shown, count, draw=jpeg_of if flags.pictures else None)
         answers.finish(count.without)
     if predictor.finds_objects:
-        tell(f"coco_results.json: {about_ids}" if ids else f"no coco_results.json: {about_ids}")
+        note(f"coco_results.json: {about_ids}" if ids else f"no coco_results.json: {about_ids}")
     if formats:
         written = some([one.joined or f"{one.top}/" for one in formats], 99)
-        tell(f"written for other tools: {written}; photos are named from {top} on")
+        note(f"written for other tools: {written}; photos are named from {top} on")
     if turned := count.turned:
         carry = f"{turned:,} photo{' carries' if turned == 1 else 's carry'} an EXIF rotation"
         applied = predictor.trained.recipe.input.exif == "apply"
-        tell(f"{carry}: {'turned by it' if applied else 'not turned, because the run was trained so'}")
+        note(f"{carry}: {'turned by it' if applied else 'not turned, because the run was trained so'}")
     return count
 
 
 def _answer_video(
-    flags: Flags, video: Video, predictor: PhotoPredictor, formats: Sequence[Format], tell: Callable
+    flags: Flags, video: Video, predictor: PhotoPredictor, formats: Sequence[Format], note: Callable
 ) -> Count:
     """Print, draw and write every frame's answer."""
     from paceline.predict.video_answers import answer_video
 
-    head, printed, shown = _manner(flags, predictor, tell)
+    head, printed, shown = _manner(flags, predictor, note)
     stream = partial(predictor.stream, tile=flags.tile, overlap=flags.overlap)
     return answer_video(
         video, stream, flags.out, head, formats, printed, shown, pictures=flags.pictures, frames=flags.frames
     )
 
 
-def _manner(flags: Flags, predictor: PhotoPredictor, tell: Callable) -> tuple[dict[str, object], Printed, Shown]:
+def _manner(flags: Flags, predictor: PhotoPredictor, note: Callable) -> tuple[dict[str, object], Printed, Shown]:
     """Facts for the head of predictions.json, what is printed, and what is shown."""
     from paceline.predict.answering import Printed, Shown
 
     head = {"run": str(flags.run), "checkpoint": predictor.trained.checkpoint, "classes": list(predictor.classes)}
-    least = _least_score(flags, predictor, tell)
+    least = _least_score(flags, predictor, note)
     shown = Shown(least, flags.classes, flags.max_objects, flags.labels)
-    return head, Printed(tell, flags.quiet, flags.json), shown
+    return head, Printed(note, flags.quiet, flags.json), shown
 
 
 def _check_objects(flags: Flags, predictor: PhotoPredictor) -> None:
