@@ -5,7 +5,7 @@
 
 Each case is a whole `paceline train` on rendered pictures, on 1, 2 or 3 ranks with fixed thread counts: every tiny recipe, LARS,
 scaled fp16, accumulation, BatchNorm over groups, loss groups. Recorded are the SHA-256 of every tensor file of the last
-checkpoint, and the losses and metrics of events.jsonl. --data KIND=DIR takes other pictures, --seed another seed.
+checkpoint without its card, and the losses and metrics of events.jsonl. --data KIND=DIR takes other pictures, --seed another seed.
 """
 
 from __future__ import annotations
@@ -148,13 +148,21 @@ def result(case: Case, ranks: int, data: Path, out: Path, flags: argparse.Namesp
     if done.returncode not in (0, 1):
         raise SystemExit(f"{shlex.join(words)}\n{done.stdout[-2000:]}{done.stderr[-3000:]}")
     last = out / "checkpoints" / "last"
-    weights = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(last.glob("*.safetensors"))}
+    weights = {file.name: digest(file.read_bytes()) for file in sorted(last.glob("*.safetensors"))}
     events = []
     for line in (out / "events.jsonl").read_text().splitlines():
         event = json.loads(line)
         if event["event"] in ("train", "eval"):
             events.append({key: value for key, value in event.items() if KEPT.fullmatch(key)})
     return {"weights": weights, "events": events}
+
+
+def digest(content: bytes) -> str:
+    """SHA-256 of a safetensors file without its card, which has the recipe's fields: a new field moves no tensor."""
+    end = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:end])
+    header.pop("__metadata__", None)
+    return hashlib.sha256(json.dumps(header).encode() + content[end:]).hexdigest()
 
 
 def compared(before: dict[str, dict], after: dict[str, dict]) -> int:
