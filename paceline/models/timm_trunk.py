@@ -91,11 +91,10 @@ def _fold(net: nn.Module) -> None:
     for parent in list(net.modules()):
         children = list(parent.named_children())
         for (name, conv), (_, norm) in pairwise(children):
-            if not isinstance(conv, nn.Conv2d) or type(conv) not in (nn.Conv2d, Conv2dSame):
+            if not isinstance(conv, nn.Conv2d) or not isinstance(norm, FrozenBatchNormAct):
                 continue
-            if not isinstance(norm, FrozenBatchNormAct):
-                continue
-            if conv.bias is None and conv.padding_mode == "zeros" and conv.out_channels == len(norm.weight):
+            plain = type(conv) in (nn.Conv2d, Conv2dSame) and conv.padding_mode == "zeros"
+            if plain and conv.bias is None and conv.out_channels == len(norm.weight):
                 setattr(parent, name, FoldedConv2d(conv, norm))
                 norm.folded = True
                 folded.append((parent, name, conv, norm))

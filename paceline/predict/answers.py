@@ -34,12 +34,7 @@ class Answers:
     def __init__(
         self, folder: Path, files: Mapping[str, TextIO], formats: Sequence[Format], also: Sequence[str] = ()
     ) -> None:
-        self._folder, self._files, self._formats, self._also = (
-            folder,
-            files,
-            formats,
-            also,
-        )  # files: those that grow, by their names
+        self._folder, self._files, self._formats, self._also = folder, files, formats, also
         self._begun: set[str] = set()
 
     def add(

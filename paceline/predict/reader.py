@@ -227,7 +227,7 @@ def _weights(side: int, size: int, first: int, last: int, law: str) -> np.ndarra
 
 
 def main(words: list[str]) -> int:
-    """Print what is found in each photo."""
+    """Print what is found in each photo; 1 where one of them cannot be read."""
     least = 0.3
     if "--score-above" in words[:-1]:
         at = words.index("--score-above")
@@ -235,15 +235,21 @@ def main(words: list[str]) -> int:
     if not words or words[0].startswith("-"):
         print(__doc__)
         return 2
-    model = Model(Path(__file__).with_name("MODEL.onnx"))
+    model, code = Model(Path(__file__).with_name("MODEL.onnx")), 0
     for photo in words:
+        try:
+            answer = model(photo)
+        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as problem:
+            print(f"{photo}: no photo that can be read ({problem})", file=sys.stderr)
+            code = 1
+            continue
         print(photo)
-        for one in model(photo):
+        for one in answer:
             box = "  ".join(f"{edge:.1f}" for edge in one.get("box", ()))
             area = f"  mask of {int(one['mask'].sum()):,} px" if "mask" in one else ""
             if one["score"] >= least or not box:
                 print(f"  {one['name']}  {one['score']:.3f}  {box}{area}".rstrip())
-    return 0
+    return code
 
 
 if __name__ == "__main__":

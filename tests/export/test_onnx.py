@@ -124,11 +124,15 @@ def test_a_classifier_answers_for_any_number_of_photos(resnet_run, tmp_path, cap
         assert [one["name"] for one in answer] == list(own.names)
         np.testing.assert_allclose([one["score"] for one in answer], own.scores, atol=1e-4)
     assert export(capsys, resnet_run.folder, out, "--compare", 0).code == 0  # one of ours is replaced
-    shown = subprocess.run(
-        [sys.executable, "-c", WITHOUT_TORCH, str(out.with_name("cats_predict.py")), str(photo)],
-        capture_output=True, text=True, cwd="/", env={**os.environ, "PYTHONPATH": ""}, timeout=300,
-    )  # fmt: skip
-    assert shown.returncode == 0 and shown.stdout.splitlines()[1].split()[0] == own.names[0], shown
+    (cut := tmp_path / "cut.jpg").write_bytes(photo.read_bytes()[:200])
+    (none := tmp_path / "none.jpg").write_text("no photo")
+    for photos, code in (([photo], 0), ([cut, none, photo], 1)):
+        shown = subprocess.run(
+            [sys.executable, "-c", WITHOUT_TORCH, str(out.with_name("cats_predict.py")), *map(str, photos)],
+            capture_output=True, text=True, cwd="/", env={**os.environ, "PYTHONPATH": ""}, timeout=300,
+        )  # fmt: skip
+        assert shown.returncode == code and shown.stdout.splitlines()[1].split()[0] == own.names[0], shown
+        assert [line.split(": no photo")[0] for line in shown.stderr.splitlines()] == [*map(str, photos[:-1])]
 
 
 # The program where there is neither torch nor paceline.
