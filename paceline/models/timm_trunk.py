@@ -22,6 +22,7 @@ from paceline.config.classification import TrunkModel
 from paceline.config.commands import require
 from paceline.config.errors import RecipeError
 from paceline.models.batch_norm import BatchNorm
+from paceline.models.depthwise import convolve, slow_backward
 from paceline.models.layers import FrozenBatchNorm, draw_layers
 from paceline.models.trunk import Form, Init, Norm, Part, Trunk
 
@@ -53,14 +54,17 @@ class FrozenBatchNormAct(FrozenBatchNorm):
         return self.act(super().forward(input))
 
 
-class FoldedConv2d(nn.Conv2d):
-    """timm's convolution without bias, whose frozen norm is applied by its weights: one pass over the map in place of three."""
+class TimmConv2d(nn.Conv2d):
+    """timm's convolution, with gradients that are fast on a CPU (models/depthwise.py).
 
-    def __init__(self, conv: nn.Conv2d, norm: FrozenBatchNormAct) -> None:
-        """Replaces `conv`, whose parameter it shares; of `norm`, which stays where it is, the activation is left."""
+    Of a convolution without bias the weights apply the frozen norm behind it: one pass over the map in place of three.
+    """
+
+    def __init__(self, conv: nn.Conv2d, norm: FrozenBatchNormAct | None = None) -> None:
+        """Replaces `conv`, whose parameters it shares; of `norm`, which stays where it is, the activation is left."""
         sizes = conv.in_channels, conv.out_channels, conv.kernel_size, conv.stride, conv.padding, conv.dilation
         super().__init__(*sizes, conv.groups, bias=False, device="meta")  # type: ignore[arg-type]  # sizes as they were given
-        self.weight = conv.weight
+        self.weight, self.bias = conv.weight, conv.bias
         self.norm = (norm,)  # in a tuple, so that it is not registered as a submodule
         self.same = type(conv) is not nn.Conv2d  # timm's Conv2dSame, TensorFlow's padding by the size of the map
 
@@ -70,8 +74,10 @@ class FoldedConv2d(nn.Conv2d):
 
         if self.same:
             input = pad_same(input, list(self.kernel_size), list(self.stride), list(self.dilation))
+        if self.norm[0] is None:
+            return convolve(self, input, self.weight, self.bias)
         scale, shift = self.norm[0].line()
-        return self._conv_forward(input, self.weight * scale.view(-1, 1, 1, 1), shift)
+        return convolve(self, input, self.weight * scale.view(-1, 1, 1, 1), shift)
 
 
 @torch.no_grad()
@@ -80,8 +86,6 @@ def _fold(net: nn.Module) -> None:
 
     The order of names is no promise: where the folded network computes something else, all stays as it was.
     """
-    from timm.layers.conv2d_same import Conv2dSame
-
     norms = [module for module in net.modules() if isinstance(module, FrozenBatchNormAct)]
     means = [norm.running_mean.clone() for norm in norms]
     for norm in norms:  # means of 0 would hide a norm that went to a wrong convolution
@@ -93,9 +97,8 @@ def _fold(net: nn.Module) -> None:
         for (name, conv), (_, norm) in pairwise(children):
             if not isinstance(conv, nn.Conv2d) or not isinstance(norm, FrozenBatchNormAct):
                 continue
-            plain = type(conv) in (nn.Conv2d, Conv2dSame) and conv.padding_mode == "zeros"
-            if plain and conv.bias is None and conv.out_channels == len(norm.weight):
-                setattr(parent, name, FoldedConv2d(conv, norm))
+            if _is_plain(conv) and conv.bias is None and conv.out_channels == len(norm.weight):
+                setattr(parent, name, TimmConv2d(conv, norm))
                 norm.folded = True
                 folded.append((parent, name, conv, norm))
     if not all(
@@ -107,6 +110,20 @@ def _fold(net: nn.Module) -> None:
     for norm, mean in zip(norms, means):
         norm.running_mean.copy_(mean)
     net.train()
+
+
+def _fasten(net: nn.Module) -> None:
+    """Put ours in the place of timm's depthwise convolutions that are left."""
+    for parent in list(net.modules()):
+        for name, conv in list(parent.named_children()):
+            if isinstance(conv, nn.Conv2d) and _is_plain(conv) and slow_backward(conv):
+                setattr(parent, name, TimmConv2d(conv))
+
+
+def _is_plain(conv: nn.Conv2d) -> bool:
+    from timm.layers.conv2d_same import Conv2dSame
+
+    return type(conv) in (nn.Conv2d, Conv2dSame) and conv.padding_mode == "zeros"
 
 
 class TimmTrunk(Trunk):
@@ -154,6 +171,7 @@ class TimmTrunk(Trunk):
             )
         if self.norm == "frozen":
             _fold(net)
+        _fasten(net)
         return net
 
     def _cut(self, net: nn.Module) -> None:

@@ -22,7 +22,7 @@ from paceline.models.classifier import Classifier
 from paceline.models.make_trunk import make_trunk
 from paceline.models.mask_rcnn import MaskRCNN, initialise_mask_rcnn
 from paceline.models.ssd import SSD, initialise_ssd
-from paceline.models.timm_trunk import FoldedConv2d, FrozenBatchNormAct
+from paceline.models.timm_trunk import FrozenBatchNormAct, TimmConv2d
 from paceline.models.trunk import Form, Trunk, initialise
 from paceline.tasks.memory import memory_of
 from paceline.tasks.workloads import WORKLOADS
@@ -264,7 +264,7 @@ def test_frozen_norms_are_folded_where_that_changes_nothing(name: str, folded: i
         norm.running_mean.copy_(0.1 * torch.randn(len(norm.weight), generator=drawn))
         norm.running_var.copy_(0.5 + torch.rand(len(norm.weight), generator=drawn))
         norm.bias.copy_(0.1 * torch.randn(len(norm.weight), generator=drawn))
-    assert sum(isinstance(module, FoldedConv2d) for module in trunk.modules()) == folded
+    assert sum(isinstance(module, TimmConv2d) and module.norm[0] is not None for module in trunk.modules()) == folded
     theirs = theirs_of(trunk, name).eval().double()
     found, expected = trunk(images().double()), theirs(images().double())
     for ours, map in zip(found, expected):
