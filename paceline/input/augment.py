@@ -1,11 +1,19 @@
-"""Augmentation of a photo of a class after its crop: vertical flip, TrivialAugment or RandAugment, erasing.
+"""Augmentation of a photo of a class after its crop: vertical flip, TrivialAugment or RandAugment, erasing, mixing.
 
 Rules, names, ranges and kernels are torchvision's: TrivialAugmentWide; RandAugment with two operations of magnitude 9 of 31; nearest
 pixels and black beside the picture, as these classes have them by default; RandomErasing in the colour of the mean. torchvision erases
 after normalisation, in zeros: here on levels, so that 0 is met to half a level.
 
 Numbers drawn, of what is on alone: vertical flip; of each operation its place in OPERATIONS, its magnitude (trivial), its sign (where
-it has one); whether to erase, then area and aspect until they fit, top, left.
+it has one); whether to erase, then area and aspect until they fit, top, left; of mixing its share or rectangle.
+
+Mixup and CutMix: what a photo takes of its partner is drawn here, the pixels are mixed by models/mixed.py. A sample's partner is its
+neighbour in the stream: samples 2i and 2i + 1 mix with each other, each with a share and a rectangle of its own random numbers. A step
+begins at an even place of the stream, and each forward of each rank has an even number of places (odd is refused), so partners meet
+in one forward however the batch is cut. A partner from anywhere in the data would cost a second decoding for each sample.
+torchvision's and timm's scripts mix a whole batch with one share; the rules for one sample are torchvision's.
+
+Sources: Zhang et al. 2018 (mixup); Yun et al. 2019 (CutMix); torchvision.transforms.v2.MixUp and CutMix.
 Letters: S side of the picture, pixels.
 """
 
@@ -13,9 +21,9 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -113,52 +121,45 @@ def apply_change(image: Tensor, operation: str, magnitude: float) -> Tensor:
     """(3, S, S) uint8 -> the same, changed."""
     from torchvision.transforms.v2 import functional as F
 
-    match operation:
-        case "ShearX":
-            return _affine(image, shear=(_degrees(magnitude), 0.0), center=[0, 0])
-        case "ShearY":
-            return _affine(image, shear=(0.0, _degrees(magnitude)), center=[0, 0])
-        case "TranslateX":
-            return _affine(image, shift=(int(magnitude), 0))
-        case "TranslateY":
-            return _affine(image, shift=(0, int(magnitude)))
-        case "Rotate":
-            return F.rotate(image, angle=magnitude)
-        case "Brightness":
-            return F.adjust_brightness(image, 1.0 + magnitude)
-        case "Color":
-            return F.adjust_saturation(image, 1.0 + magnitude)
-        case "Contrast":
-            return F.adjust_contrast(image, 1.0 + magnitude)
-        case "Sharpness":
-            return F.adjust_sharpness(image, 1.0 + magnitude)
-        case "Posterize":
-            return F.posterize(image, int(magnitude))
-        case "Solarize":
-            return F.solarize(image, magnitude)
-        case "AutoContrast":
-            return F.autocontrast(image)
-        case "Equalize":
-            return F.equalize(image)
-    assert operation == "Identity", operation
-    return image
+    affine = partial(F.affine, image, angle=0.0, scale=1.0)
+    shear = partial(affine, translate=[0, 0], center=[0, 0])
+    degrees = math.degrees(math.atan(magnitude))
+    changes: dict[str, Callable[[], Tensor]] = {
+        "Identity": lambda: image,
+        "ShearX": lambda: shear(shear=[degrees, 0.0]),
+        "ShearY": lambda: shear(shear=[0.0, degrees]),
+        "TranslateX": lambda: affine(translate=[int(magnitude), 0], shear=[0.0, 0.0]),
+        "TranslateY": lambda: affine(translate=[0, int(magnitude)], shear=[0.0, 0.0]),
+        "Rotate": lambda: F.rotate(image, angle=magnitude),
+        "Brightness": lambda: F.adjust_brightness(image, 1.0 + magnitude),
+        "Color": lambda: F.adjust_saturation(image, 1.0 + magnitude),
+        "Contrast": lambda: F.adjust_contrast(image, 1.0 + magnitude),
+        "Sharpness": lambda: F.adjust_sharpness(image, 1.0 + magnitude),
+        "Posterize": lambda: F.posterize(image, int(magnitude)),
+        "Solarize": lambda: F.solarize(image, magnitude),
+        "AutoContrast": lambda: F.autocontrast(image),
+        "Equalize": lambda: F.equalize(image),
+    }
+    return changes[operation]()
 
 
-def _affine(
-    image: Tensor,
-    *,
-    shift: tuple[float, float] = (0, 0),
-    shear: tuple[float, float] = (0.0, 0.0),
-    center: list[float] | None = None,
-) -> Tensor:
-    """shift in pixels, shear in degrees, around `center` or the picture's middle."""
-    from torchvision.transforms.v2 import functional as F
+class Mix(NamedTuple):
+    """In `box` a sample has this share of its partner's pixels."""
 
-    return F.affine(image, angle=0.0, translate=list(shift), scale=1.0, shear=list(shear), center=center)
+    box: tuple[int, int, int, int]  # left, top, right, bottom, pixels
+    share: float  # in [0, 1]
 
 
-def _degrees(shear: float) -> float:
-    return math.degrees(math.atan(shear))
+def draw_mix(random: SampleRandom, settings: PhotoInput) -> Mix | None:
+    """Draw by the settings' fields `mixup` and `cutmix`, with both on by one of them; None, and nothing drawn, where both are off."""
+    if not settings.mixup and not settings.cutmix:
+        return None
+    side, whole = settings.size, (0, 0, settings.size, settings.size)
+    if not settings.cutmix or (settings.mixup and random.coin()):
+        return Mix(whole, random.beta(settings.mixup))
+    half = int(0.5 * math.sqrt(random.beta(settings.cutmix)) * side)
+    x, y = random.integer(0, side), random.integer(0, side)
+    return Mix((max(x - half, 0), max(y - half, 0), min(x + half, side), min(y + half, side)), 1.0)
 
 
 @contextmanager

@@ -35,7 +35,6 @@ from paceline.input.picture import to_rgb
 from paceline.input.resample import (
     ResizeLaw,
     resample_pillow,
-    resample_scaled,
     resample_tensorflow,
     resample_torch,
     scratch,
@@ -88,11 +87,11 @@ def decode_crop(
         elif (pixels := _rows_simplejpeg(data, header, source, scale)) is not None:
             if scale == 1:
                 bottom, right = source.top + source.height, source.left + source.width
-                region = scratch("region", source.height, source.width)
+                region = scratch("region", source.height, source.width, 3)
                 np.copyto(region, pixels[source.top : bottom, source.left : right])
                 _resample(region, source, window, header, out, flip, law)
             else:
-                resample_scaled(pixels, scale, source, window, out, flip)
+                resample_pillow(pixels, scale, source, window, out, flip)
             return
     _decode_pillow(data, source, window, header, out, flip, name, law)
 
@@ -144,7 +143,7 @@ def _rows_simplejpeg(data: bytes, header: Header, source: Source, scale: int) ->
     else:
         rows = stored_height
     height, width = -(-rows // scale), -(-stored_width // scale)
-    pixels = scratch("pixels", height, width)
+    pixels = scratch("pixels", height, width, 3)
     least = (0, 0) if scale == 1 else (height, width)
     try:
         _simplejpeg().decode_jpeg(encoded, buffer=pixels, min_height=least[0], min_width=least[1])

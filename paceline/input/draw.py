@@ -22,11 +22,10 @@ from torch import Tensor
 from paceline.batch import MixedClass
 from paceline.config.classification import Exif, PhotoInput
 from paceline.config.errors import DataError
-from paceline.input.augment import Augmentation, apply_augmentation, draw_augmentation
+from paceline.input.augment import Augmentation, apply_augmentation, draw_augmentation, draw_mix
 from paceline.input.crop import Window, random_resized_crop, resize_and_centre_crop
 from paceline.input.decode import Decoder, decode_crop
 from paceline.input.jitter import Colour, apply_colour
-from paceline.input.mix import draw_mix
 from paceline.input.randomness import SampleRandom
 from paceline.input.resample import ResizeLaw
 from paceline.store.header import Header, read_header

@@ -17,7 +17,6 @@ Letters: S side of the picture, pixels.
 from __future__ import annotations
 
 import math
-import threading
 from typing import NamedTuple
 
 import numpy as np
@@ -25,6 +24,7 @@ import numpy as np
 from paceline.config.detection import BoxInput, Jitter
 from paceline.config.instances import InstanceInput
 from paceline.input.randomness import SampleRandom
+from paceline.input.resample import scratch
 
 # Shares of R, G and B in grey (ITU-R BT.601).
 GREY = (0.299, 0.587, 0.114)
@@ -37,8 +37,6 @@ _SIGN = np.int32(-(2**31))
 _RGB_TO_YIQ = np.array([GREY, (0.596, -0.274, -0.322), (0.211, -0.523, 0.312)])
 # DALI's last digits differ.
 _DALI_YIQ = np.array([GREY, (0.596, -0.274, -0.321), (0.211, -0.523, 0.311)])
-
-_of_thread = threading.local()
 
 
 class Colour(NamedTuple):
@@ -236,12 +234,8 @@ def _scale(planes: np.ndarray, factor: float, shift: float) -> None:
 
 
 def _planes(height: int, width: int) -> tuple[np.ndarray, np.ndarray]:
-    """(3, height, width) and (7, height, width) float32 of this thread, in memory that grows to the largest picture's."""
-    size = 10 * height * width
-    memory = getattr(_of_thread, "memory", None)
-    if memory is None or memory.size < size:
-        memory = _of_thread.memory = np.empty(size, np.float32)
-    planes = memory[:size].reshape(10, height, width)
+    """(3, height, width) and (7, height, width) float32 of this thread."""
+    planes = scratch("planes", 10, height, width, dtype=np.float32)
     return planes[:3], planes[3:]
 
 

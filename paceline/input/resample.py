@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 import threading
+from math import prod
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -34,14 +35,14 @@ ResizeLaw = Literal["bilinear-antialias", "bilinear", "tensorflow-crop", "tensor
 _of_thread = threading.local()
 
 
-def scratch(purpose: str, height: int, width: int) -> np.ndarray:
-    """(height, width, 3) uint8 of this thread, valid until its next call for the same purpose."""
-    size = height * width * 3
+def scratch(purpose: str, *shape: int, dtype: type = np.uint8) -> np.ndarray:
+    """An array of this thread, in memory that grows to the largest; valid until its next call for the same purpose."""
+    size = prod(shape)
     memory = getattr(_of_thread, purpose, None)
     if memory is None or memory.size < size:
-        memory = np.empty(size, np.uint8)
+        memory = np.empty(size, dtype)
         setattr(_of_thread, purpose, memory)
-    return memory[:size].reshape(height, width, 3)
+    return memory[:size].reshape(shape)
 
 
 def resample_torch(
@@ -60,7 +61,7 @@ def resample_torch(
     else:
         import torch
 
-        target = out if direct else scratch("resized", window.resized_height, window.resized_width)
+        target = out if direct else scratch("resized", window.resized_height, window.resized_width, 3)
         aten = torch.ops.aten
         upsample = aten._upsample_bilinear2d_aa if law == "bilinear-antialias" else aten.upsample_bilinear2d
         # The operator below torch.nn.functional.interpolate, because it takes memory to write to.
@@ -89,43 +90,21 @@ def _channels_last(pixels: np.ndarray) -> torch.Tensor:
 
 
 def resample_pillow(
-    image: Image.Image, scale: int, source: Source, window: Window, out: np.ndarray, flip: bool
+    picture: Image.Image | np.ndarray, scale: int, source: Source, window: Window, out: np.ndarray, flip: bool
 ) -> None:
     """The law "bilinear-antialias" from a picture that was decoded at 1/scale, whose region may start between pixels.
 
-    image   RGB; the whole stored picture, or its top rows down to the region's end
-    source  the window's region in it
-    out     (oh, ow, 3) uint8
+    picture  RGB, or (rows, columns, 3) uint8; the whole stored picture, or its top rows down to the region's end
+    source   the window's region in it
+    out      (oh, ow, 3) uint8
     """
-    place = whole_pixels(source, scale, image.height, image.width)
-    _resample_pillow_crop(image.crop(place), place, scale, source, window, out, flip)
-
-
-def resample_scaled(
-    pixels: np.ndarray, scale: int, source: Source, window: Window, out: np.ndarray, flip: bool
-) -> None:
-    """As resample_pillow, from an array (rows, columns, 3) uint8."""
-    place = left, top, right, bottom = whole_pixels(source, scale, *pixels.shape[:2])
-    _resample_pillow_crop(Image.fromarray(pixels[top:bottom, left:right]), place, scale, source, window, out, flip)
-
-
-def whole_pixels(region: Window | Source, scale: int, height: int, width: int) -> tuple[int, int, int, int]:
-    """(left, top, right, bottom) of the smallest crop of a picture decoded at 1/scale that holds the region."""
-    right = min(math.ceil((region.left + region.width) / scale), width)
-    bottom = min(math.ceil((region.top + region.height) / scale), height)
-    return region.left // scale, region.top // scale, right, bottom
-
-
-def _resample_pillow_crop(
-    crop: Image.Image,
-    place: tuple[int, int, int, int],
-    scale: int,
-    source: Source,
-    window: Window,
-    out: np.ndarray,
-    flip: bool,
-) -> None:
-    """`crop` lies at `place` of the scaled picture, as stored; the filter does not reach beyond its edges."""
+    is_array = isinstance(picture, np.ndarray)
+    rows, columns = picture.shape[:2] if is_array else (picture.height, picture.width)
+    # The smallest crop of whole pixels that holds the region, as stored; the filter does not reach beyond its edges.
+    right = min(math.ceil((source.left + source.width) / scale), columns)
+    bottom = min(math.ceil((source.top + source.height) / scale), rows)
+    place = left, top, right, bottom = source.left // scale, source.top // scale, right, bottom
+    crop = Image.fromarray(picture[top:bottom, left:right]) if is_array else picture.crop(place)
     height, width = out.shape[:2]
     step_y, step_x = window.height / scale / window.resized_height, window.width / scale / window.resized_width
     y, x = _rim(place, scale, source)

@@ -16,11 +16,10 @@ from __future__ import annotations
 
 import mmap
 import threading
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -146,45 +145,39 @@ Shape = tuple[int, int]
 # Runs are hashed as samples of these numbers, which no data set reaches.
 _FIRST_RUN = 1 << 62
 
-_grouping = threading.Lock()
-
-
-class _Order(NamedTuple):
-    groups: np.ndarray
-    base: Order | None
-    key: tuple[int, int, int, int]
-    order: np.ndarray
-
-
-# Two, as above.
-_recent: deque[_Order] = deque(maxlen=2)
-
 
 def grouped_permutation(
     n: int, *, seed: int, epoch: int, groups: np.ndarray, global_batch: int, base: Order | None = None
 ) -> np.ndarray:
     """-> (n,) int64, read-only: the order in which this epoch takes the samples 0..n-1.
 
-    groups  (n,) int, each sample's group. The last two orders are cached by this array's identity: do not change it
+    groups  (n,) int, each sample's group
     base    the order that is grouped; None: the seed's plain permutation
     """
     assert groups.shape == (n,), "one group for each sample"
-    key = (n, seed, epoch, global_batch)
-    with _grouping:
-        for entry in _recent:
-            if entry.groups is groups and entry.base is base and entry.key == key:
-                return entry.order
-        shuffled = permutation(n, seed=seed, epoch=epoch) if base is None else base(epoch)
-        order = _grouped(shuffled, seed, epoch, groups, global_batch)
-        _recent.append(_Order(groups, base, key, order))
-        return order
+    shuffled = permutation(n, seed=seed, epoch=epoch) if base is None else base(epoch)
+    ranked = shuffled[np.argsort(groups[shuffled % n], kind="stable")]
+    head, runs = _cut(n, -epoch * n % global_batch, global_batch)
+    keys = hash_keys(seed, epoch, np.arange(_FIRST_RUN, _FIRST_RUN + runs, dtype=np.int64))
+    body = ranked[: runs * global_batch].reshape(runs, global_batch)[np.argsort(keys, kind="stable")]
+    order = _mapped(n)
+    order[:head] = ranked[n - head :]
+    order[head : head + body.size] = body.reshape(-1)
+    order[head + body.size :] = ranked[body.size : n - head]
+    order.flags.writeable = False
+    return order
 
 
 def grouped_order(groups: np.ndarray, *, seed: int, global_batch: int, base: Order | None = None) -> Order:
     """The `order` for `batch_indices` that keeps groups together; groups (n,) int, each sample's group: do not change it."""
-    return lambda epoch: grouped_permutation(
-        len(groups), seed=seed, epoch=epoch, groups=groups, global_batch=global_batch, base=base
-    )
+
+    @lru_cache(maxsize=2)  # two, as above
+    def order(epoch: int) -> np.ndarray:
+        return grouped_permutation(
+            len(groups), seed=seed, epoch=epoch, groups=groups, global_batch=global_batch, base=base
+        )
+
+    return order
 
 
 def shapes_of_run(
@@ -229,20 +222,6 @@ def group_batches(groups: np.ndarray, batch: int) -> list[np.ndarray]:
     order = np.argsort(groups, kind="stable")
     edges = np.flatnonzero(np.diff(groups[order])) + 1
     return [part[at : at + batch] for part in np.split(order, edges) for at in range(0, len(part), batch)]
-
-
-def _grouped(shuffled: np.ndarray, seed: int, epoch: int, groups: np.ndarray, global_batch: int) -> np.ndarray:
-    n = len(groups)
-    ranked = shuffled[np.argsort(groups[shuffled % n], kind="stable")]
-    head, runs = _cut(n, -epoch * n % global_batch, global_batch)
-    keys = hash_keys(seed, epoch, np.arange(_FIRST_RUN, _FIRST_RUN + runs, dtype=np.int64))
-    body = ranked[: runs * global_batch].reshape(runs, global_batch)[np.argsort(keys, kind="stable")]
-    order = _mapped(n)
-    order[:head] = ranked[n - head :]
-    order[head : head + body.size] = body.reshape(-1)
-    order[head + body.size :] = ranked[body.size : n - head]
-    order.flags.writeable = False
-    return order
 
 
 def _cut(n: int, lacking: int, global_batch: int) -> tuple[int, int]:

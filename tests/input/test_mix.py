@@ -15,9 +15,9 @@ from torchvision.transforms import v2
 
 from paceline.batch import Batch, MixedBatch
 from paceline.config.classification import PhotoInput
+from paceline.input.augment import Mix, draw_mix
 from paceline.input.draw import draw_training_photo
 from paceline.input.loader import Loader
-from paceline.input.mix import Mix, draw_mix
 from paceline.input.randomness import SampleRandom
 from paceline.input.stream import batch_indices
 from paceline.models.classifier import Classifier
