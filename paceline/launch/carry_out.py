@@ -107,12 +107,6 @@ def _texts_on_lines(job: Job) -> Iterator[tuple[str, str]]:
             yield f"--slurm.{field.name}", str(text)
 
 
-def _missing(job: Job) -> list[str]:
-    """The programs that this machine lacks for starting it, a sentence each. Its files can be written all the same."""
-    axes = THROUGH[job.through], START[job.start], CONTAINER[job.container]
-    return [line for axis in axes if (line := axis.missing(job))]
-
-
 def command_of(job: Job) -> Words:
     """The command to run: once for the whole job, or once on every node where the starter reaches no further.
 
@@ -139,7 +133,8 @@ def launch(job: Job, *, dry: bool = False, say: Callable[[str], None] = print) -
     Raises UserError for what does not go together, and for what this machine, the cluster or a host refuses.
     """
     check_combination(job)
-    lacks = _missing(job)
+    axes = THROUGH[job.through], START[job.start], CONTAINER[job.container]
+    lacks = [line for axis in axes if (line := axis.missing(job))]  # its files can be written all the same
     if lacks and not dry:
         raise UserError(lacks[0])
     check_entries(job.folder)

@@ -72,22 +72,20 @@ def _start(flags: Flags) -> int:
     ranks = flags.ranks or (max(2, choose_system(flags.system or "auto").per_node) if flags.through == "local" else 0)
     if ranks == 1 and flags.nodes == 1:
         raise UserError("--ranks 1: one rank has nobody to talk to. Name 2 or more.")
-    return launch_verb(
-        "bench-comm", _words(flags), flags, system_name=flags.system, ranks=ranks, json=flags.json, out=flags.out
-    )
-
-
-def _words(flags: Flags) -> tuple[str, ...]:
-    """What each rank is asked to measure."""
     named = (("--seconds", flags.seconds), ("--largest-mib", flags.largest_mib), ("--bucket-mib", flags.bucket_mib))
-    return ("bench", "comm", *(word for name, value in named for word in (name, f"{value:g}")))
+    words = ("bench", "comm", *(word for name, value in named for word in (name, f"{value:g}")))
+    return launch_verb(
+        "bench-comm", words, flags, system_name=flags.system, ranks=ranks, json=flags.json, out=flags.out
+    )
 
 
 def _measure(flags: Flags, system: System, launch: Launch) -> int:
     import torch
 
     from paceline.bench.comm import MIB, measure, messages
+    from paceline.machine.detect import cpu_cores
     from paceline.machine.machine import choose_device
+    from paceline.machine.provenance import cpu_name
     from paceline.ranks.environment import environment
     from paceline.ranks.world import open_world
 
@@ -107,22 +105,11 @@ def _measure(flags: Flags, system: System, launch: Launch) -> int:
             print(note, file=sys.stderr)
         facts = {"launcher": launch.kind, "nodes": launch.nodes, **measure(world, found, flags.seconds, tell)}
         if world.is_main:
-            facts["machine"] = _machine()
-            _tell(flags, facts)
+            facts["machine"] = {"cpu": cpu_name(), "cores": cpu_cores(), "load": os.getloadavg()}
+            write_answer(facts, out=flags.out, printed=flags.json)
+            if not flags.json:
+                _print(facts)
     return 0 if facts["sums_are_right"] else 3
-
-
-def _machine() -> dict[str, Any]:
-    from paceline.machine.detect import cpu_cores
-    from paceline.machine.provenance import cpu_name
-
-    return {"cpu": cpu_name(), "cores": cpu_cores(), "load": os.getloadavg()}
-
-
-def _tell(flags: Flags, facts: dict[str, Any]) -> None:
-    write_answer(facts, out=flags.out, printed=flags.json)
-    if not flags.json:
-        _print(facts)
 
 
 def _print(facts: dict[str, Any]) -> None:

@@ -14,7 +14,6 @@ pyxis      srun itself starts each task inside, unpacked once a node by enroot, 
 from __future__ import annotations
 
 import shlex
-import shutil
 
 from paceline.config.errors import UserError
 from paceline.config.printable import one_line
@@ -29,7 +28,7 @@ from paceline.launch.container_flags import (
     passed_on,
     starts_at,
 )
-from paceline.launch.job import Container, File, Job, Words, environment
+from paceline.launch.job import Container, File, Job, Words, environment, needs
 
 # Folders that a group may read are read as outside.
 GROUPS = 'for group in $(id -G); do flags+=(--group-add "$group"); done  # every group of yours, not the first alone\n'
@@ -87,12 +86,6 @@ def docker_files(job: Job, engine: str = "docker") -> tuple[File, ...]:
     return (container_script(job, engine, flags, GROUPS, last), facts_file())
 
 
-def _docker_missing(job: Job) -> str:
-    if job.through != "local" or shutil.which("docker") is not None:
-        return ""
-    return "--container docker: there is no docker on this machine. Install it, or use apptainer."
-
-
 def _in_script(job: Job, command: Words) -> Words:
     """container.sh before the command: it lies in the run's folder, which every node sees."""
     return (str(job.launch_folder / "container.sh"), *command)
@@ -124,15 +117,6 @@ def _check_colons(job: Job) -> None:
             raise UserError(f"{mount.host}: {text}")
 
 
-def _apptainer_missing(job: Job) -> str:
-    if job.through != "local" or shutil.which("apptainer") or shutil.which("singularity"):
-        return ""
-    return (
-        "--container apptainer: there is neither apptainer nor singularity on this machine. Install one, or use "
-        "--container docker."
-    )
-
-
 def _pyxis_flags(job: Job) -> tuple[Flag, ...]:
     mounts = ",".join(f"{mount.host}:{mount.inside}{'' if mount.writable else ':ro'}" for mount in job.mounts)
     where, begins = starts_at(job)
@@ -146,10 +130,6 @@ def _pyxis_flags(job: Job) -> tuple[Flag, ...]:
     )  # fmt: skip
 
 
-def _pyxis_srun(job: Job) -> Words:
-    return tuple(word for flag in _pyxis_flags(job) for word in flag.words)
-
-
 def _pyxis_notes(job: Job) -> str:
     lines = []
     for flag in _pyxis_flags(job):
@@ -157,11 +137,6 @@ def _pyxis_notes(job: Job) -> str:
         if flag.words[0].startswith("--container-mounts"):
             lines += [f"    {one_line(f'{mount.inside}: {mount.why}')}" for mount in job.mounts]
     return "".join(f"# {line}\n" for line in lines)
-
-
-def _in_pyxis(job: Job, command: Words) -> Words:
-    """srun has the task inside already; the guard only refuses an image without paceline."""
-    return ("sh", "-c", GUARD, job.image, *command)
 
 
 def _before_pyxis(job: Job) -> str:
@@ -180,15 +155,35 @@ def _check_pyxis(job: Job) -> None:
     _check_colons(job)
 
 
+NO_DOCKER = "--container docker: there is no docker on this machine. Install it, or use apptainer."
+NO_APPTAINER = (
+    "--container apptainer: there is neither apptainer nor singularity on this machine. Install one, or use "
+    "--container docker."
+)
 CONTAINER: dict[str, Container] = {
     "none": Container(lambda job, command: command, check=lambda job: None),
     "docker": Container(
-        _in_script, check_docker, whole=True, python=PYTHON, files=docker_files, missing=_docker_missing
+        _in_script,
+        check_docker,
+        whole=True,
+        python=PYTHON,
+        files=docker_files,
+        missing=needs(NO_DOCKER, "docker", here=lambda job: job.through == "local"),
     ),
     "pyxis": Container(
-        _in_pyxis, _check_pyxis, srun=_pyxis_srun, python=PYTHON, notes=_pyxis_notes, before=_before_pyxis
+        # srun has the task inside already; the guard only refuses an image without paceline.
+        lambda job, command: ("sh", "-c", GUARD, job.image, *command),
+        _check_pyxis,
+        srun=lambda job: tuple(word for flag in _pyxis_flags(job) for word in flag.words),
+        python=PYTHON,
+        notes=_pyxis_notes,
+        before=_before_pyxis,
     ),
     "apptainer": Container(
-        _in_script, _check_apptainer, python=PYTHON, files=apptainer_files, missing=_apptainer_missing
+        _in_script,
+        _check_apptainer,
+        python=PYTHON,
+        files=apptainer_files,
+        missing=needs(NO_APPTAINER, "apptainer", "singularity", here=lambda job: job.through == "local"),
     ),
 }

@@ -7,6 +7,7 @@ them (Container) are small values of pure functions; carry_out.py puts one of ea
 from __future__ import annotations
 
 import shlex
+import shutil
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -16,21 +17,14 @@ from typing import Literal, Protocol
 
 from paceline.config.names import LAUNCH_FOLDER
 from paceline.config.system import System
+from paceline.ranks.environment import Variable
 from paceline.ranks.exit_code import EXIT_CODE_FILE
+from paceline.ranks.launcher import derived_port
 
 # A command: its words, not yet quoted for any shell.
 Words = tuple[str, ...]
 # The longest line of a script that we write.
 WIDTH = 100
-
-
-@dataclass(frozen=True)
-class Variable:
-    """An environment variable of every rank; `why` becomes the comment beside it in each file that sets it."""
-
-    name: str
-    value: str
-    why: str
 
 
 @dataclass(frozen=True)
@@ -198,6 +192,26 @@ NODE_VARIABLES = {
     "PET_MASTER_ADDR": "torchrun: the node where rank 0 runs",
     "PET_MASTER_PORT": "torchrun: where its store listens",
 }
+
+
+def store_port(job: Job) -> int:
+    """Where the store of a starter of one node listens. Runs in different folders have different ports."""
+    return job.port or derived_port(str(job.folder))
+
+
+def node_exports(job: Job, first: str, number: str = "") -> str:
+    """NODE_VARIABLES, an `export` a line.
+
+    first, number  what the shell puts in for the node where rank 0 runs, and for this node's number; "" = not set here
+    """
+    values = (str(job.nodes), number, first, str(store_port(job)))
+    pairs = zip(NODE_VARIABLES.items(), values, strict=True)
+    return "".join(f"export {name}={value}  # {why}\n" for (name, why), value in pairs if value)
+
+
+def needs(text: str, *programs: str, here: Callable[[Job], bool] = lambda job: True) -> Callable[[Job], str]:
+    """The `missing` of an entry that needs one of these programs on this machine, for the jobs that start it `here`."""
+    return lambda job: text if here(job) and not any(map(shutil.which, programs)) else ""
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,9 @@ from __future__ import annotations
 import shlex
 
 from paceline.launch.containers import CONTAINER
-from paceline.launch.job import Job, Words, in_lines
+from paceline.launch.job import Job, Words, in_lines, store_port
 from paceline.launch.starters import START
-from paceline.ranks.launcher import derived_port
-
-FAILED = 3
+from paceline.ranks.exit_code import FAILED
 
 
 def program(job: Job, names: Words = ()) -> Words:
@@ -26,7 +24,7 @@ def program(job: Job, names: Words = ()) -> Words:
     words += ("--ranks", str(job.per_node))
     if job.system_name not in ("", "auto"):
         words += ("--system", job.system_name)
-    if port := job.port or (START[job.start].reach == "node" and job.nodes > 1 and derived_port(str(job.folder))):
+    if port := job.port or (START[job.start].reach == "node" and job.nodes > 1 and store_port(job)):
         words += ("--port", str(port))
     if job.system.interface:
         words += ("--interface", job.system.interface)

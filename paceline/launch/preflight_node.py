@@ -81,8 +81,9 @@ def run(arguments: Sequence[str]) -> int:
 
 def _flags(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="paceline.launch.preflight_node")
-    for name in ("--folder", "--name", "--names", "--system", "--interface"):
+    for name in ("--folder", "--name", "--system", "--interface"):
         parser.add_argument(name, default="")
+    parser.add_argument("--names", type=lambda text: text.split(","), default=[])
     for name in ("--number", "--nodes", "--spares", "--ranks", "--port"):
         parser.add_argument(name, type=int, default=0)
     for name in ("--reads", "--writes"):
@@ -92,22 +93,17 @@ def _flags(arguments: Sequence[str]) -> argparse.Namespace:
 
 def _own_number(flags: argparse.Namespace) -> int:
     """As the launcher numbers nodes; but mpirun may count its own host first, so this host's name in the list counts more."""
-    for place, name in enumerate(flags.names.split(",") if flags.names else ()):
+    for place, name in enumerate(flags.names):
         if is_address_of_this_host(name):
             return place
     return flags.number
-
-
-def _name(flags: argparse.Namespace, number: int) -> str:
-    names = flags.names.split(",") if flags.names else []
-    return flags.name or (names[number] if number < len(names) else socket.gethostname())
 
 
 def _look(flags: argparse.Namespace, number: int, listener: Listener) -> Look:
     place = replace(SINGLE, local_world=flags.ranks, node=number, nodes=flags.nodes)
     written = [
         ("cache", cache_folder()),
-        ("temporary", _temporary()),
+        ("temporary", Path(os.environ.get("TMPDIR") or "/tmp")),
         *(("--stage", Path(path)) for path in flags.writes),
     ]
     troubles = folder_troubles(Path(flags.folder), written, [("data or weights", Path(path)) for path in flags.reads])
@@ -116,17 +112,13 @@ def _look(flags: argparse.Namespace, number: int, listener: Listener) -> Look:
         free_port = probe.getsockname()[1]
     return Look(
         number,
-        _name(flags, number),
+        flags.name or next(iter(flags.names[number : number + 1]), socket.gethostname()),
         _address(flags),
         listener.ports,
         free_port,
         look_here(place, Path(flags.folder)),
         tuple(text for text in (*troubles, listener.trouble) if text),
     )
-
-
-def _temporary() -> Path:
-    return Path(os.environ.get("TMPDIR") or "/tmp")
 
 
 def _address(flags: argparse.Namespace) -> str:
@@ -137,7 +129,7 @@ def _address(flags: argparse.Namespace) -> str:
     candidates = (
         os.environ.get("MASTER_ADDR"),
         os.environ.get("SLURM_LAUNCH_NODE_IPADDR"),
-        flags.names.split(",")[0],
+        *flags.names[:1],
         ANYWHERE,
     )
     found = [
@@ -243,7 +235,7 @@ class _First:
         came = self.board.gather("look", range(self.count), LOOK_SECONDS)
         for number, facts in sorted(came.items()):
             self.looks[number] = Look(**{**known_fields(Look, facts), "facts": from_json(facts["facts"])})
-        listed = self.flags.names.split(",") if self.flags.names else [f"node {number}" for number in range(self.count)]
+        listed = self.flags.names or [f"node {number}" for number in range(self.count)]
         self.names = [
             self.looks[number].name if number in self.looks else listed[number] for number in range(self.count)
         ]

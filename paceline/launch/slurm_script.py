@@ -8,9 +8,8 @@ from paceline.config.names import STOP_FILE
 from paceline.config.printable import one_line
 from paceline.launch import preflight
 from paceline.launch.containers import CONTAINER
-from paceline.launch.job import NODE_VARIABLES, Job, Words, environment, exports, in_lines
+from paceline.launch.job import Job, Words, environment, exports, in_lines, node_exports
 from paceline.launch.starters import START
-from paceline.ranks.launcher import derived_port
 
 # A step of its own on every node: its number goes to torchrun by the variable that it reads.
 ON_EVERY_NODE = 'export PET_NODE_RANK=$SLURM_NODEID; exec "$@"'
@@ -45,7 +44,8 @@ def script(job: Job, command: Words) -> str:
         on = (*_one_a_node(job.nodes), *job.on_chosen) if job.on_chosen else every
         parts.append(_once("Before the ranks start", job.between, failed, on))
     if starter.reach == "node" and job.nodes > 1:
-        parts.append("\n" + _node_variables(job))
+        names = 'cat "$preflight/nodes"' if job.preflight else 'scontrol show hostnames "$SLURM_JOB_NODELIST"'
+        parts.append("\n" + node_exports(job, f"${{MASTER_ADDR:-$({names} | head -n 1)}}"))
     return "".join([*parts, _ranks_and_end(job, command)])
 
 
@@ -82,17 +82,6 @@ def _sbatch_lines(job: Job) -> str:
         if value := getattr(batch, name):
             lines.append(f"--{name}={value}")
     return "".join(f"#SBATCH {shlex.quote(line)}\n" for line in (*lines, *batch.extra))
-
-
-def _node_variables(job: Job) -> str:
-    """What each node's starter learns of the others, but its own number."""
-    names = 'cat "$preflight/nodes"' if job.preflight else 'scontrol show hostnames "$SLURM_JOB_NODELIST"'
-    values = {
-        "PET_NNODES": str(job.nodes),
-        "PET_MASTER_ADDR": f"${{MASTER_ADDR:-$({names} | head -n 1)}}",
-        "PET_MASTER_PORT": str(job.port or derived_port(str(job.folder))),
-    }
-    return "".join(f"export {name}={value}  # {NODE_VARIABLES[name]}\n" for name, value in values.items())
 
 
 def _ranks_and_end(job: Job, command: Words) -> str:

@@ -8,11 +8,10 @@ mpirun    Open MPI starts every rank, over Slurm's daemons, over ssh (a hostfile
 from __future__ import annotations
 
 import os
-import shutil
 from signal import SIGTERM, SIGUSR1
 
 from paceline.launch.containers import CONTAINER
-from paceline.launch.job import Job, Starter, Words, environment
+from paceline.launch.job import Job, Starter, Words, environment, needs
 from paceline.machine.topology import Topology, described, processing_elements, read_topology
 
 SECRET = "PACELINE_SECRET"  # as ranks/secret.py reads it, which loads torch
@@ -99,14 +98,13 @@ def forwarded_names(job: Job) -> tuple[str, ...]:
     return (*names, *secret)
 
 
-def _mpirun_missing(job: Job) -> str:
-    if job.through == "slurm" or job.container == "docker" or shutil.which("mpirun") is not None:
-        return ""
-    return "--start mpirun: there is no mpirun on this machine. Install Open MPI (Debian: openmpi-bin), or use --start torchrun."
-
-
+_no_mpirun = needs(
+    "--start mpirun: there is no mpirun on this machine. Install Open MPI (Debian: openmpi-bin), or use --start torchrun.",
+    "mpirun",
+    here=lambda job: job.through != "slurm" and job.container != "docker",
+)
 START: dict[str, Starter] = {
     "torchrun": Starter(_torchrun, "node", SIGTERM),
     "srun": Starter(_srun, "job", SIGUSR1),
-    "mpirun": Starter(_mpirun, "job", SIGUSR1, notes=_mpirun_notes, missing=_mpirun_missing),
+    "mpirun": Starter(_mpirun, "job", SIGUSR1, notes=_mpirun_notes, missing=_no_mpirun),
 }

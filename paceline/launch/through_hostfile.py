@@ -7,18 +7,28 @@ mpirun:   run.sh is one mpirun, which does the same with daemons of its own.
 from __future__ import annotations
 
 import shlex
-import shutil
 import sys
 from pathlib import Path
 
 from paceline.config.errors import UserError
 from paceline.launch import attend, preflight
 from paceline.launch.hosts import LOOPBACK, Host, check_hosts, first_hosts, host_python, read_hostfile
-from paceline.launch.job import NODE_VARIABLES, File, Job, Running, Through, Words, environment, exports, in_lines
+from paceline.launch.job import (
+    File,
+    Job,
+    Running,
+    Through,
+    Words,
+    environment,
+    exports,
+    in_lines,
+    needs,
+    node_exports,
+    store_port,
+)
 from paceline.launch.over_ssh import ssh_options
 from paceline.launch.starters import START, forwarded_names
 from paceline.launch.through_local import run_script
-from paceline.ranks.launcher import derived_port
 
 BASH = "#!/usr/bin/env bash\n"
 # In the background, because a shell acts on a signal only between commands.
@@ -73,17 +83,10 @@ def _on_every_host(job: Job, command: Words, head: str, addresses: Words) -> tup
     script = shlex.quote(str(job.launch_folder / "node.sh"))
     by_hand = " ".join(f"ssh {address} bash {script} {number} &" for number, address in enumerate(addresses))
     run = f"{head}# By hand, without an eye on them:  {by_hand} wait\nset -euo pipefail\n{before}\n{who}"
-    values = {
-        "PET_NNODES": str(job.nodes),
-        "PET_NODE_RANK": "$1",
-        "PET_MASTER_ADDR": first,
-        "PET_MASTER_PORT": str(_store_port(job)),
-    }
-    where = "".join(f"export {name}={value}  # {NODE_VARIABLES[name]}\n" for name, value in values.items())
     node = (
         f"{BASH}# {job.name}: one host's part of {job.nodes}. Its number, from 0, is the only argument.\n"
         f"set -euo pipefail\n{cd}{exports(environment(job))}"
-        + (where if job.nodes > 1 else "")
+        + (node_exports(job, first, "$1") if job.nodes > 1 else "")
         + "export PET_TEE=3  # torchrun: what ranks print comes here, each line with its rank\n"
         "export TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE='[${rank}] '  # torchrun: as here\n"
         "export TORCH_CPP_LOG_LEVEL=ERROR  # torchrun: not a word about host names that no server knows\n"
@@ -134,11 +137,6 @@ def _with_mpirun(job: Job, command: Words, head: str, addresses: Words) -> tuple
     return File("run.sh", text, runs=True), File("hostfile", hosts)
 
 
-def _store_port(job: Job) -> int:
-    """Where torchrun's store listens. Runs in different folders have different ports."""
-    return job.port or derived_port(str(job.folder))
-
-
 def _check(job: Job) -> None:
     """Check what needs no answer from the hosts. Raises UserError: no hosts, too many or few."""
     if job.hostfile is None:
@@ -151,16 +149,11 @@ def _check(job: Job) -> None:
         )
 
 
-def _missing(job: Job) -> str:
-    if shutil.which("ssh"):
-        return ""
-    return "--through hostfile: there is no ssh on this machine (Debian: openssh-client)."
-
-
 def _begin(job: Job, paths: tuple[Path, ...]) -> Running:
     """Ask all hosts whether they can take part, then start. Raises UserError with a line for each that cannot."""
-    check_hosts(job, _hosts_of(job), _store_port(job) if job.start == "torchrun" and job.nodes > 1 else job.port)
+    check_hosts(job, _hosts_of(job), store_port(job) if job.start == "torchrun" and job.nodes > 1 else job.port)
     return run_script(job, paths)
 
 
-HOSTFILE = Through(_files, _check, _begin, missing=_missing)
+NO_SSH = "--through hostfile: there is no ssh on this machine (Debian: openssh-client)."
+HOSTFILE = Through(_files, _check, _begin, missing=needs(NO_SSH, "ssh"))

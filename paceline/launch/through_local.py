@@ -90,8 +90,6 @@ def _files(job: Job, command: Words) -> tuple[File, ...]:
 
 
 def _check(job: Job) -> None:
-    if job.nodes != 1:
-        raise UserError(f"--through local is this machine alone, and --nodes {job.nodes} is not one.")
     if job.spares:
         raise UserError(f"--through local is this machine alone: there is none for --spares {job.spares}.")
 

@@ -12,7 +12,7 @@ from paceline.config.errors import UserError
 from paceline.config.plain_file import read_entry
 from paceline.config.printable import one_line
 from paceline.config.whole import write_whole
-from paceline.launch.job import File, Job, Running, Through, Words
+from paceline.launch.job import File, Job, Running, Through, needs
 from paceline.launch.slurm_script import script
 
 JOB_NUMBER = "job-number"
@@ -74,21 +74,11 @@ def _quiet(*command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def _files(job: Job, command: Words) -> tuple[File, ...]:
-    return (File("job.sbatch", script(job, command), runs=True),)
-
-
 def _check(job: Job) -> None:
     if "%" in str(job.log) or "\\" in str(job.log):
         raise UserError(
             f"{job.folder}: Slurm reads % and \\ in the name of a log as its own signs. Choose another --out."
         )
-
-
-def _missing(job: Job) -> str:
-    if shutil.which("sbatch") is not None:
-        return ""
-    return "--through slurm: there is no sbatch on this machine. Run this on a login node of the cluster, or use --through hostfile."
 
 
 def _begin(job: Job, paths: tuple[Path, ...]) -> Running:
@@ -142,4 +132,12 @@ def _without_time(script: str) -> str:
     return "".join(line for line in script.splitlines(keepends=True) if not line.startswith("#SBATCH --time="))
 
 
-SLURM = Through(_files, _check, _begin, _earlier, by_hand=("sbatch",), missing=_missing)
+NO_SBATCH = "--through slurm: there is no sbatch on this machine. Run this on a login node of the cluster, or use --through hostfile."
+SLURM = Through(
+    lambda job, command: (File("job.sbatch", script(job, command), runs=True),),
+    _check,
+    _begin,
+    _earlier,
+    by_hand=("sbatch",),
+    missing=needs(NO_SBATCH, "sbatch"),
+)

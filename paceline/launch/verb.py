@@ -98,7 +98,11 @@ def run(arguments: Sequence[str]) -> int:
         say(f"run: {shown(base)}; {again} follows it and goes on with it, without it another run begins")
     if outside := left_outside(flags, planned.system):
         say(outside)
-    here, named = _data_here(flags), _weights_file(flags)
+    here = flags.data
+    if flags.data and flags.through != "local" and not Path(flags.data).expanduser().exists():
+        say(f"--data {flags.data}: not on this machine; the nodes will look for it")
+        here = ""
+    named = _weights_file(flags)
 
     def start(folder: Path, more: tuple[str, ...] = ()) -> int:
         refuse_early(replace(asked, controls=replace(flags, out=str(folder), data=here)), repeats=repeats)
@@ -129,14 +133,6 @@ def run(arguments: Sequence[str]) -> int:
             say(f"{again} goes on from here")
         return code
     return _trials(asked, flags, base, start, again)
-
-
-def _data_here(flags: LaunchFlags) -> str:
-    """--data where this machine has it; "" where the nodes will look for it, which is printed."""
-    if flags.data and flags.through != "local" and not Path(flags.data).expanduser().exists():
-        say(f"--data {flags.data}: not on this machine; the nodes will look for it")
-        return ""
-    return flags.data
 
 
 def _weights_file(flags: LaunchFlags) -> str:

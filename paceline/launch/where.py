@@ -108,7 +108,6 @@ def job_of(
     system_name: str,
     system: System,
     minutes: int | None = None,
-    more: tuple[Variable, ...] = (),
     reads: Words = (),
     writes: Words = (),
     again: str = "the same command",
@@ -117,7 +116,6 @@ def job_of(
 
     folder   where launch/ is made; absolute
     minutes  the walltime; None: as `where` has it
-    more     variables beside those that the system and this machine bring
     reads    data and weights, as flags or a run.json name them: a container sees them
     writes   folders beside the run's that are written, as flags or a run.json name them: a container may
     again    what goes on with the run, in words
@@ -138,7 +136,7 @@ def job_of(
         container=where.container,
         image=where.image,
         hostfile=Path(where.hostfile).expanduser().absolute() if where.hostfile else None,
-        environ=(*variables_of(system, where.port, local=where.through == "local", network=network), *more),
+        environ=variables_of(system, where.port, local=where.through == "local", network=network),
         port=where.port,
         batch=where.slurm,
         walltime_minutes=minutes_in(where.walltime) if minutes is None else minutes,
