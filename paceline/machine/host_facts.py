@@ -22,7 +22,10 @@ def facts() -> dict[str, str]:
     return {
         "driver": _kernel_driver(),
         "libcuda": _library_version("libcuda.so.1"),
-        "gpus": str(_gpus() or ""),
+        # NVIDIA's devices; else AMD's, whose compute driver is /dev/kfd.
+        "gpus": str(
+            _count("/dev", r"nvidia\d+") or (os.path.exists("/dev/kfd") and _count("/dev/dri", r"renderD\d+")) or ""
+        ),
         "infiniband": str(_count("/dev/infiniband", r"uverbs\d+") or ""),
         "mpi": _mpi_version(),
         "pmix": _pmix_version(),
@@ -43,11 +46,6 @@ def _kernel_driver() -> str:
         if found:
             return found[0]
     return ""
-
-
-def _gpus() -> int:
-    """NVIDIA's devices; else AMD's, whose compute driver is /dev/kfd."""
-    return _count("/dev", r"nvidia\d+") or (_count("/dev/dri", r"renderD\d+") if Path("/dev/kfd").exists() else 0)
 
 
 def _library_version(name: str) -> str:

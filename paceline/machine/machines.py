@@ -120,21 +120,8 @@ def v100x8() -> System:
 
 # Those that ask the machine, with torch's help.
 DETECTED = ("auto", "cpu", "gpu")
-SYSTEMS: dict[str, Callable[[], System]] = {
-    **{"auto": auto, "cpu": cpu, "gpu": gpu},
-    "dgx-h100": dgx_h100,
-    "dgx-a100": dgx_a100,
-    "dgx1": dgx1,
-    "dgx1-16gb": dgx1_16gb,
-    "dgx2": dgx2,
-    "dss8440": dss8440,
-    "c4140": c4140,
-    "p3dn": p3dn,
-    "gaudi8": gaudi8,
-    "gaudi2x8": gaudi2x8,
-    "mi300x8": mi300x8,
-    "h100x8": h100x8,
-    "h200x8": h200x8,
-    "a100x8": a100x8,
-    "v100x8": v100x8,
-}
+_ALL = (
+    *(auto, cpu, gpu, dgx_h100, dgx_a100, dgx1, dgx1_16gb, dgx2, dss8440, c4140, p3dn, gaudi8, gaudi2x8, mi300x8),
+    *(h100x8, h200x8, a100x8, v100x8),
+)
+SYSTEMS: dict[str, Callable[[], System]] = {make.__name__.replace("_", "-"): make for make in _ALL}

@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from paceline.accelerators import NAMES, device_name, found
@@ -16,16 +16,18 @@ from paceline.config.commands import to_install
 from paceline.config.errors import RecipeError, UserError
 from paceline.config.printable import short
 from paceline.machine.detect import auto, cpu_cores
-from paceline.machine.doctor.compare import LOW_DISK_GIB, Finding, Level
+from paceline.machine.doctor.compare import LOW_DISK_GIB, LOW_SHM_GIB, Finding, Level
 from paceline.machine.doctor.nvidia import ask_gpus
 from paceline.machine.host_facts import VARIABLE, facts
 from paceline.machine.placing import device_addresses, read_device
 from paceline.machine.provenance import cpu_name, versions
 from paceline.machine.topology import cores_of, processing_elements, read_topology, spelled
 from paceline.machine.torch_builds import no_code_for, pinned_for
+from paceline.ranks.interfaces import interfaces
+from paceline.ranks.launcher import read_launch
 
 GIB = 2**30
-# Inside a container: (level, text) of each difference to its host.
+# (level, text) of what is seen; inside a container of each difference to its host.
 Compared = tuple[Level, str]
 MOST_CHARACTERS = 10_000
 # Less of /dev/shm than this is too little for NCCL between eight devices.
@@ -37,26 +39,29 @@ def examine(folder: Path) -> list[Finding]:
 
     folder   where runs go
     """
-    checks: tuple[Callable[[], list[Finding]], ...] = (
-        _software, _accelerators, _processor, _topology, _decoders, _shared_memory, lambda: _disk(folder), _cache, _network,
-        _host,
-    )  # fmt: skip
-    return [finding for check in checks for finding in check()]
+
+    def of(about: str, found: Iterable[Compared]) -> Iterator[Finding]:
+        return (Finding(level, about, text) for level, text in found)
+
+    return [
+        *of("software", _software()),
+        *_accelerators(),
+        *of("processor", _processor()),
+        *of("topology", _topology()),
+        *of("decoder", _decoders()),
+        *of("shared memory", _shared_memory()),
+        *of("disk", _disk(folder.expanduser().absolute())),
+        *of("cache", _cache(cache_folder())),
+        *of("processes", _network()),
+        *_host(),
+    ]
 
 
-def _software() -> list[Finding]:
+def _software() -> Iterator[Compared]:
     found = versions()
-    text = "  ".join(f"{name} {version}" for name, version in found.items())
-    findings = [Finding("ok", "software", text)]
+    yield "ok", "  ".join(f"{name} {version}" for name, version in found.items())
     if "mlperf-logging" not in found:
-        findings.append(
-            Finding(
-                "note",
-                "software",
-                f"mllog.txt is written by our own writer; the checker needs: {to_install('mlperf')}",
-            )
-        )
-    return findings
+        yield "note", f"mllog.txt is written by our own writer; the checker needs: {to_install('mlperf')}"
 
 
 def _accelerators() -> list[Finding]:
@@ -69,17 +74,13 @@ def _accelerators() -> list[Finding]:
         return [Finding("note", "accelerator", text)]
     if not torch.cuda.is_available():
         built = torch.version.cuda
-        why = (
-            f"this torch is built for CUDA {built}, but the driver offers no device"
-            if built
-            else "this torch is built without CUDA"
-        )
-        findings = [Finding("note", "accelerator", f"none: {why}; recipes run on the CPU")]
+        why = "this torch is built without CUDA"
+        if built:
+            why = f"this torch is built for CUDA {built}, but the driver offers no device"
+        texts = [f"none: {why}; recipes run on the CPU"]
         if pin := next((pin for gpu in ask_gpus() if (pin := pinned_for(gpu.name))), None):
-            findings.append(
-                Finding("note", "accelerator", f"this machine has a {pin.chip}, and {pin.why}: {pin.install}")
-            )
-        return findings
+            texts.append(f"this machine has a {pin.chip}, and {pin.why}: {pin.install}")
+        return [Finding("note", "accelerator", text) for text in texts]
     findings = []
     for index in range(torch.cuda.device_count()):
         facts = torch.cuda.get_device_properties(index)
@@ -87,125 +88,101 @@ def _accelerators() -> list[Finding]:
         text = f"cuda:{index} {facts.name}, {facts.total_memory / GIB:.0f} GiB, {kind}"
         findings.append(Finding("ok", "accelerator", text))
         # AMD's are numbered otherwise.
-        if torch.version.cuda and (
-            why := no_code_for(
-                f"cuda:{index}", (facts.major, facts.minor), torch.__version__, torch.cuda.get_arch_list()
-            )
-        ):
+        known = torch.cuda.get_arch_list() if torch.version.cuda else []
+        if why := no_code_for(f"cuda:{index}", (facts.major, facts.minor), torch.__version__, known):
             findings.append(Finding("problem", "accelerator", why))
     return findings
 
 
-def _processor() -> list[Finding]:
+def _processor() -> Iterator[Compared]:
     import torch
 
     capability = torch.backends.cpu.get_cpu_capability()
+    threads = f"{capability}, {torch.get_num_threads()} torch threads"
     system = auto()
-    text = f"{cpu_name()}, {cpu_cores()} cores for this process, {capability}, {torch.get_num_threads()} torch threads"
-    findings = [Finding("ok", "processor", text)]
+    yield "ok", f"{cpu_name()}, {cpu_cores()} cores for this process, {threads}"
     if system.accelerator == "cpu" and system.precision == "fp32":
-        findings.append(
-            Finding("ok", "processor", "trains in fp32: without AMX tiles bf16 would be slower, up to 16 times on AVX2")
-        )
-    return findings
+        yield "ok", "trains in fp32: without AMX tiles bf16 would be slower, up to 16 times on AVX2"
 
 
-def _topology() -> list[Finding]:
-    system = auto()
-    topology = read_topology()
-    sockets, threads = len({core.socket for core in topology.cores}), len(topology.cpus)
-    text = ", ".join(
-        f"{count} {what}{'s'[: count != 1]}"
-        for count, what in (
-            (sockets, "socket"),
-            (len(topology.nodes), "NUMA node"),
-            (len(topology.cores), "core"),
-            (threads, "hardware thread"),
-        )
-    )
+def _topology() -> Iterator[Compared]:
+    system, topology = auto(), read_topology()
+    counts = (
+        (len({core.socket for core in topology.cores}), "socket"), (len(topology.nodes), "NUMA node"),
+        (len(topology.cores), "core"), (len(topology.cpus), "hardware thread"),
+    )  # fmt: skip
+    text = ", ".join(f"{count} {what}{'s'[: count != 1]}" for count, what in counts)
     near = [read_device(address).node for address in device_addresses(system, system.per_node)]
     try:
         given = [
             spelled(cores_of(topology, rank, system.per_node, "exclusive", near)) for rank in range(system.per_node)
         ]
     except RecipeError as problem:
-        return [Finding("note", "topology", f"{text}; {problem}")]
+        yield "note", f"{text}; {problem}"
+        return
     ranks = ", ".join(f"rank {rank} {cores}" for rank, cores in enumerate(given))
     each = processing_elements(topology, system.per_node)
-    return [Finding("ok", "topology", f"{text}; --system.bind exclusive: {ranks}; mpirun: --map-by socket:PE={each}")]
+    yield "ok", f"{text}; --system.bind exclusive: {ranks}; mpirun: --map-by socket:PE={each}"
 
 
-def _decoders() -> list[Finding]:
+def _decoders() -> Iterator[Compared]:
     from paceline.input.decode import require_decoder
 
     try:
         require_decoder("simplejpeg")
-        findings = [Finding("ok", "decoder", "simplejpeg (the default of every recipe)")]
+        yield "ok", "simplejpeg (the default of every recipe)"
     except RecipeError as problem:
-        findings = [Finding("problem", "decoder", str(problem))]
-    if importlib.util.find_spec("nvidia") and importlib.util.find_spec("nvidia.nvimgcodec"):
-        try:
-            require_decoder("nvimgcodec")
-            findings.append(Finding("ok", "decoder", "nvimgcodec is there too: --input.decoder nvimgcodec"))
-        except RecipeError as problem:
-            findings.append(Finding("note", "decoder", str(problem)))
-    else:
-        findings.append(Finding("note", "decoder", f"nvimgcodec is not installed: {to_install('fast')} (Linux)"))
-    return findings
+        yield "problem", str(problem)
+    if not (importlib.util.find_spec("nvidia") and importlib.util.find_spec("nvidia.nvimgcodec")):
+        yield "note", f"nvimgcodec is not installed: {to_install('fast')} (Linux)"
+        return
+    try:
+        require_decoder("nvimgcodec")
+        yield "ok", "nvimgcodec is there too: --input.decoder nvimgcodec"
+    except RecipeError as problem:
+        yield "note", str(problem)
 
 
-def _shared_memory() -> list[Finding]:
+def _shared_memory() -> Iterator[Compared]:
     folder = Path("/dev/shm")
     if not folder.is_dir():
-        return [Finding("ok", "shared memory", "no /dev/shm here, and none is needed: images are decoded by threads")]
+        yield "ok", "no /dev/shm here, and none is needed: images are decoded by threads"
+        return
     free = shutil.disk_usage(folder).free / GIB
     text = (
         f"/dev/shm has {free:.1f} GiB free; the loader needs none (threads), NCCL between GPUs of a node some 0.1 GiB"
     )
-    enough = free > 0.25
-    return [
-        Finding("ok" if enough else "note", "shared memory", text + ("" if enough else ": docker run --shm-size=1g"))
-    ]
+    yield ("ok", text) if free > LOW_SHM_GIB else ("note", f"{text}: docker run --shm-size=1g")
 
 
-def _disk(folder: Path) -> list[Finding]:
-    folder = folder.expanduser().absolute()
+def _disk(folder: Path) -> Iterator[Compared]:
     try:
         free = shutil.disk_usage(folder).free / GIB
+        yield "ok" if free > LOW_DISK_GIB else "note", f"{free:.0f} GiB free where runs/ would go ({folder})"
     except OSError as problem:
-        return [Finding("problem", "disk", f"{folder}: {problem.strerror}")]
-    level: Level = "ok" if free > LOW_DISK_GIB else "note"
-    return [Finding(level, "disk", f"{free:.0f} GiB free where runs/ would go ({folder})")]
+        yield "problem", f"{folder}: {problem.strerror}"
 
 
-def _cache() -> list[Finding]:
-    folder = cache_folder()
+def _cache(folder: Path) -> Iterator[Compared]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as probe:
             probe.write(b"probe")
     except OSError as problem:
-        text = f"{folder} cannot be written ({problem.strerror}): set PACELINE_CACHE to a folder that can"
-        return [Finding("problem", "cache", text)]
+        yield "problem", f"{folder} cannot be written ({problem.strerror}): set PACELINE_CACHE to a folder that can"
+        return
     size = sum(entry.stat().st_size for entry in folder.rglob("*") if entry.is_file()) / GIB
-    return [
-        Finding(
-            "ok",
-            "cache",
-            f"{folder} ({size:.2f} GiB): rendered shapes, indexes of data sets, memory estimates; all of it can be made again. "
-            "PACELINE_CACHE names another folder",
-        )
-    ]
+    yield (
+        "ok",
+        f"{folder} ({size:.2f} GiB): rendered shapes, indexes of data sets, memory estimates; all of it can be made again. "
+        "PACELINE_CACHE names another folder",
+    )
 
 
-def _network() -> list[Finding]:
-    from paceline.ranks.interfaces import interfaces
-    from paceline.ranks.launcher import read_launch
-
+def _network() -> Iterator[Compared]:
     launch = read_launch(os.environ)
     here = ", ".join(interfaces())
-    text = f"launcher: {launch.kind}, rank {launch.rank} of {launch.world}; interfaces: {here}"
-    return [Finding("ok", "processes", text)]
+    yield "ok", f"launcher: {launch.kind}, rank {launch.rank} of {launch.world}; interfaces: {here}"
 
 
 def _host() -> list[Finding]:

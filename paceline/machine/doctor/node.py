@@ -8,7 +8,7 @@ import shutil
 import socket
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +79,9 @@ def look_here(launch: Launch, folder: Path, *, root: Path = SYSFS, proc: Path = 
     import torch
 
     mine = allowed_cpus()
-    machine = read_topology(root, allowed=_online(root) or mine)
+    online = root / "devices/system/cpu/online"
+    every = set(listed(online.read_text())) if online.is_file() else set(range(os.cpu_count() or 1))
+    machine = read_topology(root, allowed=every or mine)
     first = launch.local_rank == 0  # one process of a node asks nvidia-smi, which takes a second
     gpus = ask_gpus() if first else []
     run_gib, trouble = _free(folder)
@@ -134,22 +136,14 @@ def see_devices(gpus: Sequence[Gpu]) -> tuple[Device, ...]:
     found = []
     for index, gpu in enumerate(known):
         facts = torch.cuda.get_device_properties(index)
-        if gpu is None:
-            found.append(Device(facts.name, round(facts.total_memory / GIB, 1)))
-            continue
-        now = f"{gpu.sm_mhz:.0f} of {gpu.most_sm_mhz:.0f} MHz" if gpu.sm_mhz and gpu.most_sm_mhz else ""
-        why = ", ".join(gpu.usual())
-        clock = f"{now} ({why})" if now and why else now
-        found.append(
-            Device(facts.name, round(facts.total_memory / GIB, 1), clock, tuple(gpu.slowed()), gpu.errors or 0)
-        )
+        device = Device(facts.name, round(facts.total_memory / GIB, 1))
+        if gpu is not None:
+            now = f"{gpu.sm_mhz:.0f} of {gpu.most_sm_mhz:.0f} MHz" if gpu.sm_mhz and gpu.most_sm_mhz else ""
+            why = ", ".join(gpu.usual())
+            clock = f"{now} ({why})" if now and why else now
+            device = replace(device, clock=clock, slowed=tuple(gpu.slowed()), errors=gpu.errors or 0)
+        found.append(device)
     return tuple(found)
-
-
-def _online(root: Path) -> set[int]:
-    """All hardware threads of the machine."""
-    file = root / "devices/system/cpu/online"
-    return set(listed(file.read_text())) if file.is_file() else set(range(os.cpu_count() or 1))
 
 
 def _huge_pages(root: Path, proc: Path) -> str:

@@ -60,7 +60,10 @@ def examine_together(launch: Launch, folder: Path) -> list[NodeFacts] | None:
     folder   where runs go
     Raises RankError for ranks that never came.
     """
-    with open_world(launch, device=torch.device("cpu"), secret_folder=_nearest(folder)) as world:
+    nearest = next((path for path in (folder, *folder.parents) if path.is_dir()), None)
+    if nearest is None:
+        raise UserError(f"--folder {folder}: there is no such folder, nor any above it.")
+    with open_world(launch, device=torch.device("cpu"), secret_folder=nearest) as world:
         facts = look_here(launch, folder)
         askers = [rank for rank in _first_ranks(world, launch) if rank]
         ahead, error = _own_offset(world, askers)
@@ -131,7 +134,9 @@ def _at_work(world: World, launch: Launch, facts: NodeFacts, device: torch.devic
     """The facts with this device's speed, and on a node's first rank the clocks of devices that have work."""
     rate = teraflops(device)
     world.barrier()  # all devices of a node are at work when its first rank asks
-    _keep_busy(device, rate)
+    matrix = torch.randn(SIDE, SIDE, device=device, dtype=torch.float16)
+    for _ in range(int(BUSY_SECONDS * rate * 1e12 / (2 * SIDE**3))):
+        torch.mm(matrix, matrix)  # nobody waits for them
     devices = facts.devices if launch.local_rank else see_devices(ask_gpus())
     torch.cuda.synchronize(device)
     return replace(facts, devices=devices, teraflops=(rate,))
@@ -185,13 +190,6 @@ def teraflops(device: torch.device, *, side: int = SIDE, products: int = PRODUCT
     return products * 2 * side**3 / seconds / 1e12
 
 
-def _keep_busy(device: torch.device, rate: float) -> None:
-    """Give the device work for some seconds, and do not wait for it."""
-    matrix = torch.randn(SIDE, SIDE, device=device, dtype=torch.float16)
-    for _ in range(int(BUSY_SECONDS * rate * 1e12 / (2 * SIDE**3))):
-        torch.mm(matrix, matrix)
-
-
 def _same_folder(world: World, launch: Launch, folder: Path, facts: NodeFacts) -> NodeFacts:
     """Whether rank 0's run folder is this node's too: rank 0 leaves a file there for a moment."""
     name, written = f".paceline-doctor-{secrets.token_hex(8)}", ""
@@ -213,31 +211,16 @@ def _same_folder(world: World, launch: Launch, folder: Path, facts: NodeFacts) -
     return facts
 
 
-def _nearest(folder: Path) -> Path:
-    """The nearest folder above a run folder that is there, for the secret of ranks on several hosts."""
-    there = next((path for path in (folder, *folder.parents) if path.is_dir()), None)
-    if there is None:
-        raise UserError(f"--folder {folder}: there is no such folder, nor any above it.")
-    return there
-
-
 @dataclass(frozen=True)
 class Transport:
-    """What carries messages, as NCCL's own log has it. "" and empty are unknown.
+    """What carries messages, as NCCL's own log has it. "" and empty are unknown."""
 
-    network   "InfiniBand", "RoCE", "OFI/efa", "OFI/...", "sockets", or NCCL's own word for another
-    devices   its adapters or interfaces
-    direct    GPU memory is read and written by the adapter itself (GPUDirect RDMA)
-    within    what carries messages inside a node: P2P, SHM
-    warnings  NCCL's own, the first few
-    """
-
-    network: str = ""
-    devices: tuple[str, ...] = ()
+    network: str = ""  # "InfiniBand", "RoCE", "OFI/efa", "OFI/...", "sockets", or NCCL's own word for another
+    devices: tuple[str, ...] = ()  # its adapters or interfaces
     bootstrap: str = ""
-    direct: bool = False
-    within: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
+    direct: bool = False  # GPU memory is read and written by the adapter itself (GPUDirect RDMA)
+    within: tuple[str, ...] = ()  # what carries messages inside a node: P2P, SHM
+    warnings: tuple[str, ...] = ()  # NCCL's own, the first few
 
     def in_words(self, nodes: int = 2) -> str:
         """As "NCCL chose OFI/efa", "NCCL fell to sockets on eth0". One node has no use for a network."""
