@@ -29,16 +29,12 @@ exit 2"""
 
 @dataclass(frozen=True)
 class Flag:
-    """Words for the engine that stand together, and why.
+    """Words for the engine that stand together, and why."""
 
-    words  as the engine gets them, unquoted; none: `why` says that none are needed
-    test   a shell test: the words are given where it holds; '' = always
-    shell  shell code of ours for one more word behind them, quotes and all; no name of a folder belongs in it
-    """
-
-    words: Words
+    words: Words  # as the engine gets them, unquoted; none: `why` says that none are needed
     why: str
-    test: str = ""
+    test: str = ""  # a shell test: the words are given where it holds; '' = always
+    # Shell code of ours for one more word behind them, quotes and all; no name of a folder belongs in it.
     shell: str = ""
 
 

@@ -54,22 +54,14 @@ def usual_image(container: str) -> str:
 
 @dataclass(frozen=True)
 class Build:
-    """What to build.
+    """What to build."""
 
-    tag          NAME:TAG
-    base         an image in place of the Dockerfile's own, or ''
-    torch        which torch, as uv's --torch-backend names it; '' = PyPI's
-    commit       of the checkout, for the image's label
-    extra        words for the engine, as they are
-    constraints  versions of every package, a path in the checkout; '' = the Dockerfile's own
-    """
-
-    tag: str
-    base: str = ""
-    torch: str = ""
-    commit: str = ""
-    extra: tuple[str, ...] = ()
-    constraints: str = ""
+    tag: str  # NAME:TAG
+    base: str = ""  # an image in place of the Dockerfile's own, or ''
+    torch: str = ""  # which torch, as uv's --torch-backend names it; '' = PyPI's
+    commit: str = ""  # of the checkout, for the image's label
+    extra: tuple[str, ...] = ()  # words for the engine, as they are
+    constraints: str = ""  # versions of every package, a path in the checkout; '' = the Dockerfile's own
 
 
 def engine_found(asked: str, among: tuple[str, ...]) -> str:

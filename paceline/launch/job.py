@@ -56,15 +56,10 @@ class Batch:
 
 @dataclass(frozen=True)
 class Job:
-    """One start of one run (or of any other words that every rank shall carry out).
+    """One start of one run (or of any other words that every rank shall carry out)."""
 
-    words     what each rank hands to paceline, e.g. ("train", "ssd-tiny", "--out", "/abs/run")
-    folder    the run's folder, absolute, on a file system that all nodes see; our files lie in its launch/
-    python    the interpreter that ranks start with, as it is called where they run: inside the container, if there is one
-    """
-
-    words: Words
-    folder: Path
+    words: Words  # what each rank hands to paceline, e.g. ("train", "ssd-tiny", "--out", "/abs/run")
+    folder: Path  # the run's folder, absolute, on a file system that all nodes see; our files lie in its launch/
     name: str
     nodes: int = 1
     per_node: int = 1
@@ -75,6 +70,7 @@ class Job:
     container: str = "none"
     environ: tuple[Variable, ...] = ()
     mounts: tuple[Mount, ...] = ()
+    # The interpreter that ranks start with, as it is called where they run: inside the container, if there is one.
     python: Words = (sys.executable,)
     image: str = ""  # container's name, or its file
     workdir: Path = field(default_factory=Path.cwd)  # where relative paths of the words begin
@@ -168,20 +164,15 @@ class File:
 
 @dataclass(frozen=True)
 class Starter:
-    """Who starts processes.
+    """Who starts processes."""
 
-    command   (job, program) -> the command that starts `program` as ranks
-    reach     "job": the command starts all ranks of all nodes; "node": it starts one node's, and whoever gives the nodes runs
-              it on each of them, with NODE_VARIABLES in its environment
-    stop      signal to the starter that asks the ranks to stop (they save and end with 75)
-    notes     comment lines before the command, in the file that holds it
-    missing   the program that this machine lacks for it, in a sentence with another way; '' where it can start
-    """
-
-    command: Callable[[Job, Words], Words]
+    command: Callable[[Job, Words], Words]  # (job, program) -> the command that starts `program` as ranks
+    # "job": the command starts all ranks of all nodes; "node": it starts one node's, and whoever gives the nodes runs it on each of
+    # them, with NODE_VARIABLES in its environment.
     reach: Literal["job", "node"]
-    stop: Signals
-    notes: Callable[[Job], str] = lambda job: ""
+    stop: Signals  # signal to the starter that asks the ranks to stop (they save and end with 75)
+    notes: Callable[[Job], str] = lambda job: ""  # comment lines before the command, in the file that holds it
+    # The program that this machine lacks for it, in a sentence with another way; '' where it can start.
     missing: Callable[[Job], str] = lambda job: ""
 
 
@@ -216,28 +207,19 @@ def needs(text: str, *programs: str, here: Callable[[Job], bool] = lambda job: T
 
 @dataclass(frozen=True)
 class Container:
-    """What wraps processes.
+    """What wraps processes."""
 
-    wrap    (job, command) -> the command that runs `command` inside
-    check   raises UserError for what it cannot do
-    srun    words that srun itself takes for it (Pyxis): the command is inside already
-    notes   what those words are for: comment lines before the srun line
-    before  what each node does outside before ranks start there: a shell command, '' = nothing
-    whole   the wrapper goes around mpirun, not around each of its ranks: one container a node
-    python  the interpreter inside; None where the outer one is used
-    files   files of its own: the script that starts it
-    missing  as a Starter's
-    """
-
-    wrap: Callable[[Job, Words], Words]
-    check: Callable[[Job], None]
+    wrap: Callable[[Job, Words], Words]  # (job, command) -> the command that runs `command` inside
+    check: Callable[[Job], None]  # raises UserError for what it cannot do
+    # Words that srun itself takes for it (Pyxis): the command is inside already.
     srun: Callable[[Job], Words] = lambda job: ()
-    whole: bool = False
-    python: Words | None = None
-    notes: Callable[[Job], str] = lambda job: ""
+    whole: bool = False  # the wrapper goes around mpirun, not around each of its ranks: one container a node
+    python: Words | None = None  # the interpreter inside; None where the outer one is used
+    notes: Callable[[Job], str] = lambda job: ""  # what those words are for: comment lines before the srun line
+    # What each node does outside before ranks start there: a shell command, '' = nothing.
     before: Callable[[Job], str] = lambda job: ""
-    files: Callable[[Job], tuple[File, ...]] = lambda job: ()
-    missing: Callable[[Job], str] = lambda job: ""
+    files: Callable[[Job], tuple[File, ...]] = lambda job: ()  # files of its own: the script that starts it
+    missing: Callable[[Job], str] = lambda job: ""  # as a Starter's
 
 
 class Running(Protocol):
@@ -262,20 +244,14 @@ class Running(Protocol):
 
 @dataclass(frozen=True)
 class Through:
-    """Who gives the machines.
+    """Who gives the machines."""
 
-    files    (job, command) -> the files to write; the first one is what `begin` hands over
-    check    raises UserError for what it cannot do
-    begin    (job, paths of the files) -> the running job
-    earlier  (job, the files that it would have) -> the running job of an earlier launch of the same; raises UserError where
-             one of another launch has this folder
-    by_hand  the words before the first file's name with which people do the same
-    missing  as a Starter's
-    """
-
+    # (job, command) -> the files to write; the first one is what `begin` hands over.
     files: Callable[[Job, Words], tuple[File, ...]]
-    check: Callable[[Job], None]
-    begin: Callable[[Job, tuple[Path, ...]], Running]
+    check: Callable[[Job], None]  # raises UserError for what it cannot do
+    begin: Callable[[Job, tuple[Path, ...]], Running]  # (job, paths of the files) -> the running job
+    # (job, the files that it would have) -> the running job of an earlier launch of the same; raises UserError where one of another
+    # launch has this folder.
     earlier: Callable[[Job, tuple[File, ...]], Running | None] = lambda job, files: None
-    by_hand: Words = ()
-    missing: Callable[[Job], str] = lambda job: ""
+    by_hand: Words = ()  # the words before the first file's name with which people do the same
+    missing: Callable[[Job], str] = lambda job: ""  # as a Starter's

@@ -63,7 +63,6 @@ def without_gloo_lines(backend: str, prints: bool = PRINTS) -> Iterator[None]:
     In torch 2.9 and 2.10 gloo prints a line there for each group that it connects ("[Gloo] Rank 0 is connected to 1 peer ranks
     ..."), with no switch to turn it off (pytorch/gloo#462): between a command's own lines, and into its --json.
 
-
     backend  of the group that the block founds; another than gloo keeps what it prints (NCCL_DEBUG=INFO)
     prints   whether this torch's gloo prints; where it does not, nothing is done
     """

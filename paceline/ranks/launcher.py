@@ -42,25 +42,17 @@ class Place:
 
 @dataclass(frozen=True)
 class Launch(Place):
-    """One process's place among all ranks of a job, and how it was started.
+    """One process's place among all ranks of a job, and how it was started."""
 
-    kind                     the launcher's name in LAUNCHERS, or "single"
-    local_rank, local_world  rank and world among the processes of this host
-    node, nodes              number of this host, and how many there are
-    address, port            where rank 0 is found
-    job                      a name that all ranks of this job share and no other job has
-    agent_store              torchrun's agent already serves a store at address:port; else rank 0 does
-    """
-
-    kind: str
-    local_rank: int
-    local_world: int
-    node: int
-    nodes: int
-    address: str
+    kind: str  # the launcher's name in LAUNCHERS, or "single"
+    local_rank: int  # among the processes of this host
+    local_world: int  # how many those are
+    node: int  # number of this host
+    nodes: int  # how many hosts there are
+    address: str  # where rank 0 is found
     port: int
-    job: str
-    agent_store: bool = False
+    job: str  # a name that all ranks of this job share and no other job has
+    agent_store: bool = False  # torchrun's agent already serves a store at address:port; else rank 0 does
 
 
 SINGLE = Launch(0, 1, "single", 0, 1, 0, 1, THIS_HOST, 0, "single")

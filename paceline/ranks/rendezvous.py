@@ -55,18 +55,13 @@ READ_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Meeting:
-    """What the roll call leaves behind.
+    """What the roll call leaves behind."""
 
-    messages  this rank's signed messages, over its own connection
-    address   host:port that was met at
-    hosts     on rank 0: every rank's host name, by rank; empty on the others
-    """
-
-    messages: Messages
-    address: str
+    messages: Messages  # this rank's signed messages, over its own connection
+    address: str  # host:port that was met at
     port: int
     host: str
-    hosts: tuple[str, ...]
+    hosts: tuple[str, ...]  # on rank 0: every rank's host name, by rank; empty on the others
 
     def second_connection(self, job: str) -> Messages:
         """The same messages over another connection, so that a thread's requests never wait behind the main thread's."""

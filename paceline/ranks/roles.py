@@ -25,20 +25,14 @@ LOOK_SECONDS = 0.1
 
 @dataclass
 class Roles:
-    """The role of this rank, and of the others.
+    """The role of this rank, and of the others."""
 
-    everyone    all ranks
-    peers       those that do what this one does: that train, or that only evaluate
-    evaluators  how many only evaluate; 0: the ranks that train evaluate too
-    handover    rank 0 and those that only evaluate, once `meet` has been called; None on the others
-    orders      given or read so far
-    """
-
-    everyone: World
-    peers: World
-    evaluators: int = 0
+    everyone: World  # all ranks
+    peers: World  # those that do what this one does: that train, or that only evaluate
+    evaluators: int = 0  # how many only evaluate; 0: the ranks that train evaluate too
+    # Rank 0 and those that only evaluate, once `meet` has been called; None on the others.
     handover: World | None = None
-    orders: int = 0
+    orders: int = 0  # given or read so far
 
     def meet(self) -> None:
         """Found `handover`. Every rank calls it once, after all `World.new_groups`.

@@ -40,16 +40,11 @@ GREETING = "greeting"
 
 @dataclass(frozen=True)
 class Greeting:
-    """Rank 0's first message. Its text is public.
+    """Rank 0's first message. Its text is public."""
 
-    job     the job's name
-    number  drawn anew at each start
-    path    file that holds the secret; empty: it is in the environment
-    """
-
-    job: str
-    number: str
-    path: str
+    job: str  # the job's name
+    number: str  # drawn anew at each start
+    path: str  # file that holds the secret; empty: it is in the environment
 
     def text(self) -> str:
         """As it stands in the store."""

@@ -36,33 +36,21 @@ MOST_RANKS_FULLY_CONNECTED = 64
 
 @dataclass
 class World:
-    """This process among the others.
+    """This process among the others."""
 
-    place     which of these ranks this process is
-    local_rank, local_world  as in Launch
-    device    where this rank computes
-    messages  signed messages in a store shared by all ranks (in-process for one rank)
-    control   gloo group of all ranks for small CPU messages; None for one rank
-    hosts     on rank 0: every rank's host name by rank; empty on the others
-    watch     ends this process when another rank fails; None for one rank
-    unfinished  messages whose end nobody waits for, with the tensors they fill; close() takes them
-    group     group of these ranks for tensors on their devices; None: all ranks
-    members   their numbers among all ranks; empty: these are all
-    timeout   of one collective; None: torch's own
-    """
-
-    place: Place
-    local_rank: int
+    place: Place  # which of these ranks this process is
+    local_rank: int  # as in Launch, as is
     local_world: int
-    device: torch.device
-    messages: Messages
-    control: dist.ProcessGroup | None = None
-    hosts: tuple[str, ...] = ()
-    watch: Watch | None = None
+    device: torch.device  # where this rank computes
+    messages: Messages  # signed messages in a store shared by all ranks (in-process for one rank)
+    control: dist.ProcessGroup | None = None  # gloo group of all ranks for small CPU messages; None for one rank
+    hosts: tuple[str, ...] = ()  # on rank 0: every rank's host name by rank; empty on the others
+    watch: Watch | None = None  # ends this process when another rank fails; None for one rank
+    # Messages whose end nobody waits for, with the tensors they fill; close() takes them.
     unfinished: list[tuple[Tensor, dist.Work]] = field(default_factory=list)
-    group: dist.ProcessGroup | None = None
-    members: tuple[int, ...] = ()
-    timeout: timedelta | None = None
+    group: dist.ProcessGroup | None = None  # group of these ranks for tensors on their devices; None: all ranks
+    members: tuple[int, ...] = ()  # their numbers among all ranks; empty: these are all
+    timeout: timedelta | None = None  # of one collective; None: torch's own
     _groups: dict[int, dist.ProcessGroup] = field(default_factory=dict)
 
     @property

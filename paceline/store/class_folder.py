@@ -16,18 +16,12 @@ from paceline.config.names import is_image_name, suffix_of
 
 @dataclass(frozen=True)
 class FolderNames:
-    """Names in one folder, each list in byte order (= ImageFolder's order); hidden entries count as ignored.
+    """Names in one folder, each list in byte order (= ImageFolder's order); hidden entries count as ignored."""
 
-    images   files with an image suffix (.jpg, .JPEG, ...), broken links too, which are named when they are read
-    folders  folders
-    others   how many files have which other suffix, in small letters; "" for none
-    hidden   number of entries whose name starts with a dot (._x.jpg, .ipynb_checkpoints)
-    """
-
-    images: list[bytes]
+    images: list[bytes]  # with an image suffix (.jpg, .JPEG, ...), broken links too, which are named when they are read
     folders: list[bytes]
-    others: Counter[str]
-    hidden: int
+    others: Counter[str]  # how many files have which other suffix, in small letters; "" for none
+    hidden: int  # number of entries whose name starts with a dot (._x.jpg, .ipynb_checkpoints)
 
     @property
     def ignored(self) -> int:

@@ -52,21 +52,14 @@ class TooMuch(ValueError):
 
 
 class Header(NamedTuple):
-    """Size of the image, and what a JPEG decoder needs to know.
+    """Size of the image, and what a JPEG decoder needs to know."""
 
-    height, width  pixels, as stored or, where an orientation is to be applied, as shown
-    components     1 grey, 3 colour, 4 CMYK for a JPEG; 0 for other formats
-    plain_jpeg     an 8-bit Huffman-coded grey or colour JPEG: libjpeg-turbo gives the same RGB as Pillow
-    height_at      offset of the 2-byte height field that may be changed so that fewer rows are decoded, else 0
-    orientation    to be applied, 2 to 8; 1 for none
-    """
-
-    height: int
+    height: int  # pixels, as stored or, where an orientation is to be applied, as shown
     width: int
-    components: int
-    plain_jpeg: bool
-    height_at: int
-    orientation: int = UPRIGHT
+    components: int  # 1 grey, 3 colour, 4 CMYK for a JPEG; 0 for other formats
+    plain_jpeg: bool  # an 8-bit Huffman-coded grey or colour JPEG: libjpeg-turbo gives the same RGB as Pillow
+    height_at: int  # offset of the 2-byte height field that may be changed so that fewer rows are decoded, else 0
+    orientation: int = UPRIGHT  # to be applied, 2 to 8; 1 for none
 
     @property
     def stored(self) -> tuple[int, int]:

@@ -77,16 +77,11 @@ _DOTS = re.compile(rb"(?:^|/)\.\.?(?:/|$)")
 
 
 class Member(NamedTuple):
-    """A plain file of a tar.
+    """A plain file of a tar."""
 
-    name    as in the archive, "./" and doubled slashes left out: no absolute one, no "..", no line break
-    offset  first byte of its data in the outermost file
-    length  bytes of the data
-    """
-
-    name: bytes
-    offset: int
-    length: int
+    name: bytes  # as in the archive, "./" and doubled slashes left out: no absolute one, no "..", no line break
+    offset: int  # first byte of its data in the outermost file
+    length: int  # bytes of the data
 
 
 def shown(name: bytes) -> str:

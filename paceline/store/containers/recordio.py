@@ -30,24 +30,15 @@ _GLANCE = PIECE.size + IMAGE.size + 8 * 4
 
 
 class Record(NamedTuple):
-    """One photo of a RecordIO file.
+    """One photo of a RecordIO file."""
 
-    offset  first byte of the photo in the file; of a record in several pieces, where its first piece's payload begins
-    length  bytes of the photo
-    id      the header's number, for im2rec the first column of its list
-    labels  (W,) float32, W at least 1
-    parts   pieces; 1 means that the photo's bytes lie together, so that they are read by offset and length alone
-    start   first byte of the record, which an .idx names
-    extent  bytes from there to the end of the last piece: `read_payload` reads that much
-    """
-
-    offset: int
-    length: int
-    id: int
-    labels: np.ndarray
-    parts: int
-    start: int
-    extent: int
+    offset: int  # first byte of the photo in the file; of a record in several pieces, where its first piece's payload begins
+    length: int  # bytes of the photo
+    id: int  # the header's number, for im2rec the first column of its list
+    labels: np.ndarray  # (W,) float32, W at least 1
+    parts: int  # pieces; 1 means that the photo's bytes lie together, so that they are read by offset and length alone
+    start: int  # first byte of the record, which an .idx names
+    extent: int  # bytes from there to the end of the last piece: `read_payload` reads that much
 
 
 def read_recordio(file: BinaryIO, size: int, name: str) -> Iterator[Record]:

@@ -109,16 +109,11 @@ _MOST_CLASS = 1 << 24
 
 
 class Objects(NamedTuple):
-    """Objects of one photo, M of them (0 too), in the label's order.
+    """Objects of one photo, M of them (0 too), in the label's order."""
 
-    boxes    (M, 4) float32 xyxy, fractions of width and height
-    classes  (M,) int64, from 0
-    extra    (M, B-5) float32, the further numbers (difficult, for instance)
-    """
-
-    boxes: np.ndarray
-    classes: np.ndarray
-    extra: np.ndarray
+    boxes: np.ndarray  # (M, 4) float32 xyxy, fractions of width and height
+    classes: np.ndarray  # (M,) int64, from 0
+    extra: np.ndarray  # (M, B-5) float32, the further numbers (difficult, for instance)
 
 
 def detection_objects(labels: np.ndarray, where: str) -> Objects:

@@ -42,22 +42,14 @@ _METHODS = {
 
 
 class ZipMember(NamedTuple):
-    """A plain file of a zip.
+    """A plain file of a zip."""
 
-    name           without "./", no absolute one, no ".."
-    offset         first byte of its data in the file
-    length         bytes of the photo
-    stored_length  bytes of its data in the file; `length` where they are stored as they are
-    deflated       whether they are not
-    crc            CRC-32 of the photo
-    """
-
-    name: bytes
-    offset: int
-    length: int
-    stored_length: int
-    deflated: bool
-    crc: int
+    name: bytes  # without "./", no absolute one, no ".."
+    offset: int  # first byte of its data in the file
+    length: int  # bytes of the photo
+    stored_length: int  # bytes of its data in the file; `length` where they are stored as they are
+    deflated: bool  # whether they are packed by deflate
+    crc: int  # CRC-32 of the photo
 
 
 class _Entry(NamedTuple):
