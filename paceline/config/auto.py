@@ -23,7 +23,7 @@ OBJECT_PIXELS = 12
 MOST_PIXELS = {True: 448, False: 640}
 # Steps of a run, at least and at most: of classes and of objects, on a CPU (True) and elsewhere.
 STEPS = {
-    ("classes", True): (300, 3_000),
+    ("classes", True): (200, 3_000),
     ("classes", False): (300, 30_000),
     ("objects", True): (1_500, 4_000),
     ("objects", False): (1_500, 40_000),
@@ -134,8 +134,6 @@ def _photo_size(recipe: Recipe[Any, Any], found: Found, asked: Asked) -> list[Ch
         return []
     if found.side < photo.size and (size := max(64, _up(found.side))) < photo.size:
         why = f"half of the photos have {found.side:.0f} pixels or fewer along a side"
-    elif photo.size < 224 <= found.side and found.photos <= 2000 and recipe.pretrained:
-        size, why = 224, f"{found.photos:,} photos leave time for it, and a pretrained trunk saw such"
     else:
         return []
     crop = _up(photo.eval_size * size / photo.size - 16)

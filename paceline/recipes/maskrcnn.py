@@ -245,8 +245,8 @@ def custom_cpu() -> MaskRCNNRecipe:
     small, whole = tiny(), custom()
     return replace(
         whole,
-        model=replace(small.model, depth=18, width=64, norm="frozen"),
-        input=replace(small.input, short=(256, 320), long=448),
+        model=replace(small.model, depth=18, width=64, norm="frozen", freeze=3),
+        input=replace(small.input, short=(384, 448), long=608),
         bn_span=8,
         optim=replace(small.optim, lr=0.001),
         schedule=Schedule(kind="cosine", unit="run", warmup=0.05),

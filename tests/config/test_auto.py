@@ -37,13 +37,12 @@ def chosen(name: str, found: Found, *hands: str, **more: Any) -> dict[str, Any]:
         # Level by level: the objects' sizes, and no less than 1.4 cells of 52, 26, 13, 7, 5 and 3 along a side.
         ("ssd-custom-cpu", Found(525, 480, (), 3939, 0.145, 0.15, 0.174), "model.scales",
          (0.145, 0.15, 0.156, 0.2, 0.28, 0.467, 1.05)),
-        ("maskrcnn-custom-cpu", Found(220, 576, (), 7012, 0.029, 0.029), "input.short", (416, 544)),
-        ("maskrcnn-custom-cpu", Found(220, 576, (), 7012, 0.029, 0.029), "input.long", 736),
-        # 0.029 x 256 = 7.4 pixels: anchors of 8 to 224 for photos that may not become larger.
-        ("maskrcnn-custom-cpu", Found(220, 128, (), 7012, 0.029, 0.029), "model.rpn.sizes", (8.0, 18.0, 42.0, 97.0, 224.0)),
+        ("maskrcnn-custom-cpu", Found(220, 576, (), 7012, 0.029, 0.029), "input.short", (416, 512)),
+        ("maskrcnn-custom-cpu", Found(220, 576, (), 7012, 0.029, 0.029), "input.long", 672),
+        # 0.019 x 384 = 7.3 pixels: anchors of 8 to 224 for photos that may not become larger.
+        ("maskrcnn-custom-cpu", Found(220, 128, (), 7012, 0.019, 0.019), "model.rpn.sizes", (8.0, 18.0, 42.0, 97.0, 224.0)),
         ("fasterrcnn-custom-cpu", FACES, "model.rpn.sizes", None),
-        ("resnet50-custom-cpu", Found(786, 348, (16, 60)), "input.size", 224),
-        ("resnet50-custom-cpu", Found(786, 348, (16, 60)), "input.eval_size", 256),
+        ("resnet50-custom-cpu", Found(786, 348, (16, 60)), "input.size", None),
         ("resnet50-custom-cpu", Found(786, 348, (16, 60)), "sampler", None),
         ("resnet50-custom-cpu", Found(786, 90, (16, 60)), "input.size", 96),
         ("resnet50-custom-cpu", Found(9000, 348, ()), "input.size", None),
