@@ -10,17 +10,14 @@ The order of calls is the order of the lines:
 Where training continues beside scoring, block_stop and the next block's block_start and epoch_start come before eval_stop, with the
 time when training continued, as in NVIDIA's Mask R-CNN logs.
 
-Epochs count from 1, steps are optimiser steps done. The mlperf-logging package makes the lines where it is installed (extra
-`mlperf`), `_own_lines` where it is not: the same bytes either way. The workload defines the keys of its benchmark
-(tasks/workload.py: benchmark, log_facts, log_accuracy, log_tensors).
+Epochs count from 1, steps are optimiser steps done. The lines are those that the mlperf-logging package would write, byte for byte.
+The workload defines the keys of its benchmark (tasks/workload.py: benchmark, log_facts, log_accuracy, log_tensors).
 Source: MLPerf training rules; mlperf_logging/compliance_checker; keys as in the submissions to v0.7 (SSD) and v3.0.
 """
 
 from __future__ import annotations
 
 import json
-import logging
-import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -57,7 +54,6 @@ class MLLog:
         self.damage = [f"{path}: {name_lines(damaged)} damaged: left out"] if damaged else []
         if self._lines.torn:
             self.damage.append(f"{path}: its last line had no end and is cut; the run may have been killed there")
-        self._make_line = _package_lines(self._lines) or _own_lines(self._lines)
         # eval_samples is the last line of run_start(), and block_start the next: one of them may be damaged.
         self.started = any(_key(line) in ("eval_samples", "block_start") for line in lines)
         if not self.started:
@@ -170,55 +166,17 @@ class MLLog:
         self, kind: Kind, key: str, value: Any, metadata: Mapping[str, Any] | None = None, *, at: float | None = None
     ) -> None:
         if not self.started:
-            self._make_line(kind, key, plain(value), dict(metadata or {}), self._time_ms(at))
+            self._write(kind, key, value, metadata or {}, at=at)
 
     def _write(self, kind: Kind, key: str, value: Any, metadata: Mapping[str, Any], *, at: float | None = None) -> None:
-        self._make_line(kind, key, plain(value), dict(metadata), self._time_ms(at))
-
-    def _time_ms(self, at: float | None) -> int:
-        return round((self._clock() if at is None else at) * 1000)
-
-
-LineMaker = Callable[[Kind, str, Any, dict[str, Any], int], None]
-# From the maker of a line out to the caller of MLLog's public method: maker, _write or _before_run, method, caller.
-_FRAMES_TO_CALLER = 3
-
-
-def _own_lines(lines: LineFile) -> LineMaker:
-    def make(kind: Kind, key: str, value: Any, metadata: dict[str, Any], time_ms: int) -> None:
-        frame = sys._getframe(_FRAMES_TO_CALLER)
+        frame = sys._getframe(1)
+        while frame.f_globals is globals() and frame.f_back:  # out to the caller of a public method
+            frame = frame.f_back
         where = {"file": frame.f_code.co_filename.removeprefix(f"{_ROOT}/"), "lineno": frame.f_lineno}
-        record = {"namespace": "", "time_ms": time_ms, "event_type": kind, "key": key, "value": value}
-        lines.append(PREFIX + json.dumps({**record, "metadata": {**where, **metadata}}), durable=_is_durable(key))
-
-    return make
-
-
-def _package_lines(lines: LineFile) -> LineMaker | None:
-    try:
-        from mlperf_logging.mllog.mllog import MLLogger  # pyright: ignore[reportMissingImports]
-    except ImportError:
-        return None
-
-    class ToFile(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            line = record.getMessage()
-            lines.append(line, durable=_is_durable(_key(line)))
-
-    # A logger of our own, outside logging's tree: nothing else can write into it, or print its lines twice.
-    logger = logging.Logger("paceline.mllog", logging.INFO)
-    logger.addHandler(ToFile())
-    package = MLLogger(logger, root_dir=re.escape(_ROOT))
-    write = {"POINT_IN_TIME": package.event, "INTERVAL_START": package.start, "INTERVAL_END": package.end}
-
-    def make(kind: Kind, key: str, value: Any, metadata: dict[str, Any], time_ms: int) -> None:
-        write[kind](key, value, metadata, time_ms=time_ms, stack_offset=_FRAMES_TO_CALLER + 1)
-
-    return make
-
-
-def _is_durable(key: str | None) -> bool:
-    return key in ("run_start", "eval_accuracy", "run_stop")
+        time_ms = round((self._clock() if at is None else at) * 1000)
+        record = {"namespace": "", "time_ms": time_ms, "event_type": kind, "key": key, "value": plain(value)}
+        text = json.dumps({**record, "metadata": {**where, **metadata}})
+        self._lines.append(PREFIX + text, durable=key in ("run_start", "eval_accuracy", "run_stop"))
 
 
 def _parsed(line: str) -> dict[str, Any] | None:
