@@ -60,8 +60,7 @@ def run(arguments: Sequence[str]) -> int:
 def _get(arguments: Sequence[str]) -> int:
     flags = parse(arguments, GetFlags(), prog="weights get", description="Bring published weights.")
     from paceline.command.printing import live_progress
-    from paceline.weights.forms.bring import bring
-    from paceline.weights.forms.published import PUBLISHED
+    from paceline.weights.forms.bring import PUBLISHED, bring
 
     if not flags.name:
         width = max(map(len, PUBLISHED))

@@ -23,7 +23,7 @@ from paceline.config.run import read_run
 from paceline.recipes import RECIPES
 from paceline.tasks.workloads import saved_recipe, workload_of
 from paceline.weights.classes import Labels, row_count
-from paceline.weights.forms.published import PUBLISHED
+from paceline.weights.forms.bring import PUBLISHED
 from paceline.weights.forms.torchvision import resnet_fields
 from paceline.weights.load import WeightReport, is_counter
 from paceline.weights.weight_file import WeightFile, run_beside

@@ -15,8 +15,7 @@ from paceline.config.recipe import Recipe, with_fields
 from paceline.config.reporting import Reporter
 from paceline.config.run import NONE, read_run
 from paceline.tasks.workloads import workload_of
-from paceline.weights.forms.bring import is_published
-from paceline.weights.forms.timm_hub import HUB
+from paceline.weights.forms.bring import HUB, is_published
 
 # Fields of an input.
 PIXELS = ("mean", "std")

@@ -12,7 +12,7 @@ from paceline.config.run import NONE
 from paceline.config.system import System
 from paceline.machine.published import as_published, results_of
 from paceline.machine.torch_builds import pinned_for
-from paceline.weights.forms.published import PUBLISHED
+from paceline.weights.forms.bring import PUBLISHED
 
 if TYPE_CHECKING:
     from paceline.tasks.memory import MemoryEstimate

@@ -43,14 +43,11 @@ def load_ssd_weights(model: SSD, source: Path | WeightFile, labels: Labels | Non
         converted = [f"trunk.{name}" for name in converted if name in found]
     own = model.state_dict()
     converted += fit_stem(saved, own, f"trunk.{STEM}")
-    rows = _ssd_rows(model, file, labels)
-    if rows is not None and _same_heads(model, saved):
-        saved, changed = _heads_with_rows(model, saved, rows)
+    rows = _ssd_rows(model, file, labels) if _same_heads(model, saved) else None
+    if rows is not None or any(".fused." in name for name in own) != any(".fused." in name for name in saved):
+        saved, changed = _heads_for(model, saved, rows)
         converted = sorted({*converted, *changed})
-        said += rows.lines()
-    elif any(".fused." in name for name in own) != any(".fused." in name for name in saved):
-        saved, changed = _other_heads(model, saved)
-        converted = sorted({*converted, *changed})
+        said += rows.lines() if rows is not None else []
     trunk_only = not any(name.startswith(("extras.", "heads.")) for name in saved)
     if trunk_only:
         fresh = [name for name in own if not name.startswith("trunk.")]
@@ -71,26 +68,6 @@ def fuse_heads(conf: Tensor, loc: Tensor, channels: int) -> Tensor:
     """A class and a box convolution's weight or bias as one, padded with zeros to `channels` output channels."""
     rest = channels - conf.shape[0] - loc.shape[0]
     return torch.cat((conf, loc, loc.new_zeros(rest, *loc.shape[1:])))
-
-
-def _other_heads(model: SSD, saved: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]:
-    """Heads of the file's kind in the model's kind; -> the state and the names that were made."""
-    state, made = dict(saved), []
-    for level, head in enumerate(model.heads):
-        for part in ("weight", "bias"):
-            ours = f"heads.{level}.fused.{part}"
-            apart = {kind: f"heads.{level}.{kind}.{part}" for kind in ("conf", "loc")}
-            if isinstance(head, FusedHead) and apart["conf"] in saved:
-                conf, loc = (state.pop(apart[kind]) for kind in ("conf", "loc"))
-                state[ours] = fuse_heads(conf, loc, head.fused.out_channels)
-                made.append(ours)
-            elif not isinstance(head, FusedHead) and ours in saved:
-                # The file's own class count is not known from a padded head; the model's is what it is cut to.
-                fused = state.pop(ours)
-                classes, deltas = head.conf.out_channels, head.loc.out_channels  # type: ignore[union-attr]
-                state[apart["conf"]], state[apart["loc"]] = fused[:classes], fused[classes : classes + deltas]  # type: ignore[misc]
-                made += list(apart.values())
-    return state, made
 
 
 def _ssd_rows(model: SSD, file: WeightFile, labels: Labels | None) -> Rows | None:
@@ -119,24 +96,34 @@ def _same_heads(model: SSD, saved: Mapping[str, Tensor]) -> bool:
     return True
 
 
-def _heads_with_rows(model: SSD, saved: Mapping[str, Tensor], rows: Rows) -> tuple[dict[str, Tensor], list[str]]:
-    """Heads of either kind in the model's kind, with the model's classes; -> the state and the names that were made."""
+def _heads_for(model: SSD, saved: Mapping[str, Tensor], rows: Rows | None) -> tuple[dict[str, Tensor], list[str]]:
+    """Heads of either kind in the model's kind, with the model's classes; -> the state and the names that were made.
+
+    rows   None: the file's classes, of which nothing is known, and of heads of the other kind alone
+    """
     state, own, made = dict(saved), model.state_dict(), []
-    places = with_background(rows) if rows.any else [None] * (len(rows.places) + 1)
+    places = with_background(rows) if rows and rows.any else [None] * (len(rows.places) + 1 if rows else 0)
     for level, (head, boxes) in enumerate(zip(model.heads, _boxes(model))):
+        fused = isinstance(head, FusedHead)
         for part in ("weight", "bias"):
             names = {kind: f"heads.{level}.{kind}.{part}" for kind in ("conf", "loc", "fused")}
-            conf, loc = _apart(state, names, boxes * (len(rows.theirs) + 1), boxes * 4)
-            mine, _ = _apart(dict(own), names, boxes * len(places), boxes * 4)
-            conf = take_rows(mine, conf, places, cells=boxes)
-            if isinstance(head, FusedHead):
+            if rows is None and names["conf" if fused else "fused"] not in state:
+                continue
+            # A padded head does not tell its class count: without rows it is cut to the model's.
+            count = boxes * (len(rows.theirs) + 1) if rows else 0 if fused else head.conf.out_channels  # type: ignore[union-attr, operator]
+            conf, loc = _apart(state, names, count, boxes * 4)  # type: ignore[arg-type]
+            if rows:
+                mine, _ = _apart(dict(own), names, boxes * len(places), boxes * 4)
+                conf = take_rows(mine, conf, places, cells=boxes)
+            if fused:
                 state[names["fused"]] = fuse_heads(conf, loc, head.fused.out_channels)
                 made.append(names["fused"])
-            else:
-                state[names["loc"]] = loc
-                if rows.any:  # else it stays away from the state, and is new
-                    state[names["conf"]] = conf
-                    made.append(names["conf"])
+                continue
+            state[names["loc"]] = loc
+            made += [] if rows else [names["loc"]]
+            if rows is None or rows.any:  # else it stays away from the state, and is new
+                state[names["conf"]] = conf
+                made.append(names["conf"])
     return state, made
 
 

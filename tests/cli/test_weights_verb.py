@@ -25,7 +25,7 @@ from paceline.models.resnet import ResNet
 from paceline.models.ssd import SSD, initialise_ssd
 from paceline.models.trunk import Form, initialise
 from paceline.weights.forms import bring
-from paceline.weights.forms.published import PUBLISHED
+from paceline.weights.forms.bring import PUBLISHED
 
 
 def saved(model: torch.nn.Module, file: Path) -> Path:

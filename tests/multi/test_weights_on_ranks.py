@@ -15,7 +15,7 @@ pytestmark = pytest.mark.multi
 RECIPE = """
 import os
 from small_recipe import small
-from paceline.weights.forms.published import PUBLISHED, File, Published
+from paceline.weights.forms.bring import PUBLISHED, File, Published
 
 PUBLISHED["shared"] = Published("of a test", (File(os.environ["ADDRESS"], sha256_prefix=os.environ["DIGEST"]),))
 """

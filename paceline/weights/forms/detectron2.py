@@ -14,7 +14,7 @@ import re
 import torch
 from torch import Tensor
 
-from paceline.weights.classes import published
+from paceline.weights.classes import published, row_count
 from paceline.weights.forms.ours import (
     CAFFE_NOTE,
     NEEDS,
@@ -82,6 +82,8 @@ SCORES, BOXES, MASKS = (
     "roi_heads.box_predictor.bbox_pred",
     "roi_heads.mask_predictor.mask_fcn_logits",
 )
+# Rows of the background; class scores have theirs already.
+BACKGROUND = {SCORES: 0, BOXES: 4, MASKS: 1}
 # Caffe2's BatchNorm is a scale and a shift; ours divides by sqrt(variance + epsilon), which then is 1.
 EPS = 1e-5
 BODY = "backbone.body."
@@ -119,7 +121,7 @@ def from_detectron2(saved: Tensors, facts: Facts) -> Ours:
             raise FormError("its box head has two fully connected layers behind its convolutions, and ours one")
         _rename(state, f"{BOX_HEAD}.fc6", f"{BOX_HEAD}.{convs + 1}")
     if f"{SCORES}.weight" in state:
-        converted += _background_first(state)
+        converted += _move_background(state, first=True)
     stem, notes, needs = next((name for name in (f"{BODY}conv1.weight", "conv1.weight") if name in state), ""), [], {}
     if stem:
         pixels = made_for(saved, state, facts)
@@ -136,7 +138,7 @@ def from_detectron2(saved: Tensors, facts: Facts) -> Ours:
         notes.append(
             "detectron2 pools with --model.roi.aligned and has --model.rpn.rounding exact: set them for its own outputs"
         )
-    return Ours(state, tuple(converted), needs, _classes(state), tuple(notes), tuple(left_out))
+    return Ours(state, tuple(converted), needs, published(row_count(state)), tuple(notes), tuple(left_out))
 
 
 def to_detectron2(ours: Ours) -> tuple[dict[str, Tensor], dict[str, object], tuple[str, ...]]:
@@ -146,7 +148,7 @@ def to_detectron2(ours: Ours) -> tuple[dict[str, Tensor], dict[str, object], tup
     state, theirs = dict(ours.tensors), {}
     whole = any(name.startswith(BODY) for name in state)
     if f"{SCORES}.weight" in state:
-        _background_last(state)
+        _move_background(state, first=False)
     if convs := _box_convs(state):
         _rename(state, f"{BOX_HEAD}.{convs + 1}", f"{BOX_HEAD}.fc6")
     trunk, rest = inverse(TRUNK), inverse((*FPN, *HEADS))
@@ -221,7 +223,7 @@ def _from_caffe2(saved: Tensors) -> Ours:
         raise FormError(f"Caffe2's, with more than an ImageNet backbone ({unknown[0]}): only backbones are read")
     state["conv1.weight"] = from_caffe(state["conv1.weight"].float())
     needs = {"stride_in": "1x1"} if "layer1.0.conv3.weight" in state else {}
-    return Ours(state, ("conv1.weight",), needs, _classes(state), (CAFFE_NOTE,), tuple(left_out))
+    return Ours(state, ("conv1.weight",), needs, published(row_count(state)), (CAFFE_NOTE,), tuple(left_out))
 
 
 def _box_convs(state: Tensors) -> int:
@@ -249,33 +251,15 @@ def _counted(name: str, by: int) -> str:
     )
 
 
-def _background_first(state: dict[str, Tensor]) -> list[str]:
-    changed = []
-    for layer, rows in ((SCORES, 0), (BOXES, 4), (MASKS, 1)):
-        for part in ("weight", "bias"):
-            name = f"{layer}.{part}"
-            if name not in state:
-                continue
-            tensor = state[name]
-            if layer == SCORES:
-                state[name] = tensor.roll(1, 0)
-            elif layer == BOXES and len(tensor) == 4:
-                raise FormError("its boxes are regressed without regard to the class, and ours for each class")
-            else:
-                state[name] = torch.cat((tensor.new_zeros(rows, *tensor.shape[1:]), tensor))
-            changed.append(name)
-    return changed
-
-
-def _background_last(state: dict[str, Tensor]) -> None:
-    for layer, rows in ((SCORES, 0), (BOXES, 4), (MASKS, 1)):
-        for part in ("weight", "bias"):
-            name = f"{layer}.{part}"
-            if name in state:
-                state[name] = state[name].roll(-1, 0) if layer == SCORES else state[name][rows:]
-
-
-def _classes(state: Tensors) -> tuple[str, ...]:
-    if f"{SCORES}.bias" in state:
-        return published(len(state[f"{SCORES}.bias"]) - 1)
-    return published(len(state["fc.bias"])) if "fc.bias" in state else ()
+def _move_background(state: dict[str, Tensor], *, first: bool) -> list[str]:
+    """Of class scores to the front, where boxes and masks get a row for it, or back; -> names changed."""
+    layers = [(f"{layer}.{part}", rows) for layer, rows in BACKGROUND.items() for part in ("weight", "bias")]
+    changed = [(name, rows, state[name]) for name, rows in layers if name in state]
+    for name, rows, tensor in changed:
+        if rows == 0:
+            state[name] = tensor.roll(1 if first else -1, 0)
+        elif first and rows == 4 == len(tensor):
+            raise FormError("its boxes are regressed without regard to the class, and ours for each class")
+        else:
+            state[name] = torch.cat((tensor.new_zeros(rows, *tensor.shape[1:]), tensor)) if first else tensor[rows:]
+    return [name for name, *_ in changed]

@@ -181,14 +181,6 @@ def _pickle(path: Path) -> Contents:
     return _tensors(arrays, path), dict(texts)
 
 
-def _npy_folder(path: Path) -> Contents:
-    return _tensors(read_npy_folder(path), path), {}
-
-
-def _params(path: Path) -> Contents:
-    return _tensors(read_params(path, MAX_BYTES), path), {}
-
-
 def _tensorflow(path: Path) -> Contents:
     index = find_index(path)
     assert index is not None
@@ -203,9 +195,13 @@ def _is_pickle(path: Path) -> bool:
 # Tried in order; the last one takes everything.
 KINDS = (
     Kind("TensorFlow checkpoint", lambda path: find_index(path) is not None, _tensorflow),
-    Kind("folder of .npy files", Path.is_dir, _npy_folder),
+    Kind("folder of .npy files", Path.is_dir, lambda path: (_tensors(read_npy_folder(path), path), {})),
     Kind("safetensors", lambda path: path.suffix == ".safetensors", _safetensors),
-    Kind("MXNet .params", lambda path: path.suffix == ".params", _params),
+    Kind(
+        "MXNet .params",
+        lambda path: path.suffix == ".params",
+        lambda path: (_tensors(read_params(path, MAX_BYTES), path), {}),
+    ),
     Kind(PICKLED, _is_pickle, _pickle),
     Kind("torch.save", lambda _: True, _torch),
 )

@@ -15,7 +15,7 @@ import re
 
 from torch import Tensor
 
-from paceline.weights.classes import published
+from paceline.weights.classes import published, row_count
 from paceline.weights.forms.ours import (
     CAFFE_NOTE,
     Facts,
@@ -153,7 +153,6 @@ def from_maskrcnn_benchmark(saved: Tensors, _: Facts) -> Ours:
         state[ours or name] = tensor
     state[STEM] = from_caffe(state[STEM].float())
     needs = {"stride_in": "1x1"} if "backbone.body.layer1.0.conv3.weight" in state else {}
-    scores = state.get("roi_heads.box_predictor.cls_score.bias")
-    classes = () if scores is None else published(len(scores) - 1)
+    classes = published(row_count(state))
     mean = "its mean was 122.7717 115.9465 102.9801: --input.mean 0.481458 0.454692 0.403843 gives its own outputs"
     return Ours(state, (STEM,), needs, classes, (CAFFE_NOTE, mean), tuple(left_out))

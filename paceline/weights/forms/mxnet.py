@@ -19,7 +19,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from paceline.weights.classes import published
+from paceline.weights.classes import published, row_count
 from paceline.weights.forms.ours import Facts, FormError, Ours, Tensors
 
 # MXNet's last part of a name -> torch's.
@@ -73,15 +73,9 @@ def from_mxnet(saved: Tensors, _: Facts) -> Ours:
 def _units(arrays: Tensors, inputs_last: bool) -> tuple[int, dict[int, bool]]:
     """Of Gluon's counted names: (convolutions in a unit, stage -> whether its first unit has one in its shortcut)."""
     first = arrays.get("stage1_conv0_weight")
-    per_unit = 2
-    if first is not None and first.shape[1 if inputs_last else 2] == 1:
-        per_unit = 3
-    counts = dict.fromkeys(range(1, 5), 0)
-    for name in arrays:
-        match = re.fullmatch(r"stage([1-4])_conv\d+_weight", name)
-        if match:
-            counts[int(match[1])] += 1
-    return per_unit, {stage: count % per_unit == 1 for stage, count in counts.items()}
+    per_unit = 3 if first is not None and first.shape[1 if inputs_last else 2] == 1 else 2
+    stages = [match[1] for name in arrays if (match := re.fullmatch(r"stage([1-4])_conv\d+_weight", name))]
+    return per_unit, {stage: stages.count(str(stage)) % per_unit == 1 for stage in range(1, 5)}
 
 
 def _torchvision_name(name: str, per_unit: int, shortcut: Mapping[int, bool]) -> str:
@@ -109,11 +103,9 @@ def _torchvision_name(name: str, per_unit: int, shortcut: Mapping[int, bool]) ->
 
 PART = "|".join(PARTS)
 # Of a detector's trunk: convolutions and norms are counted through a stage, shortcuts stand apart.
-TRUNK_COUNTED = re.compile(
-    rf"features\.resnetv1b_layers(?P<stage>[1-4])_(?P<layer>conv|batchnorm)(?P<count>\d+)_(?P<part>{PART})"
+TRUNK = re.compile(
+    rf"features\.resnetv1b_((?P<where>layers|down)(?P<stage>[1-4])_)?(?P<layer>conv|batchnorm)(?P<count>\d+)_(?P<part>{PART})"
 )
-SHORTCUT = re.compile(rf"features\.resnetv1b_down(?P<stage>[1-4])_(?P<layer>conv|batchnorm)0_(?P<part>{PART})")
-TRUNK_STEM = re.compile(rf"features\.resnetv1b_(?P<layer>conv|batchnorm)0_(?P<part>{PART})")
 PYRAMID = re.compile(r"features\.P(?P<level>[2-6])_(?P<layer>conv_lat|conv1)_(?P<part>weight|bias)")
 HEADS = {
     "box_features.1": "roi_heads.box_head.fc6",
@@ -174,22 +166,20 @@ def _detector(saved: Tensors) -> Ours:
             tensor = torch.cat((tensor.new_zeros(WITHOUT_BACKGROUND[owner], *tensor.shape[1:]), tensor))
             converted.append(ours)
         state[ours] = tensor
-    scores = state.get("roi_heads.box_predictor.cls_score.bias")
-    classes = () if scores is None else published(len(scores) - 1)
-    return Ours(state, tuple(converted), classes=classes, left_out=tuple(left_out))
+    return Ours(state, tuple(converted), classes=published(row_count(state)), left_out=tuple(left_out))
 
 
 def _trunk_name(name: str, per_unit: int) -> str | None:
-    if found := TRUNK_STEM.fullmatch(name):
-        return f"{BODY}{'conv1' if found['layer'] == 'conv' else 'bn1'}.{PARTS[found['part']]}"
-    if found := SHORTCUT.fullmatch(name):
-        place = 0 if found["layer"] == "conv" else 1
-        return f"{BODY}layer{found['stage']}.0.downsample.{place}.{PARTS[found['part']]}"
-    if found := TRUNK_COUNTED.fullmatch(name):
-        unit, layer = divmod(int(found["count"]), per_unit)
-        kind = "conv" if found["layer"] == "conv" else "bn"
-        return f"{BODY}layer{found['stage']}.{unit}.{kind}{layer + 1}.{PARTS[found['part']]}"
-    return None
+    found = TRUNK.fullmatch(name)
+    if found is None or (found["where"] != "layers" and int(found["count"])):
+        return None
+    kind, part = "conv" if found["layer"] == "conv" else "bn", PARTS[found["part"]]
+    if found["where"] is None:
+        return f"{BODY}{kind}1.{part}"
+    if found["where"] == "down":
+        return f"{BODY}layer{found['stage']}.0.downsample.{0 if kind == 'conv' else 1}.{part}"
+    unit, layer = divmod(int(found["count"]), per_unit)
+    return f"{BODY}layer{found['stage']}.{unit}.{kind}{layer + 1}.{part}"
 
 
 def _head_name(name: str, last: int) -> str | None:
