@@ -149,9 +149,7 @@ def _cell(value: Any) -> str:
 def _text(path: Path) -> str:
     try:
         if path.stat().st_size > MOST_BYTES:
-            raise UserError(
-                f"{path}: is larger than any script or configuration; name the file that starts the training."
-            )
+            raise UserError(f"{path}: larger than any script or configuration; name the file that starts the training.")
         return path.read_text()
     except (OSError, UnicodeDecodeError) as problem:
         raise UserError(f"{path}: cannot be read as a script ({problem}).") from None

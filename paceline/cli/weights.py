@@ -69,13 +69,9 @@ def _get(arguments: Sequence[str]) -> int:
         return 0
     hub = flags.name.startswith("timm/")
     if not hub and flags.name not in PUBLISHED:
-        raise UserError(
-            f"weights get {flags.name!r}: there are no such weights. Known: {', '.join(PUBLISHED)}, timm/NAME."
-        )
+        raise UserError(f"weights get {flags.name!r}: no such weights. Known: {', '.join(PUBLISHED)}, timm/NAME.")
     if hub and flags.from_:
-        raise UserError(
-            "--from: timm's loader brings timm/NAME from its hub alone; name a copy itself:  --weights FILE"
-        )
+        raise UserError("--from: timm's loader brings timm/NAME from its hub; name a copy itself:  --weights FILE")
     with live_progress() as reporter:
         kept = bring(flags.name, flags.out, reporter, source=flags.from_)
     if hub:

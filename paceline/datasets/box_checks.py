@@ -53,9 +53,7 @@ def check_splits(source: BoxSet, request: BoxRequest, command: str) -> None:
     if "val" in source.splits and request.val_fraction:
         raise DataError(f"{title}: it has validation images of its own; leave --val-fraction out.")
     if request.val_group and not request.val_fraction:
-        raise DataError(
-            "--val-group without --val-fraction: it groups photos for a validation split that is set apart."
-        )
+        raise DataError("--val-group without --val-fraction: it groups photos for a validation split set apart.")
 
 
 def class_names(source: BoxSet, request: BoxRequest, command: str) -> tuple[dict[int, str], list[str]]:

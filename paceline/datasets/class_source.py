@@ -85,7 +85,7 @@ class ClassSource(Source):
         """Raises DataError where a class, or all of a container, has no photo left, or no validation split can be made."""
         if photos.kind != FILES and len(found.reasons) == len(photos.names):
             raise DataError(
-                f"{photos.title(0)}: {found.reasons[0]}. None of the {len(photos.names):,} photos can be used."
+                f"{photos.title(0)}: {found.reasons[0]}. None of the {len(photos.names):,} photos is usable."
             )
         splits, arrays, notes, first = {}, {}, list(self.notes), 0
         for key, split in self.listing.splits.items():
@@ -175,9 +175,7 @@ def class_folders(
             )
         listing = list_unsplit(root, out)
     elif val.val_group:
-        raise DataError(
-            "--val-group without --val-fraction: it groups photos for a validation split that is set apart."
-        )
+        raise DataError("--val-group without --val-fraction: it groups photos for a validation split set apart.")
     else:
         check_flat_val(root)
         listing = list_class_folders(root, out)

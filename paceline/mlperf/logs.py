@@ -57,9 +57,7 @@ def _logs_of(path: Path) -> list[Path]:
     for pattern in ("trial-*/mllog.txt", "result_*.txt"):
         if found := sorted(path.glob(pattern), key=lambda file: (len(str(file)), str(file))):
             return found
-    raise UserError(
-        f"{path}: no mllog.txt here, no trial-N/ with one, and no result_N.txt. Name a run's folder, or a log."
-    )
+    raise UserError(f"{path}: no mllog.txt here, no trial-N/ with one, no result_N.txt. Name a run's folder, or a log.")
 
 
 def read_text(path: Path) -> str:

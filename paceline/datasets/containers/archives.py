@@ -154,9 +154,7 @@ def _archived(
     photos = [[one for one in members if is_image_name(os.path.basename(one.path))] for members in entries]
     ignored = sum(map(len, entries)) - sum(map(len, photos))
     if not any(photos):
-        raise DataError(
-            f"{files.first}: no photo in it (.jpg, .jpeg, .png, ...), {ignored:,} other files. Check the path."
-        )
+        raise DataError(f"{files.first}: no photo in it (.jpg, .jpeg, .png, ...), {ignored:,} others. Check the path.")
     bases = [os.path.basename(one.path) for one in chain.from_iterable(entries)]
     others = Counter(suffix_of(base) for base in bases if not is_image_name(base) and not base.startswith(b"."))
     if OTHER_PICTURES & others.keys() or (others and not files.listed):  # annotations beside them name what is used

@@ -47,9 +47,7 @@ def resolve_classes(splits: dict[str, Contents], request: ContainerRequest) -> C
             )
     kinds = {isinstance(part.classes, list) for part in splits.values()}
     if len(kinds) > 1:
-        raise DataError(
-            "train's classes are names and val's are numbers (or vice versa). Prepare both from one source."
-        )
+        raise DataError("train's classes are names and val's numbers (or vice versa). Prepare both from one source.")
     listed, readable = _listed_names(request) if request.classes else (None, None)
     names, labels = (_by_name if kinds == {True} else _by_number)(splits, request, listed)
     if len(names) < 2:
@@ -104,9 +102,7 @@ def _by_number(splits: dict[str, Contents], request: ContainerRequest, listed: t
         raise DataError(f"a photo's class is {number:,}: no class but something else. Check what the labels are.")
     if listed is not None:
         if len(listed) < most:
-            raise DataError(
-                f"--classes {request.classes}: {len(listed):,} classes, and photos belong to number {most - 1}."
-            )
+            raise DataError(f"--classes {request.classes}: {len(listed):,} classes, and photos of number {most - 1}.")
         return listed, labels
     _check_numbers(splits, first)
     names = tuple(named.get(k, str(k + first)) for k in range(most))
@@ -148,9 +144,7 @@ def names_by_number(classes: str, request: ContainerRequest) -> dict[int, str]:
             pairs = [(one["id"], one["name"]) for one in table] if isinstance(table, list) else table.items()
             return {int(number): _tidy(name, path) for number, name in pairs}
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
-        raise DataError(
-            f"--classes {path}: cannot be read ({error!r}). Name a COCO JSON, or a list of names."
-        ) from None
+        raise DataError(f"--classes {path}: cannot be read ({error!r}). Name a COCO JSON or a list of names.") from None
     return dict(enumerate(_listed_names(request)[0], first_label(request)))
 
 

@@ -185,9 +185,7 @@ def _statuses(flag: str, names: Sequence[bytes], store: Store) -> list[Status]:
         source = f"{flag} {os.fsdecode(name)}"
         try:
             if not scheme_of(name) and os.path.isdir(name):
-                raise DataError(
-                    f"{source}: this is a folder; name the files in it, for instance {os.fsdecode(name)}/*."
-                )
+                raise DataError(f"{source}: a folder; name the files in it, for instance {os.fsdecode(name)}/*.")
             return store.status(name)
         except FileNotFoundError:
             raise DataError(f"{source}: no such file. Check the path.") from None

@@ -94,9 +94,7 @@ def list_class_folders(root: Path, out: Path | None = None) -> Listing:
             f"is moved or copied:\n  {_split_command(root, out)}"
         )
     if len(val) > 1:
-        raise DataError(
-            f"{root}: both {val[0]}/ and {val[1]}/ are there; which one is meant? Rename or remove the other."
-        )
+        raise DataError(f"{root}: both {val[0]}/ and {val[1]}/ are there; which is meant? Rename or remove the other.")
     return Listing(root, {"train": list_split(root / TRAIN_FOLDER), "val": list_split(root / val[0])})
 
 

@@ -84,9 +84,7 @@ def sort_val(folder: Path, labels: list[str]) -> int:
             target = folder / labels[number - 1]
             target.mkdir(exist_ok=True)
             if os.path.lexists(target / os.fsdecode(name)):
-                raise DataError(
-                    f"{target / os.fsdecode(name)}: there already, and in {folder} too. Remove one of them."
-                )
+                raise DataError(f"{target / os.fsdecode(name)}: there already, and in {folder} too. Remove one.")
             os.rename(folder / os.fsdecode(name), target / os.fsdecode(name))
     except OSError as error:
         raise DataError(

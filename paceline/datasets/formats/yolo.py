@@ -223,9 +223,7 @@ def _existing(file: Path, record: dict[str, Any], key: str, entry: str) -> Path:
         if place.exists():
             return place
     looked = some(map(str, dict.fromkeys(tried)))
-    raise DataError(
-        f"{file}: {key}: {short(entry, 200)} is not there (looked for {short(looked, 900)}). Correct the path."
-    )
+    raise DataError(f"{file}: {key}: {short(entry, 200)} is not there (looked for {short(looked, 900)}). Correct it.")
 
 
 def _walked(folder: Path) -> list[str]:

@@ -81,9 +81,7 @@ def pack(
     out = Path(os.path.realpath(out))
     holder = next((folder for folder in _photo_folders(manifest) if out.is_relative_to(folder)), None)
     if holder is not None or out == manifest.folder:
-        raise DataError(
-            f"--out {out}: lies in the data set that is packed. Choose a folder outside of {holder or out}."
-        )
+        raise DataError(f"--out {out}: lies in the data set that is packed. Choose a folder outside {holder or out}.")
     _check_frames(manifest, request)
     with locked(out):
         record = PackRecord(out)

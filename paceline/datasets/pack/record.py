@@ -111,9 +111,7 @@ def locked(out: Path) -> Iterator[None]:
         finally:
             os.close(descriptor)
     except BlockingIOError:
-        raise DataError(
-            f"{out}: another process packs into this folder. Wait for it, or choose another --out."
-        ) from None
+        raise DataError(f"{out}: another process packs into this folder. Wait, or choose another --out.") from None
     except OSError as error:
         raise DataError(
             f"{out}: cannot be written ({error.strerror or error}). Make room or choose another folder; finished files are kept, "

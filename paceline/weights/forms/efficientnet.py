@@ -50,9 +50,7 @@ def from_efficientnet(saved: Tensors, _: Facts) -> Ours:
         else:
             theirs = renamed(name, ENDS)
         if not theirs:
-            raise FormError(
-                f"it holds {name}, which EfficientNet-Lite does not have: the plain EfficientNets are not read"
-            )
+            raise FormError(f"it holds {name}, which EfficientNet-Lite does not have: plain EfficientNets are not read")
         made[theirs] = tensor
     return Ours(made, notes=(NOTE,))
 
