@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paceline.predict.predictor import Predictor
+from paceline.predict.photo_predictor import PhotoPredictor
 from paceline.serve.verb import Flags, server_of
 
 PATIENCE = 60.0  # seconds
@@ -102,7 +102,7 @@ class Served:
 
 
 @contextmanager
-def served(predictor: Predictor, token: str = "", **flags: Any) -> Iterator[Served]:
+def served(predictor: PhotoPredictor, token: str = "", **flags: Any) -> Iterator[Served]:
     """The service in a thread; flags: those of `serve`."""
     server = server_of(predictor, Flags(**flags), token)
     with socket.create_server(("127.0.0.1", 0)) as listener:

@@ -1,7 +1,7 @@
 """`paceline eval RUN [--data DIR] [--checkpoint best|last|all|step-N]`: score a trained run, on any number of ranks.
 
 Also `paceline eval WEIGHTS --data DIR [--recipe NAME]`: a file of weights, anybody's, or the name of published ones; and
-`paceline eval FILE.onnx --data DIR`: an exported graph, by onnxruntime.
+`paceline eval FILE.onnx --data DIR`: an exported graph (.onnx, .xml, .pt2), by its own package.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from paceline.cli.eval_table import record, table
 from paceline.command.choose import choose_system
 from paceline.command.flags import parse
 from paceline.command.printing import print_error, say
-from paceline.config import onnx_file
 from paceline.config.commands import command
 from paceline.config.errors import DataError, RecipeError, UserError
+from paceline.config.graph_file import GRAPHS, refuse_graph
 from paceline.config.plan import evaluation_batch
 from paceline.config.printable import counted
 from paceline.config.recipe import Recipe, override
@@ -62,7 +62,7 @@ IN_GRAPH = ("score_above", "iou", "candidates", "keep", "checkpoint", "workload"
 class Flags:
     """What to score."""
 
-    run: Annotated[Path, tyro.conf.Positional] = Path()  # run folder, file of weights or .onnx, or published weights
+    run: Annotated[Path, tyro.conf.Positional] = Path()  # run folder, weights, .onnx, .xml, .pt2, or published weights
     data: str = ""  # data set to score on, which may hold val or test alone; empty = the run's own
     split: Literal["", "val", "test", "train"] = ""  # which part of --data; empty = val where there is one, else test
     images: str = ""  # folder of photos to score on, with --annotations
@@ -80,6 +80,7 @@ class Flags:
     out: str = ""  # also write the predictions to this JSON file
     workload: str = ""  # of a run whose workload is your own: its file, ./file.py:name, which is run as Python
     recipe: str = ""  # of weights: the recipe that they fit, with flags in quotes; empty = found from them
+    trust: bool = False  # open a .pt2, which can run code of whoever made it
 
     @property
     def elsewhere(self) -> bool:
@@ -142,13 +143,13 @@ def run(arguments: Sequence[str]) -> int:
         if subject.facts is None:
             reporter.line(classes_of(flags.run, task))
         for name in subject.checkpoints:
-            model, label, step = _model(flags, subject, name, task, device, reporter)
+            evaluate, model, label, step = _model(flags, subject, name, task, device, reporter)
             if world.world > 1:
                 which = {} if subject.facts is None else {"scored checkpoint": label}
                 world.agree({**which, **weight_facts(model.state_dict(), name)}, f"weights of {name}")
             with open_console(Controls(json=flags.json), world.rank) as console:
                 console.doing(f"scoring {label}", task.val_images)
-                result = _evaluate(flags)(
+                result = evaluate(
                     model,
                     task,
                     key=name,
@@ -160,7 +161,7 @@ def run(arguments: Sequence[str]) -> int:
                 )
             if not world.is_main:
                 continue
-            own = subject.facts.get("metrics", {}) if subject.facts and is_onnx(flags.run) else {}
+            own = subject.facts.get("metrics", {}) if subject.facts and is_graph(flags.run) else {}
             if flags.json:
                 print(json.dumps({"checkpoint": label, "step": step, **record(result, own)}))
             else:
@@ -181,6 +182,7 @@ def _check(flags: Flags) -> None:
     if flags.out and flags.checkpoint == "all":
         raise UserError("--out holds one checkpoint's predictions: name one with --checkpoint, not all.")
     check_output(flags.out)
+    refuse_graph(flags.run, "eval", trust=flags.trust)
     if flags.split and not (flags.data or flags.images or flags.annotations):
         raise UserError(f"--split {flags.split}: a part of which data set? Name it with --data DIR.")
 
@@ -189,17 +191,15 @@ def _run(flags: Flags, world: int) -> Subject:
     """A run folder, or a file of weights with a card."""
     if flags.run.is_file():
         _need_data(flags)
-    if graph := is_onnx(flags.run):
+    if graph := is_graph(flags.run):
         if world > 1:
-            raise UserError(
-                f"{flags.run}: an ONNX file is scored by one process, which uses all cores. Leave the launcher away."
-            )
+            raise UserError(f"{flags.run}: a graph is scored by one process, on all cores. Leave the launcher away.")
         usual = Flags()
         for name in IN_GRAPH:
             if (value := getattr(flags, name)) != getattr(usual, name):
                 flag = f"--{name.replace('_', '-')} {value}"
                 raise UserError(
-                    f"{flag}: for a run; {flags.run} has all of it inside, and computes on the CPU. Leave it away."
+                    f"{flag}: for a run; {flags.run} has it inside, and computes on the CPU. Leave it away."
                 )
     facts, recipe = open_run(flags.run, verb="eval", recipe=flags.recipe, workload=flags.workload)
     saved = fill(Controls(), facts["controls"], f"{flags.run}: controls")
@@ -218,9 +218,9 @@ def _run(flags: Flags, world: int) -> Subject:
     return Subject(_detecting(recipe, flags), facts, system, Controls(data=data_from_here(facts), **own), names)
 
 
-def is_onnx(path: Path) -> bool:
+def is_graph(path: Path) -> bool:
     """Whether an exported graph is named."""
-    return path.suffix == onnx_file.SUFFIX and path.is_file()
+    return path.suffix in GRAPHS and path.is_file()
 
 
 def _need_data(flags: Flags) -> None:
@@ -234,9 +234,7 @@ def _need_data(flags: Flags) -> None:
 def _weights(flags: Flags, world: int) -> tuple[Flags, Subject]:
     """A file of weights, in the network of --recipe, else in the one that it fits -> the flags with the file, and it."""
     if flags.workload:
-        raise UserError(
-            f"--workload {flags.workload}: {flags.run} is a file of weights; its --recipe names the workload."
-        )
+        raise UserError(f"--workload {flags.workload}: {flags.run} is weights; its --recipe names the workload.")
     _need_data(flags)
     asked, given = named_recipe(flags.recipe)
     for recipe in asked.values():  # before torch is loaded
@@ -310,32 +308,24 @@ def _held_out(flags: Flags, subject: Subject, world: World, reporter: Reporter) 
 
 def _model(
     flags: Flags, subject: Subject, checkpoint: str, task: Task, device: Any, reporter: Reporter
-) -> tuple[Any, str, int]:
-    """-> the model in eval mode, or the opened graph; the name of its weights, and their step (0 where it is unknown)."""
-    if is_onnx(flags.run):
-        from paceline.predict.onnx_model import open_onnx
+) -> tuple[Callable[..., Evaluation], Any, str, int]:
+    """-> what scores it; the model in eval mode, or the opened graph; the name of its weights, their step (0 where it is unknown)."""
+    if is_graph(flags.run):
+        from paceline.predict.graph_model import open_graph
+        from paceline.predict.graph_scores import evaluate_file
 
-        opened = open_onnx(flags.run)
-        return opened, opened.checkpoint, opened.step
+        opened = open_graph(flags.run, trust=flags.trust)
+        return evaluate_file, opened, opened.checkpoint, opened.step
+    from paceline.training.evaluate import evaluate
+
     if subject.facts is None:
         from paceline.cli.eval_weights import with_weights
 
-        return with_weights(task, flags.run, flags.recipe, device), str(flags.run), 0
+        return evaluate, with_weights(task, flags.run, flags.recipe, device), str(flags.run), 0
     from paceline.training.trained import open_trained
 
     trained = open_trained(flags.run, checkpoint=checkpoint, device=device, recipe=subject.recipe, reporter=reporter)
-    return trained.model, trained.checkpoint, trained.step
-
-
-def _evaluate(flags: Flags) -> Callable[..., Evaluation]:
-    """What scores the model."""
-    if is_onnx(flags.run):
-        from paceline.predict.onnx_scores import evaluate_file
-
-        return evaluate_file
-    from paceline.training.evaluate import evaluate
-
-    return evaluate
+    return evaluate, trained.model, trained.checkpoint, trained.step
 
 
 def _batch(subject: Subject, task: Task, world: int) -> int:

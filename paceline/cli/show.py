@@ -16,7 +16,7 @@ from paceline.config.bounds import Whole
 from paceline.config.card import SUFFIX, in_words
 from paceline.config.commands import command
 from paceline.config.errors import RecipeError
-from paceline.config.onnx_file import GRAPHS
+from paceline.config.graph_file import GRAPHS
 from paceline.config.plan import make_plan, training_ranks
 from paceline.config.recipe import DATA_IMAGES, Recipe
 from paceline.config.reporting import SILENT

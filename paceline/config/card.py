@@ -1,6 +1,6 @@
 """The card of a file of weights: inside the file, in the words of a run.json, what others need of its run.
 
-A safetensors file has room for texts in its header, an ONNX file beside its graph. Under our key stands one JSON object, read as a
+A safetensors file has room for texts in its header, a graph beside its operators. Under our key stands one JSON object, read as a
 stranger's: bounded, each fact of its own type, and those that are not known left out. Whatever is asked of a run.json can be asked of
 what `read_card` returns. Nothing of the run's machine is in it, neither paths nor clocks, so that equal checkpoints of equal runs have
 equal bytes.
@@ -15,15 +15,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from paceline.config import onnx_file
 from paceline.config.errors import CheckpointError, UserError
+from paceline.config.graph_file import GRAPHS, metadata
 from paceline.config.plain_file import open_plain, parse
 from paceline.config.printable import MOST_NAME, counted, one_line, short, some
 
 SCHEMA = 1
 SUFFIX = ".safetensors"
 # Files that may have a card.
-SUFFIXES = (SUFFIX, onnx_file.SUFFIX)
+SUFFIXES = (SUFFIX, *GRAPHS)
 # Key of the file's metadata.
 METADATA = "paceline"
 # Of a file's header, whose card names twenty thousand classes at most, as a run.json does.
@@ -85,6 +85,7 @@ def _graph(value: Any) -> bool:
         sides
         and value.get("layout") in LAYOUTS
         and (batch is None or (type(batch) is int and 1 <= batch <= MOST_PHOTOS))
+        and _text(value.get("numbers", ""))
     )
 
 
@@ -105,7 +106,7 @@ CHECKS: dict[str, Callable[[Any], bool]] = {
     "metrics": _each(_number),
     "best_f1": _each(lambda value: _number(value) and 0 <= value <= 1),
     "run": _each(_text),
-    "graph": _graph,  # of an ONNX file: what it takes
+    "graph": _graph,  # of a graph's file: what it takes
 }
 NEEDED = tuple(CHECKS)[:7]
 
@@ -147,9 +148,9 @@ def read_card(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise CheckpointError(f"{path}: there is no such file.")
     if (card := _card(path)) is None:
-        if path.suffix == onnx_file.SUFFIX:
+        if path.suffix in GRAPHS:
             raise CheckpointError(
-                f"{path}: an ONNX file that says nothing of classes and sizes of photos, as those of `paceline export` do. "
+                f"{path}: a graph that says nothing of classes and sizes of photos, as those of `paceline export` do. "
                 "Others' files are for their own programs."
             )
         raise CheckpointError(
@@ -185,7 +186,7 @@ def header_bytes(path: Path) -> int:
 
 def _card(path: Path) -> dict[str, Any] | None:
     """None where there is none; whoever reads the tensors says what is wrong with a file that is damaged."""
-    if path.suffix == onnx_file.SUFFIX:
+    if path.suffix in GRAPHS:
         return _card_of_graph(path)
     try:
         if (length := header_bytes(path)) > MOST_HEADER:
@@ -199,7 +200,7 @@ def _card(path: Path) -> dict[str, Any] | None:
 
 def _card_of_graph(path: Path) -> dict[str, Any] | None:
     try:
-        text = onnx_file.metadata(path, METADATA, MOST_HEADER)
+        text = metadata(path, METADATA, MOST_HEADER)
     except OSError as problem:
         raise CheckpointError(f"{path}: cannot be read ({problem.strerror}).") from None
     except ValueError as problem:

@@ -9,7 +9,7 @@ Letters: n photos   K classes   D places   S side of a mask
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -19,10 +19,9 @@ import torch
 from paceline.boxes.geometry import pairwise_iou
 from paceline.config.printable import counted
 from paceline.export.graph import Graph
-from paceline.predict.onnx_model import Input, calls
+from paceline.predict.graph_model import Input, through
+from paceline.predict.runners import Run
 
-# The graph's arguments -> its outputs.
-Run: TypeAlias = Callable[[Sequence[np.ndarray]], Sequence[np.ndarray]]
 # The outputs for one photo.
 Answers: TypeAlias = Sequence[np.ndarray]
 # Bounds of fp32: sums in another order move a score by 1e-6 to 5e-5 and an edge by a hundredth of a pixel at most. A mask is read at
@@ -61,12 +60,12 @@ class Difference:
 
 def answers(run: Run, graph: Graph, photos: Sequence[Input]) -> list[Answers]:
     """Of each photo, by `run`, float32."""
-    found: list[Answers] = []
+
+    def floats(arguments: Sequence[np.ndarray]) -> list[np.ndarray]:
+        return [np.asarray(part, np.float32) for part in run(arguments)]
+
     count = max(1, len(photos)) if graph.any_batch else graph.flags.batch
-    for arguments in calls(photos, count, graph.flags.input, sized=len(graph.example()) > 1):
-        outputs = [np.asarray(part, np.float32) for part in run(arguments)]
-        found += list(zip(*outputs))
-    return found[: len(photos)]
+    return list(through(floats, photos, count, graph.flags.input, sized=len(graph.example()) > 1))
 
 
 def own_answers(graph: Graph, photos: Sequence[Input]) -> list[Answers]:

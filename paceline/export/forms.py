@@ -9,11 +9,15 @@ which writes `out`, whole or not at all (config/whole.py), and yields lines for 
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
+from paceline.config.commands import EXTRAS, to_install
 from paceline.config.errors import UserError
 from paceline.config.printable import did_you_mean
+from paceline.config.whole import check_output
 
 
 @dataclass(frozen=True)
@@ -24,13 +28,14 @@ class Form:
     module: str  # its file in this room
     about: str  # in words
     takes: tuple[str, ...] = ()  # fields of the verb's flags that mean something for this form
+    extras: tuple[str, ...] = ()  # whose packages it needs
 
 
 GRAPH = ("input", "size", "batch", "score_above", "precision", "compare", "photos")
 FORMS = {
     "paceline": Form(".safetensors", "one_file", "one file that every verb here takes where it takes a run"),
-    "onnx": Form(".onnx", "onnx_form", "from photos to answers, for onnxruntime and others", (*GRAPH, "calibrate")),
-    "openvino": Form(".xml", "openvino_form", "the same for OpenVINO, with a .bin beside it", GRAPH),
+    "onnx": Form(".onnx", "onnx_form", "from photos to answers, for onnxruntime", (*GRAPH, "calibrate"), ("export",)),
+    "openvino": Form(".xml", "openvino_form", "the same for OpenVINO, and a .bin", GRAPH, ("export", "openvino")),
     "torch": Form(".pt2", "torch_form", "the same for torch alone: torch.export", GRAPH),
     "aoti": Form(".pt2", "torch_form", "the same, compiled for this kind of CPU: AOTInductor", GRAPH),
 }
@@ -39,7 +44,8 @@ FORMS = {
 def form_named(name: str, out: Path) -> str:
     """The form that --to names, or the first with the suffix of `out`.
 
-    Raises UserError for a form that is not there, and for a file of another suffix than the form's.
+    Raises UserError for a form that is not there, for a file of another suffix than the form's or that is none of ours, and where a
+    package is missing.
     """
     suffixes = ", ".join(f"{form.suffix} ({known})" for known, form in FORMS.items())
     if not name:
@@ -50,4 +56,9 @@ def form_named(name: str, out: Path) -> str:
         raise UserError(f"--to {name}: no such form. {did_you_mean(name, FORMS) or f'Known: {suffixes}.'}")
     if out.suffix != FORMS[name].suffix:
         raise UserError(f"--out {out}: files of --to {name} end in {FORMS[name].suffix}. Name it so.")
+    for extra in FORMS[name].extras:
+        packages = [re.split("[<=>]", package)[0] for package in EXTRAS[extra]]
+        if any(find_spec(package) is None for package in packages):
+            raise UserError(f"--to {name}: {', '.join(packages)} are needed. {to_install(extra)}")
+    check_output(out)
     return name

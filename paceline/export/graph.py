@@ -16,7 +16,7 @@ from paceline.batch import Batch, DetectionBatch, InstanceBatch
 from paceline.boxes.forms import Suppression, fixed
 from paceline.config.card import MOST_PHOTOS, MOST_SIDE
 from paceline.config.errors import UserError
-from paceline.predict.onnx_model import BOXES, CLASSES
+from paceline.predict.graph_model import BOXES, CLASSES
 from paceline.tasks.workloads import WORKLOADS
 from paceline.training.trained import Trained
 
@@ -129,7 +129,7 @@ def _shape(trained: Trained, size: str) -> tuple[int, int]:
     if recipe.task != "maskrcnn":
         shape = workload.eval_shape(recipe, 1, 1)
         if size:
-            raise UserError(f"--size {size}: for Mask R-CNN and Faster R-CNN; this network takes {_in_words(shape)}.")
+            raise UserError(f"--size {size}: for Mask R-CNN and Faster R-CNN; this one takes {shape[0]}x{shape[1]}.")
         return shape
     multiple = recipe.input.multiple
     if not size:
@@ -140,7 +140,3 @@ def _shape(trained: Trained, size: str) -> tuple[int, int]:
     if any(side % multiple or not multiple <= side <= MOST_SIDE for side in shape):
         raise UserError(f"--size {size}: height x width, multiples of {multiple} up to {MOST_SIDE}, as in 800x1344.")
     return shape
-
-
-def _in_words(shape: tuple[int, int]) -> str:
-    return "x".join(map(str, shape))

@@ -18,11 +18,10 @@ from paceline.config.errors import DataError, UserError
 from paceline.config.printable import counted
 from paceline.config.run import FOLD, Controls, data_from_here, fill
 from paceline.export.graph import Graph
-from paceline.export.photos import inputs
+from paceline.export.photos import inputs, named_photos
 from paceline.log.prose import metric_label
-from paceline.predict.folders import find_photos
-from paceline.predict.onnx_model import calls, open_onnx
-from paceline.predict.onnx_scores import evaluate_file
+from paceline.predict.graph_model import calls, open_graph
+from paceline.predict.graph_scores import evaluate_file
 from paceline.predict.photos import Photo
 from paceline.ranks.launcher import read_launch
 from paceline.ranks.world import open_world
@@ -55,8 +54,7 @@ class Calibrated:
     def photos(self) -> Iterator[Photo]:
         """Up to `flags.calibrate` of --photos, else of the photos that the run learned from, evenly spread."""
         if self.flags.photos:
-            listing = find_photos([Path(self.flags.photos).expanduser()]).photos
-            yield from (listing[place] for place in spread(len(listing), self.flags.calibrate))
+            yield from named_photos(self.flags.photos, self.flags.calibrate)
         elif self.task is not None:
             numbers = self.task.train_numbers[spread(self.task.train_images, self.flags.calibrate)]
             yield from (self.task.train_index.read(int(number)) for number in numbers)
@@ -159,5 +157,5 @@ def scores(file: Path, task: Task) -> Mapping[str, float]:
     """The metrics of the task's validation set, scored through a file."""
     with open_world(read_launch({}), device=torch.device("cpu")) as world:
         return evaluate_file(
-            open_onnx(file), task, key=f"export/{file.name}", batch=PHOTOS_A_CALL, world=world, passed=lambda _: None
+            open_graph(file), task, key=f"export/{file.name}", batch=PHOTOS_A_CALL, world=world, passed=lambda _: None
         ).metrics

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from paceline.config.card import make_card
 from paceline.config.errors import UserError
 from paceline.config.printable import counted, some
-from paceline.config.whole import check_output, write_output
+from paceline.config.whole import write_output
 from paceline.log.events import metrics_of
 from paceline.machine.provenance import versions
 from paceline.predict.predictor import Predictor
@@ -26,7 +26,6 @@ OF_RUN = {"sha256": "id", "started": "started", "git_commit": "commit"}
 
 def write(trained: Trained, out: Path, flags: Flags) -> Iterator[str]:
     """Write `out`. Raises UserError where something else is there, or a class has a name that no card takes."""
-    check_output(out)
     try:
         card = card_of(trained)
     except UserError as problem:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable, Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,13 +19,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paceline.config.commands import to_install
-from paceline.config.errors import UserError
+from paceline.config.card import METADATA
 from paceline.config.whole import LINE, check_output, write_output
-from paceline.export.compare import Run
-from paceline.export.graph import Graph
 from paceline.export.int8 import Calibrated
-from paceline.export.written import METADATA, Written
+from paceline.export.written import Written
 from paceline.predict import reader
 from paceline.training.trained import Trained
 from paceline.version import __version__
@@ -34,7 +30,6 @@ from paceline.version import __version__
 if TYPE_CHECKING:
     from paceline.export.verb import Flags
 
-NEEDED = ("onnx", "onnxscript", "onnxruntime")
 OPSET = 18
 # The program that is copied beside the file.
 READER = Path(reader.__file__)
@@ -59,11 +54,9 @@ def one_node(boxes: Tensor, valid: Tensor, iou: float, classes: Tensor | None) -
 def write(trained: Trained, out: Path, flags: Flags) -> Iterator[str]:
     """Write the file and its reader, OUT with _predict.py in place of its suffix.
 
-    Raises UserError where onnx is not installed, a flag does not fit, something else is there, or the answers differ.
+    Raises UserError where a flag does not fit, something else is beside it, or the answers differ.
     """
-    check_installed(flags.to)
     beside = out.with_name(f"{out.stem}_predict.py")
-    check_output(out)
     check_output(beside, "beside --out")
     data = Calibrated(trained, flags) if flags.precision == "int8" else None
     made = Written(trained, flags)
@@ -76,21 +69,28 @@ def write(trained: Trained, out: Path, flags: Flags) -> Iterator[str]:
             _sign(part, made)
             yield from data.loss({"fp32": floats, "int8": part})
         else:
-            yield from made.checked(onnx_run(part))
+            yield from made.checked(part)
     text = READER.read_text(encoding="utf-8").replace("MODEL.onnx", out.name)
     write_output(beside, f"{LINE}reads {out.name}\n{text}")
     yield f"{beside}: answers with it, by numpy, Pillow and onnxruntime alone:  python {beside} PHOTO"
 
 
-def check_installed(form: str) -> None:
-    """Raises UserError where a package is missing that writes ONNX, which --to `form` begins with."""
-    if any(find_spec(package) is None for package in NEEDED):
-        raise UserError(f"--to {form or 'onnx'}: {', '.join(NEEDED)} are needed. {to_install('export')}")
-
-
 def taken_down(made: Written) -> Any:
     """The graph as torch.onnx's program, with the facts in its metadata and without paths of this machine."""
-    program = _exported(made.graph)
+    traced = made.graph.traced(suppression=one_node)
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = torch.onnx.export(
+            traced,
+            input_names=["photos", "sizes"][: len(made.graph.example())],
+            output_names=made.graph.outputs,
+            opset_version=OPSET,
+            dynamo=True,
+            custom_translation_table=_translations(),
+            verbose=False,
+        )
+    assert program is not None
     model = program.model
     model.producer_name, model.producer_version, model.graph.name = METADATA, __version__, made.trained.recipe.task
     model.metadata_props[METADATA] = made.facts()
@@ -109,31 +109,6 @@ def _sign(part: Path, made: Written) -> None:
     onnx.save(model, part)
 
 
-def onnx_run(path: Path) -> Run:
-    """Runs a file by onnxruntime on the CPU. Nothing in it is executed but ONNX's operators."""
-    import onnxruntime
-
-    session: Any = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    names = [one.name for one in session.get_inputs()]
-    return lambda arguments: session.run(None, dict(zip(names, arguments)))
-
-
-def _exported(graph: Graph) -> Any:
-    traced = graph.traced(suppression=one_node)
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return torch.onnx.export(
-            traced,
-            input_names=["photos", "sizes"][: len(graph.example())],
-            output_names=graph.outputs,
-            opset_version=OPSET,
-            dynamo=True,
-            custom_translation_table=_translations(),
-            verbose=False,
-        )
-
-
 def _translations() -> dict[Callable[..., Any], Callable[..., Any]]:
     """Operators of torch, and what they are in ONNX."""
     import onnxscript
@@ -146,12 +121,11 @@ def _translations() -> dict[Callable[..., Any], Callable[..., Any]]:
 
     def stable_sort(self: Any, stable: bool = False, dim: int = -1, descending: bool = False) -> Any:
         count = op.Shape(self, start=dim, end=dim + 1 if dim != -1 else None)
+        order = {"axis": dim, "largest": int(descending), "sorted": 1}
         if self.dtype.name in ("UINT8", "BOOL"):  # TopK has none of them
-            values, places = op.TopK(
-                op.Cast(self, to=TensorProto.INT32), count, axis=dim, largest=int(descending), sorted=1
-            )
+            values, places = op.TopK(op.Cast(self, to=TensorProto.INT32), count, **order)
             return op.Cast(values, to=self.dtype.value), places
-        return op.TopK(self, count, axis=dim, largest=int(descending), sorted=1)
+        return op.TopK(self, count, **order)
 
     def keep(boxes: Any, valid: Any, classes: Any, iou: float, by_class: bool) -> Any:
         """(L, C, 4), (L, C) bool, (L, C) int64 -> (L, C) bool."""

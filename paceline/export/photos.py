@@ -15,7 +15,7 @@ from paceline.config.errors import DataError, UserError
 from paceline.config.run import data_from_here
 from paceline.input.draw import render
 from paceline.predict.folders import find_photos
-from paceline.predict.onnx_model import Input
+from paceline.predict.graph_model import Input
 from paceline.predict.photos import Photo, encoded
 from paceline.store.header import read_header
 from paceline.store.index import open_split
@@ -46,10 +46,15 @@ def inputs(
     return found
 
 
+def named_photos(folder: str, most: int) -> list[Path]:
+    """Those of --photos, evenly spread."""
+    photos = find_photos([Path(folder).expanduser()]).photos
+    return [photos[place] for place in spread(len(photos), most)]
+
+
 def _photos(trained: Trained, flags: Flags) -> Iterator[Photo]:
     if flags.photos:
-        listing = find_photos([Path(flags.photos).expanduser()])
-        yield from (listing.photos[place] for place in spread(len(listing.photos), flags.compare))
+        yield from named_photos(flags.photos, flags.compare)
         return
     try:
         index = open_split(_manifest(trained), "val")

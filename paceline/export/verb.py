@@ -6,12 +6,12 @@ import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 
 from paceline.command.flags import parse
-from paceline.command.printing import PRINTER, say
+from paceline.command.printing import say
 from paceline.config.errors import UserError
 from paceline.export.forms import FORMS, form_named
 from paceline.training.named_run import check_named
@@ -48,22 +48,17 @@ def run(arguments: Sequence[str]) -> int:
         raise UserError("name a run and the file to write: paceline export RUN --out cats.safetensors")
     out = Path(flags.out).expanduser()
     name = form_named(flags.to, out)
-    _check_flags(flags, name)
-    asked = {"checkpoint": flags.checkpoint, "workload": flags.workload, "recipe": flags.recipe}
-    check_named(flags.run, verb="export", **asked)
-    from paceline.predict.opened import open_named
-
-    trained = open_named(flags.run, **asked, reporter=PRINTER).trained
-    for line in importlib.import_module(f"paceline.export.{FORMS[name].module}").write(trained, out, flags):
-        say(line)
-    return 0
-
-
-def _check_flags(flags: Flags, name: str) -> None:
-    """Refuse a flag that was set and is for other forms alone."""
     for field, usual in vars(Flags()).items():
         if field not in (*OF_ALL, *FORMS[name].takes) and getattr(flags, field) != usual:
             forms = " or ".join(known for known, form in FORMS.items() if field in form.takes)
             raise UserError(f"--{field.replace('_', '-')}: for --to {forms}, and this is {name}. Leave it away.")
     if flags.precision == "int8" and name != "onnx":
         raise UserError(f"--precision int8: for --to onnx, and this is {name}. Write that, and convert it.")
+    asked = {"checkpoint": flags.checkpoint, "workload": flags.workload, "recipe": flags.recipe}
+    check_named(flags.run, verb="export", **asked)
+    from paceline import predict
+
+    trained: Any = predict.load(flags.run, **asked, say=say).trained
+    for line in importlib.import_module(f"paceline.export.{FORMS[name].module}").write(trained, out, flags):
+        say(line)
+    return 0

@@ -11,17 +11,15 @@ from typing import TYPE_CHECKING, Any
 from paceline.config.card import NCHW, NHWC
 from paceline.config.errors import UserError
 from paceline.config.whole import folder_part, whole
-from paceline.export.compare import BOX, MASK, SCORE, Run, answers, compare, own_answers
+from paceline.export.compare import BOX, MASK, SCORE, answers, compare, own_answers
 from paceline.export.graph import Graph
 from paceline.export.one_file import card_of
 from paceline.export.photos import inputs
+from paceline.predict.runners import run_of
 from paceline.training.trained import Trained
 
 if TYPE_CHECKING:
     from paceline.export.verb import Flags
-
-# Key of a file's metadata.
-METADATA = "paceline"
 
 
 class Written:
@@ -31,15 +29,20 @@ class Written:
         """Raises UserError for flags that do not fit, and where there are no photos to compare answers on."""
         self.trained, self.flags = trained, flags
         self.graph, self._card = Graph(trained, flags), json.loads(card_of(trained))
+        settings = getattr(self.graph.model, "settings", None)
+        self._least = settings and settings.detect.score_above
         asked = flags.compare and flags.precision != "int8"  # whose loss is measured in its place
         self.photos = inputs(trained, flags, self.graph.shape) if asked else []
         self._own = own_answers(self.graph, self.photos)
         if flags.precision == "fp16":
             self.graph.halve()
 
-    def facts(self) -> str:
-        """JSON for the file's metadata: the card (config/card.py), and under "graph" how a photo becomes the input."""
-        graph, detect = self.graph, getattr(self.graph.model, "settings", None)
+    def facts(self, numbers: str = "") -> str:
+        """JSON for the file's metadata: the card (config/card.py), and under "graph" how a photo becomes the input.
+
+        numbers  SHA-256 of those in a file beside
+        """
+        graph = self.graph
         found: dict[str, Any] = {
             "layout": NHWC if self.flags.input == "uint8" else NCHW,
             "height": graph.shape[0],
@@ -48,8 +51,10 @@ class Written:
             "precision": self.flags.precision,
             "compared": len(self.photos),
         }
-        if detect is not None:
-            found["score_above"] = detect.detect.score_above
+        if numbers:
+            found["numbers"] = numbers
+        if self._least is not None:
+            found["score_above"] = self._least
         return json.dumps({**self._card, "graph": found})
 
     @contextmanager
@@ -68,16 +73,14 @@ class Written:
         except OSError as problem:
             raise UserError(f"--out {out}: cannot be written ({problem.strerror}). Name another file.") from None
 
-    def checked(self, run: Run) -> Iterator[str]:
-        """Compare `run`'s answers, and say how much they differ. Raises UserError where that is more than fp32's sums explain."""
+    def checked(self, part: Path) -> Iterator[str]:
+        """Compare the file's answers, and say how much they differ. Raises UserError where that is more than sums of fp32 explain."""
         if not self.photos:
             yield "not compared with the model's own answers, as --compare 0 asks"
             return
         if (precision := self.trained.facts.get("system", {}).get("precision", "fp32")) != self.flags.precision:
             yield f"the run computes in {precision}, this file in {self.flags.precision}: their answers differ by that"
-        detect = getattr(self.graph.model, "settings", None)
-        least = detect.detect.score_above if detect is not None else 0.0
-        found = compare(self._own, answers(run, self.graph, self.photos), least)
+        found = compare(self._own, answers(run_of(part), self.graph, self.photos), self._least or 0.0)
         said = found.in_words(self.graph.outputs)
         if self.flags.precision == "fp32" and not found.small:
             raise UserError(

@@ -18,8 +18,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.config.card import has_card
-from paceline.config.onnx_file import GRAPHS, refuse_graph
+from paceline.config.graph_file import GRAPHS
 from paceline.config.reporting import Lines
 from paceline.config.run import read_run, refuse_synthetic
 
@@ -45,37 +44,52 @@ _FILES = {
 
 
 def load(
-    run: str | Path, *, checkpoint: str = "best", workload: str = "", say: Callable[[str], object] = warnings.warn
+    run: str | Path,
+    *,
+    checkpoint: str = "best",
+    workload: str = "",
+    say: Callable[[str], object] = warnings.warn,
+    recipe: str = "",
+    trust: bool = False,
 ) -> PhotoPredictor:
-    """Open a run folder, a file of weights, or an ONNX file, for prediction: `paceline.load("runs/first").predict("cat.jpg")`.
+    """Open a run folder, a file of weights, or a graph, for prediction: `paceline.load("runs/first").predict("cat.jpg")`.
 
     run         the folder that `paceline.train` named in its Ending, or `paceline train --out RUN`; or a file that `paceline
-                export` wrote, .safetensors or .onnx (which needs no torch); or a file of weights, anybody's, whose network is found
-                from it (docs/weights.md)
+                export` wrote, .safetensors, .onnx or .xml (which need no torch), or .pt2; or weights, anybody's, a file or the
+                name of published ones (docs/weights.md)
     checkpoint  best, last or step-N; where no evaluation has chosen a best one yet, the last one is taken
     workload    of a run whose workload is your own, its file: "./file.py:name", which is run as Python
     say         takes a line on that; a warning unless another function is given
+    recipe      of weights: the recipe that they fit, with flags; "": found from them
+    trust       of a .pt2: whoever made it may run code here, which opening one can do
     return      a predictor: .predict(photos), .stream(photos), .classes
     Raises UserError for a folder that is no run and for a run on synthetic batches, CheckpointError (a UserError) for a
     checkpoint that is missing or damaged, and for a file that no network of ours answers with.
     """
-    if Path(run).is_file() and Path(run).suffix in GRAPHS:
-        refuse_graph(Path(run), "load")
-        from paceline.predict.onnx_model import open_onnx
-        from paceline.predict.onnx_predictor import OnnxPredictor
+    path, reporter = Path(run), Lines(say)
+    if path.suffix in GRAPHS and path.is_file():
+        from paceline.predict.graph_model import GraphPredictor, open_graph
 
-        return OnnxPredictor(open_onnx(Path(run), checkpoint=checkpoint, workload=workload))
-    if Path(run).is_file() and Path(run).suffix != ".json" and not has_card(Path(run)):
-        from paceline.predict.predictor import Predictor
-        from paceline.training.trained import open_alone
+        return GraphPredictor(open_graph(path, trust=trust, checkpoint=checkpoint, workload=workload))
+    from paceline.training.named_run import means_weights, named_recipe, weights_of
 
-        return Predictor(open_alone(Path(run), reporter=Lines(say)))
-    refuse_synthetic(read_run(Path(run)), Path(run), "answer with")
+    weights = means_weights(path, recipe)
+    if not weights:
+        refuse_synthetic(read_run(path), path, "answer with")
     # Packages that load torch when they are used, and not before.
     from paceline.predict.predictor import Predictor
-    from paceline.training.trained import open_trained
+    from paceline.training.trained import open_alone, open_trained
+    from paceline.weights.weight_file import run_beside
 
-    return Predictor(open_trained(Path(run), checkpoint=checkpoint, workload=workload, reporter=Lines(say)))
+    if weights:
+        fitting, given = named_recipe(recipe)
+        file = weights_of(path, reporter)
+        beside = run_beside(file) if path.is_dir() and not fitting else None
+        if not beside:
+            return Predictor(open_alone(file, recipe=fitting, given=given, reporter=reporter))
+        path, checkpoint = beside, file.parent.name  # RUN/checkpoints/best: the run, as --checkpoint has it
+        refuse_synthetic(read_run(path), path, "answer with")
+    return Predictor(open_trained(path, checkpoint=checkpoint, workload=workload, reporter=reporter))
 
 
 def __getattr__(name: str) -> Any:

@@ -90,14 +90,10 @@ def formats_of(names: Sequence[str], folder: Path, predictor: PhotoPredictor, *,
     formats = []
     for name in dict.fromkeys(part for word in names for part in word.split(",") if part):
         if name not in FORMATS:
-            raise UserError(
-                f"--write {name}: no such format. {did_you_mean(name, FORMATS) or f'Known: {some(FORMATS, 99)}.'}"
-            )
+            raise UserError(f"--write {name}: unknown. {did_you_mean(name, FORMATS) or f'Known: {some(FORMATS, 99)}.'}")
         kind = FORMATS[name]
         if kind.of_objects and not predictor.finds_objects:
-            raise UserError(
-                f"--write {name}: for objects in photos, and this run names whole photos. It can write csv."
-            )
+            raise UserError(f"--write {name}: for objects in photos; this run names whole photos. It can write csv.")
         if kind.of_masks and not masks:
             raise UserError(f"--write {name}: for objects with masks, and this run finds boxes alone. Leave it away.")
         if kind.of_files and video:

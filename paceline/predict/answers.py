@@ -226,10 +226,8 @@ def _listed(content: bytes) -> tuple[set[str], set[str]]:
         except ValueError:
             continue  # the last line, or one that a kill cut
         if isinstance(record, dict):
-            named = record.get("files")
-            others |= {
-                os.path.normpath(name) for name in (named if isinstance(named, list) else ()) if isinstance(name, str)
-            }
+            named = files if isinstance(files := record.get("files"), list) else ()
+            others |= {os.path.normpath(name) for name in named if isinstance(name, str)}
             if isinstance(record.get("picture"), str):
                 pictures.add(os.path.normpath(record["picture"]))
     return pictures, others

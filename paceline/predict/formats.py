@@ -93,9 +93,7 @@ class Table(Format):
             return "".join(_row(file, n, *values[:2], f"{values[2]:.5f}") for n, values in enumerate(rows, 1))
         assert isinstance(result, Found)
         rows = zip(result.category_ids, result.names, result.scores, result.boxes.round(2).tolist())
-        return "".join(
-            _row(file, n, number, name, f"{score:.5f}", *box) for n, (number, name, score, box) in enumerate(rows, 1)
-        )
+        return "".join(_row(file, n, i, name, f"{score:.5f}", *box) for n, (i, name, score, box) in enumerate(rows, 1))
 
 
 class Coco(Format):

@@ -100,11 +100,9 @@ class LabelStudio(Format):
 
     def beside(self) -> Files:
         kind = "PolygonLabels" if self.masks else "RectangleLabels"
-        labels = "".join(f"    <Label value={quoteattr(one_line(name))}/>\n" for name in self.classes)
-        inside = (
-            f'  <Image name="image" value="$image"/>\n  <{kind} name="label" toName="image">\n{labels}  </{kind}>\n'
-        )
-        return {"labelstudio.xml": f"<View>\n{inside}</View>\n"}
+        rows = "".join(f"    <Label value={quoteattr(one_line(name))}/>\n" for name in self.classes)
+        body = f'  <Image name="image" value="$image"/>\n  <{kind} name="label" toName="image">\n{rows}  </{kind}>\n'
+        return {"labelstudio.xml": f"<View>\n{body}</View>\n"}
 
 
 class Cvat(Format):

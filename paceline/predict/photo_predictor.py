@@ -1,18 +1,18 @@
 """What every predictor does: photos of any kind are taken, read on threads some photos ahead, and answered in batches, in order.
 
-What answers is its own: a trained network (predictor.py), or an ONNX file (onnx_predictor.py). Imports no torch.
+What answers is its own: a trained network (predictor.py), or a graph (graph_model.py). Imports no torch.
 """
 
 from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from io import IOBase
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, cast, overload
+from typing import Any, NamedTuple, TypeAlias, cast, overload
 
 import numpy as np
 
@@ -21,9 +21,12 @@ from paceline.log.events import read_events
 from paceline.predict.ahead import MOST_THREADS, in_order
 from paceline.predict.folders import Unreadable, find_photos
 from paceline.predict.photos import WANTED, Photo, is_photo, name_of, whole_photo
-from paceline.predict.results import Found, Result
+from paceline.predict.results import Answer, Found, Result
 from paceline.predict.tiles import OVERLAP, in_tiles
 from paceline.store.header import Header
+
+# Numbers of objects, (m,), and their boxes' corners in the photo, (m, 4) pixels -> their masks as COCO's run lengths.
+Draw: TypeAlias = Callable[[np.ndarray, np.ndarray], Iterable[bytes]]
 
 
 class Seen(NamedTuple):
@@ -179,30 +182,41 @@ def _listed(photos: Any) -> Iterator[Photo]:
         raise DataError(f"{type(photos).__name__} is no photo. {WANTED}; several are a folder, or a list of these.")
 
 
-def found_in(
-    seen: Seen,
-    trained: Any,
-    boxes: np.ndarray,
-    classes: np.ndarray,
-    scores: np.ndarray,
-    masks: tuple[bytes, ...] | None = None,
-) -> Found:
-    """boxes: (m, 4) left, top, width, height in pixels; classes (m,) 1..K, best first."""
-    labels = classes.tolist()
+def best_in(seen: Seen, trained: Any, classes: Sequence[int], scores: Sequence[float]) -> Answer:
+    """classes, scores: of the photo, best first."""
+    names = tuple(trained.classes[index] for index in classes)
+    return Answer(**_fields(seen, trained), classes=tuple(classes), names=names, scores=tuple(scores))
+
+
+def found_in(seen: Seen, trained: Any, rows: np.ndarray, draw: Draw | None = None) -> Found:
+    """A photo's objects, best first.
+
+    rows    (D, 6), as networks have them: left, top, right, bottom as fractions of the photo, score, class 1..K, or 0 where there is
+            none; a network's settings may have `detect.plus_one`
+    draw    makes the masks, of a network that has them
+    """
+    h, w = seen.header.height, seen.header.width
+    places = np.flatnonzero(rows[:, 5] > 0)
+    places = places[np.argsort(-rows[places, 4], kind="stable")]
+    rows = rows[places].astype(np.float64)
+    corners = rows[:, :4] * [w, h, w, h]
+    boxes = np.column_stack((corners[:, :2], corners[:, 2:] - corners[:, :2]))
+    boxes[:, 2:] += getattr(trained.recipe.model.detect, "plus_one", False)
+    labels = rows[:, 5].astype(int).tolist()
     return Found(
-        **fields_of(seen, trained),
-        width=seen.header.width,
-        height=seen.header.height,
+        **_fields(seen, trained),
+        width=w,
+        height=h,
         boxes=boxes,
         classes=tuple(labels),
         names=tuple(trained.classes[label - 1] for label in labels),
-        scores=tuple(scores.tolist()),
+        scores=tuple(rows[:, 4].tolist()),
         category_ids=tuple(trained.category_ids[label - 1] for label in labels),
-        masks=masks,
+        masks=None if draw is None else tuple(draw(places, corners)),
     )
 
 
-def fields_of(seen: Seen, trained: Any) -> dict[str, Any]:
+def _fields(seen: Seen, trained: Any) -> dict[str, Any]:
     """The fields of every result."""
     pixels = partial(whole_photo, seen.photo, trained.recipe.input)
     return {"file": name_of(seen.photo), "pixels": pixels, "orientation": seen.orientation}

@@ -109,9 +109,7 @@ def _tensor_pixels(photo: torch.Tensor) -> np.ndarray:
     if values.is_floating_point():
         least, most = values.min().item(), values.max().item()
         if not 0 <= least <= most <= 1:
-            raise DataError(
-                f"{WANTED}; this tensor has values from {least:g} to {most:g}: hand it over not normalised."
-            )
+            raise DataError(f"{WANTED}; this tensor has values from {least:g} to {most:g}: do not normalise it before.")
         values = (values.double() * 255).round().byte()
     if str(values.dtype) != "torch.uint8":
         raise _no_photo(f"a tensor of {values.dtype}")
@@ -131,7 +129,8 @@ def _encoded_pixels(image: Image.Image) -> bytes:
             raise _no_photo("a PIL image of PostScript, which another program (Ghostscript) would have to read,")
         image.load()  # which turns a TIFF picture as it notes, and forgets the note
         deep = image.mode == "I" or image.mode.startswith("I;16")
-        if image.mode == "F" or (deep and not _fits_16_bits(image)):
+        values = np.asarray(image) if deep else np.empty(0)
+        if image.mode == "F" or (values.size and not 0 <= values.min() <= values.max() < 1 << 16):
             raise _no_photo(f"a PIL image of mode {image.mode}, whose values have no fixed range,")
         orientation = image.getexif().get(_ORIENTATION, 1)
         rgb = image if deep else image.convert("RGB")
@@ -146,8 +145,3 @@ def _encoded_pixels(image: Image.Image) -> bytes:
     except Exception as reason:  # Pillow's format plugins raise many types where an opened file is damaged
         raise undecodable(GIVEN, reason) from reason
     return buffer.getvalue()
-
-
-def _fits_16_bits(image: Image.Image) -> bool:
-    pixels = np.asarray(image)
-    return not pixels.size or 0 <= pixels.min() <= pixels.max() < 1 << 16

@@ -6,6 +6,7 @@ Letters: n photos   K classes   D places for detections   S side of a mask
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import repeat
 from typing import Any
 
@@ -16,13 +17,12 @@ from torch import Tensor
 from paceline.batch import FoundInstances
 from paceline.boxes.paste import paste_to_rle
 from paceline.input.draw import render
-from paceline.predict.photo_predictor import PhotoPredictor, Seen, fields_of, found_in
+from paceline.predict.photo_predictor import PhotoPredictor, Seen, best_in, found_in
 from paceline.predict.photos import Photo, encoded
-from paceline.predict.results import Answer, Found, Result
+from paceline.predict.results import Found, Result
 from paceline.store.header import read_header
 from paceline.store.orientation import orientation_of
 from paceline.tasks.metrics.top_k import best_classes
-from paceline.tasks.predictions import to_detections
 from paceline.training.evaluate import inference
 from paceline.training.trained import Trained
 
@@ -69,51 +69,23 @@ def answers_of(outputs: Any, photos: Sequence[Seen], trained: Trained) -> Sequen
     own = trained.workload.answers(outputs, photos, trained)
     if own is not None:
         return own
+    if trained.workload.finds_objects or isinstance(outputs, FoundInstances):
+        return objects_found(outputs, photos, trained)
+    best = zip(photos, *(part.tolist() for part in best_classes(outputs)))  # (n, K) logits
+    return [best_in(seen, trained, classes, scores) for seen, classes, scores in best]
+
+
+def objects_found(outputs: Tensor | FoundInstances, photos: Sequence[Seen], trained: Trained) -> list[Found]:
+    """outputs: (n, D, 6), as `Detector.predict` has them; or with masks (n, D, S, S), and settings with `detect.mask_above`."""
+    found, masks = outputs, None
     if isinstance(outputs, FoundInstances):
-        return instances_found(outputs, photos, trained)
-    return (boxes_found if trained.workload.finds_objects else best_five)(outputs, photos, trained)
+        found, masks = outputs.detections, outputs.masks
+    draws = repeat(None) if masks is None else [partial(_pasted, *one, trained) for one in zip(masks, photos)]
+    rows = found.cpu().double().numpy()  # type: ignore[union-attr]
+    return [found_in(seen, trained, one, draw) for seen, one, draw in zip(photos, rows, draws)]
 
 
-def best_five(outputs: Tensor, photos: Sequence[Seen], trained: Trained) -> list[Answer]:
-    """outputs: (n, K) logits."""
-    classes, scores = best_classes(outputs)
-    return [
-        Answer(
-            **fields_of(seen, trained),
-            classes=tuple(best),
-            names=tuple(trained.classes[index] for index in best),
-            scores=tuple(values),
-        )
-        for seen, best, values in zip(photos, classes.tolist(), scores.tolist())
-    ]
-
-
-def boxes_found(outputs: Tensor, photos: Sequence[Seen], trained: Trained) -> list[Found]:
-    """outputs: (n, D, 6), as `Detector.predict` has them; a network's settings may have `detect.plus_one`."""
-    plus_one = trained.recipe.model.detect.plus_one
-    found = []
-    for seen, rows in zip(photos, outputs.cpu().numpy()):
-        rows = rows[rows[:, 5] > 0].astype(np.float64)
-        one = np.column_stack((np.zeros(len(rows)), rows))  # image number 0: each photo stands alone
-        here = to_detections(one, np.array([seen.header.height]), np.array([seen.header.width]), plus_one)
-        order = np.argsort(-here.scores, kind="stable")
-        found.append(found_in(seen, trained, here.boxes[order], here.classes[order], here.scores[order]))
-    return found
-
-
-def instances_found(outputs: FoundInstances, photos: Sequence[Seen], trained: Trained) -> list[Found]:
-    """outputs: detections (n, D, 6) and masks (n, D, S, S), or None; a network's settings have `detect.mask_above`."""
-    found, rules = [], trained.recipe.model.detect
-    every = repeat(None) if outputs.masks is None else outputs.masks
-    for seen, detections, masks in zip(photos, outputs.detections, every):
-        height, width = seen.header.height, seen.header.width
-        places = (detections[:, 5] > 0).nonzero()[:, 0]
-        rows = detections[places].cpu().double()
-        ltrb = rows[:, :4] * torch.tensor([width, height, width, height])
-        boxes = ltrb.numpy().copy()
-        boxes[:, 2:] -= boxes[:, :2]
-        drawn = None
-        if masks is not None:
-            drawn = tuple(paste_to_rle(masks[places], ltrb, height, width, threshold=rules.mask_above, law=rules.paste))
-        found.append(found_in(seen, trained, boxes, rows[:, 5].long().numpy(), rows[:, 4].numpy(), drawn))
-    return found
+def _pasted(masks: Tensor, seen: Seen, trained: Trained, places: np.ndarray, corners: np.ndarray) -> Sequence[bytes]:
+    rules, h, w = trained.recipe.model.detect, seen.header.height, seen.header.width
+    chosen = masks[torch.from_numpy(places)]
+    return paste_to_rle(chosen, torch.from_numpy(corners), h, w, threshold=rules.mask_above, law=rules.paste)

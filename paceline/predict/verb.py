@@ -1,6 +1,6 @@
 """`paceline predict RUN IMAGE_OR_DIR... --out DIR`: annotated pictures, predictions.json, and coco_results.json.
 
-Also `paceline predict WEIGHTS IMAGE_OR_DIR...`: a file of weights, anybody's, or the name of published ones.
+Also `paceline predict WEIGHTS IMAGE_OR_DIR...`: a file of weights, anybody's, the name of published ones, or an exported graph.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from paceline.command.flags import parse
 from paceline.command.printing import print_error, say
 from paceline.config.errors import UserError
 from paceline.config.printable import counted, did_you_mean, some
-from paceline.config.reporting import Lines
 from paceline.training.named_run import check_named
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 class Flags:
     """What to label."""
 
-    run: Annotated[Path, tyro.conf.Positional] = Path()  # run folder, file of weights, or name of published ones
+    run: Annotated[Path, tyro.conf.Positional] = Path()  # run folder, weights, .onnx, .xml, .pt2, or published weights
     photos: Annotated[tuple[Path, ...], tyro.conf.Positional] = ()  # photos, folders, 'a/**/*.jpg', a video, camera:0
     out: Path = Path("predictions")  # folder for pictures and predictions.json; an earlier prediction's is replaced
     checkpoint: str = "best"  # best, last or step-N
@@ -53,6 +52,7 @@ class Flags:
     json: bool = False  # print one JSON object a photo to stdout, and what is for people to stderr
     workload: str = ""  # of a run whose workload is your own: its file, ./file.py:name, which is run as Python
     recipe: str = ""  # of weights: the recipe that they fit, with flags in quotes; empty = found from them
+    trust: bool = False  # open a .pt2, which can run code of whoever made it
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -78,14 +78,14 @@ def run(arguments: Sequence[str]) -> int:
 
 def _carry_out(flags: Flags, video: Video | None, listing: Listing, note: Callable) -> int:
     """Open the run, answer, and say what came of it; `note` takes a line for people."""
-    asked = {"checkpoint": flags.checkpoint, "workload": flags.workload, "recipe": flags.recipe}
+    asked = {"checkpoint": flags.checkpoint, "workload": flags.workload, "recipe": flags.recipe, "trust": flags.trust}
     check_named(flags.run, verb="predict", **asked)
+    from paceline import predict
     from paceline.predict.answering import formats_of
     from paceline.predict.answers import check_answers_folder
-    from paceline.predict.opened import open_named
 
     check_answers_folder(flags.out)
-    predictor = open_named(flags.run, **asked, reporter=Lines(note))
+    predictor = predict.load(flags.run, **asked, say=note)
     _check_objects(flags, predictor)
     formats = formats_of(flags.write, flags.out, predictor, video=video is not None)
     if passed_over := listing.skipped():
@@ -185,9 +185,7 @@ def _answer_video(
 
     head, printed, shown = _manner(flags, predictor, note)
     stream = partial(predictor.stream, tile=flags.tile, overlap=flags.overlap)
-    return answer_video(
-        video, stream, flags.out, head, formats, printed, shown, pictures=flags.pictures, frames=flags.frames
-    )
+    return answer_video(video, stream, flags.out, head, formats, printed, shown, flags.pictures, flags.frames)
 
 
 def _manner(flags: Flags, predictor: PhotoPredictor, note: Callable) -> tuple[dict[str, object], Printed, Shown]:

@@ -73,7 +73,8 @@ class Video:
         except self._problem as problem:
             self.broken = f"it breaks off after {number + 1:,} frames, {seconds:.1f} s ({_reason(problem)})"
             return
-        claimed, length = self._stream.frames, self._seconds()
+        claimed = self._stream.frames
+        length = 0.0 if self.is_camera else (self._container.duration or 0) / 1e6  # as the file says
         if number + 1 < WHOLE * claimed or (not claimed and seconds + 1 / self.rate < WHOLE * length):
             of = f"{claimed:,} frames" if claimed else f"{length:.1f} s"
             self.broken = f"it breaks off after {number + 1:,} frames, {seconds:.1f} s, of {of}"
@@ -83,10 +84,6 @@ class Video:
         self._container.close()
         if self._file is not None:
             self._file.close()
-
-    def _seconds(self) -> float:
-        """How long the file says that it is; 0 where it does not."""
-        return 0.0 if self.is_camera or not self._container.duration else self._container.duration / 1e6
 
     def _unusable(self, problem: Exception) -> DataError:
         if self._file is not None:
@@ -133,9 +130,7 @@ def _pyav(path: Path) -> Any:
     try:
         import av
     except ImportError:
-        raise UserError(
-            f"{path}: videos and cameras are read by PyAV, which is not installed. {to_install('video')}"
-        ) from None
+        raise UserError(f"{path}: videos are read by PyAV, which is not installed. {to_install('video')}") from None
     av.logging.set_level(None)  # type: ignore[arg-type]  # FFmpeg's own lines on stderr; errors are raised all the same
     return av
 

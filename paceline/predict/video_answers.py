@@ -30,7 +30,6 @@ def answer_video(
     formats: Sequence[Format],
     printed: Printed,
     shown: Shown,
-    *,
     pictures: bool,
     frames: bool,
 ) -> Count:

@@ -24,7 +24,7 @@ from paceline.predict.folders import Unreadable
 from paceline.predict.results import SHOWN_ABOVE, Result
 from paceline.serve.batching import Batches, Full
 from paceline.serve.guard import Guard
-from paceline.serve.limits import AGAIN, Lingering, Uploads, named
+from paceline.serve.limits import AGAIN, Lingering, Uploads
 from paceline.version import __version__
 
 if TYPE_CHECKING:
@@ -91,9 +91,7 @@ class Service:
         if not text:
             return 0.0
         if not self._finds_objects:
-            raise HTTPException(
-                400, "score_above: for objects in photos; this model names whole photos. Leave it away."
-            )
+            raise HTTPException(400, "score_above: for objects, and this model names whole photos. Leave it away.")
         with suppress(ValueError):
             if 0 <= (least := float(text)) <= 1:
                 return least
@@ -156,7 +154,8 @@ def about(predictor: PhotoPredictor, max_bytes: int, queue: int) -> dict[str, An
     trained, objects = predictor.trained, predictor.finds_objects
     facts, settings = trained.facts, asdict(trained.recipe.input)
     size = {name: settings[name] for name in ("eval_size", "size", "short", "long") if name in settings}
-    best = predictor.best_f1()
+    best, model = predictor.best_f1(), getattr(trained, "model", None)  # which a graph has not
+    parameters = None if model is None else sum(tensor.numel() for tensor in model.parameters())
     return {
         "name": trained.folder.resolve().name,
         "workload": trained.recipe.task,
@@ -167,7 +166,7 @@ def about(predictor: PhotoPredictor, max_bytes: int, queue: int) -> dict[str, An
         "threshold": best.get("threshold", SHOWN_ABOVE) if objects else 0.0,
         "best_f1": best or None,
         "exif": settings.get("exif", "ignore"),
-        "size": {"input": size, "parameters": sum(tensor.numel() for tensor in trained.model.parameters())},
+        "size": {"input": size, "parameters": parameters},
         "limits": {"bytes": max_bytes, "photos": queue},
         "provenance": {
             "recipe": facts.get("name", ""),
@@ -206,7 +205,7 @@ def _too_busy() -> HTTPException:
 
 
 async def _refused(request: Request, problem: HTTPException) -> Response:
-    return JSONResponse(named(problem), problem.status_code, problem.headers)
+    return JSONResponse({"error": problem.detail}, problem.status_code, problem.headers)
 
 
 async def _left(request: Request, problem: Exception) -> Response:

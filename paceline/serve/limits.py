@@ -10,7 +10,6 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 import h11
 from starlette.datastructures import MutableHeaders
@@ -66,9 +65,7 @@ class Uploads:
                 return
 
     def _too_large(self) -> HTTPException:
-        return HTTPException(
-            413, f"The upload is larger than {self.most:,} bytes, the most that is taken (--max-bytes)."
-        )
+        return HTTPException(413, f"The upload is larger than {self.most:,} bytes, which are the most (--max-bytes).")
 
 
 class Lingering:
@@ -179,8 +176,3 @@ def guarded(connections: int, seconds: float) -> type[H11Protocol]:
             self.loop.call_later(1, self.transport.abort)
 
     return Guarded
-
-
-def named(problem: HTTPException) -> dict[str, Any]:
-    """A refusal as JSON."""
-    return {"error": problem.detail}

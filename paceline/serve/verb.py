@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from paceline.command.flags import parse
-from paceline.command.printing import PRINTER, say
+from paceline.command.printing import say
 from paceline.config.commands import to_install
 from paceline.config.errors import UserError
 from paceline.training.named_run import check_named
@@ -34,13 +34,14 @@ END_SECONDS = 30
 class Flags:
     """What to serve, to whom."""
 
-    run: Annotated[Path, tyro.conf.Positional] = Path()  # run folder, file of weights, or name of published ones
+    run: Annotated[Path, tyro.conf.Positional] = Path()  # run folder, weights, .onnx, .xml, .pt2, or published weights
     host: str = "127.0.0.1"  # address to listen on; any but this machine's own needs a token
     port: int = 8000  # 0 = a free one
     token: str = ""  # what clients have to send, 16 characters or more; better in PACELINE_TOKEN, which no `ps` shows
     checkpoint: str = "best"  # best, last or step-N
     workload: str = ""  # of a run whose workload is your own: its file, ./file.py:name, which is run as Python
     recipe: str = ""  # of weights: the recipe that they fit, with flags in quotes; empty = found from them
+    trust: bool = False  # open a .pt2, which can run code of whoever made it
     batch: int = 0  # most photos in one forward; 0 = as many as suit the model
     wait: float = 5.0  # milliseconds that a photo waits for others to share a forward
     queue: int = 64  # photos that may wait; a request beyond them is told to come again
@@ -56,14 +57,14 @@ def run(arguments: Sequence[str]) -> int:
         if find_spec(package) is None:
             raise UserError(f"serve needs {package}, which is not installed:  {to_install('serve')}")
     token = _checked(flags)
-    asked = {"checkpoint": flags.checkpoint, "workload": flags.workload, "recipe": flags.recipe}
+    asked = {"checkpoint": flags.checkpoint, "workload": flags.workload, "recipe": flags.recipe, "trust": flags.trust}
     check_named(flags.run, verb="serve", **asked)
     with _listen(flags) as listener:
         import numpy as np
 
-        from paceline.predict.opened import open_named
+        from paceline import predict
 
-        predictor = open_named(flags.run, **asked, reporter=PRINTER)
+        predictor = predict.load(flags.run, **asked, say=say)
         # The first forward takes longer; and whether the network answers at all shows before anybody asks.
         predictor.predict(np.zeros((64, 64, 3), np.uint8))
         return _serve(flags, token, predictor, listener)
@@ -101,9 +102,7 @@ def _listen(flags: Flags) -> socket.socket:
         return socket.create_server((flags.host, flags.port), family=family, backlog=flags.connections)
     except OSError as problem:
         where = f"--host {flags.host} --port {flags.port}"
-        raise UserError(
-            f"{where}: cannot be listened on ({problem.strerror}). Name another; --port 0 takes a free one."
-        ) from None
+        raise UserError(f"{where}: cannot be listened on ({problem.strerror}). --port 0 takes a free one.") from None
 
 
 def _serve(flags: Flags, token: str, predictor: PhotoPredictor, listener: socket.socket) -> int:

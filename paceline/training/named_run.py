@@ -18,7 +18,7 @@ from paceline.command.printing import print_error
 from paceline.config.card import has_card
 from paceline.config.commands import command
 from paceline.config.errors import RecipeError, UserError
-from paceline.config.onnx_file import GRAPHS, refuse_graph
+from paceline.config.graph_file import GRAPHS, refuse_graph
 from paceline.config.recipe import Recipe
 from paceline.config.reporting import Reporter
 from paceline.config.run import Controls, check_controls, data_from_here, fill, read_run, saved_system
@@ -63,7 +63,6 @@ def open_run(path: Path, *, verb: str, recipe: str, workload: str) -> tuple[dict
     """
     if not path.exists():
         raise UserError(f"{path}: there is no such run, nor file of weights.")
-    refuse_graph(path, verb)
     if recipe:
         raise UserError(
             f"--recipe {recipe}: {path} has its recipe in run.json; the flag is for a file of weights. Leave it away."
@@ -73,11 +72,12 @@ def open_run(path: Path, *, verb: str, recipe: str, workload: str) -> tuple[dict
     return facts, saved_recipe(facts, path, named=named, again=naming(verb, path))
 
 
-def check_named(path: Path, *, verb: str, checkpoint: str, workload: str, recipe: str) -> None:
-    """Refuse what `predict/opened.py` cannot open, as far as that is seen without torch: the words of a verb and its flags.
+def check_named(path: Path, *, verb: str, checkpoint: str, workload: str, recipe: str, trust: bool = False) -> None:
+    """Refuse what `predict.load` cannot open, as far as that is seen without torch: the words of a verb and its flags.
 
-    Raises UserError as `open_run`, and for a flag of runs beside a file of weights.
+    Raises UserError as `open_run` and `refuse_graph`, and for a flag of runs beside a file of weights.
     """
+    refuse_graph(path, verb, trust=trust)
     if not means_weights(path, recipe):
         open_run(path, verb=verb, recipe=recipe, workload=workload)
         return

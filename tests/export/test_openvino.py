@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 import paceline
 from paceline.batch import Batch
 from paceline.export import openvino_form
+from paceline.predict.runners import EXACT, run_of
 
 openvino = pytest.importorskip("openvino", reason="openvino is not installed (extra: openvino)")
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
@@ -28,7 +30,7 @@ def test_equals_come_in_order_of_their_places(tmp_path):
     values = torch.randint(0, 4, (3, 900), generator=torch.Generator().manual_seed(0)).float()
     torch.onnx.export(Order(), (values,), tmp_path / "order.onnx", dynamo=True, verbose=False)
     openvino.save_model(openvino_form.converted(tmp_path / "order.onnx"), tmp_path / "order.xml")
-    (places,) = openvino_form.openvino_run(tmp_path / "order.xml")([values.numpy()])
+    (places,) = run_of(tmp_path / "order.xml")([values.numpy()])
     assert np.array_equal(places, values.sort(dim=1, descending=True, stable=True).indices.numpy())
 
 
@@ -44,16 +46,15 @@ def test_a_classifier_answers_and_carries_its_card(resnet_run, tmp_path, capsys,
     facts = json.loads(read.get_rt_info(["paceline"]).value)
     assert facts["classes"] == ["ant", "bee", "cat"] and facts["graph"]["layout"] == "NHWC uint8"
     photos = np.random.default_rng(0).integers(0, 255, (5, 32, 32, 3), dtype=np.uint8)
-    found = openvino.Core().compile_model(read, "CPU", openvino_form.EXACT)([photos])["probabilities"]
+    found = openvino.Core().compile_model(read, "CPU", EXACT)([photos])["probabilities"]
     model = paceline.load(resnet_run.folder, say=lambda _: None).trained.model
     with torch.inference_mode():
         images = torch.from_numpy(photos).permute(0, 3, 1, 2).contiguous()
         logits = model.predict(Batch(images, images, images))  # type: ignore[operator]
     np.testing.assert_allclose(found, logits.softmax(dim=1).numpy(), atol=1e-5)
 
-    real = openvino_form.openvino_run
-    shifted = lambda path: lambda arguments: [real(path)(arguments)[0] + 2e-4]  # noqa: E731
-    monkeypatch.setattr(openvino_form, "openvino_run", shifted)
+    shifted = lambda path: lambda arguments: [run_of(path)(arguments)[0] + 2e-4]  # noqa: E731
+    monkeypatch.setattr("paceline.export.written.run_of", shifted)
     refused(command(capsys, "export", resnet_run.folder, "--out", out), "not written", "--compare 0")
     assert out.read_bytes() + numbers.read_bytes() == content and len(list(tmp_path.iterdir())) == 2
     again = command(capsys, "export", resnet_run.folder, "--out", out, "--compare", 0)
@@ -68,16 +69,6 @@ def test_bad_input_is_refused_before_anything_is_written(resnet_run, tmp_path, c
     refused(command(capsys, "export", resnet_run.folder, "--out", out), "cats.xml", "not replaced")
     refused(command(capsys, "export", resnet_run.folder, "--to", "openvino", "--out", tmp_path / "cats.bin"), ".xml")
     refused(command(capsys, "export", resnet_run.folder, "--out", out / "more.xml"), "more.xml", "cannot be written")
-    monkeypatch.setattr(openvino_form, "NEEDED", ("openvino_of_nowhere",))
+    monkeypatch.setattr("paceline.export.forms.find_spec", lambda name: None if name == "openvino" else find_spec(name))
     refused(command(capsys, "export", resnet_run.folder, "--out", tmp_path / "b.xml"), "pip install", "openvino")
     assert sorted(tmp_path.iterdir()) == [tmp_path / "cats.bin", out]
-
-
-@pytest.mark.nightly("exports a network of boxes, and one of masks, each of which takes half a minute")
-@pytest.mark.parametrize("workload", ["ssd", "maskrcnn"])
-def test_a_detector_answers_as_its_run_does(workload, request, tmp_path, capsys):
-    run = request.getfixturevalue(f"{workload}_run")
-    size = ["--size", "64x96"] if workload == "maskrcnn" else []
-    out = tmp_path / "objects.xml"
-    said = command(capsys, "export", run.folder, "--out", out, "--batch", 2, "--score-above", 0.01, *size)
-    assert said.code == 0 and ", 0 without a partner" in said.out and " 0 objects" not in said.out, said

@@ -1,9 +1,8 @@
-"""Photos through an exported ONNX file, read as `predict` reads them, and scored as a run's answers are: `eval FILE.onnx`."""
+"""Photos through an exported graph, read as `predict` reads them, and scored as a run's answers are: `eval FILE.onnx`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,7 @@ import torch
 
 from paceline.batch import Batch, FoundInstances
 from paceline.predict.ahead import in_order
-from paceline.predict.onnx_model import Input, OnnxModel, Outputs, detections
+from paceline.predict.graph_model import GraphModel, Input, Outputs, detections
 from paceline.ranks.world import World
 from paceline.tasks.task import Evaluation, Task
 from paceline.training.evaluate import Scoring
@@ -24,24 +23,24 @@ if TYPE_CHECKING:
 
 
 def evaluate_file(
-    opened: OnnxModel, task: Task, *, key: str, batch: int, world: World, passed: Callable[[int], None], **_: Any
+    opened: GraphModel, task: Task, *, key: str, batch: int, world: World, passed: Callable[[int], None], **_: Any
 ) -> Evaluation:
     """As `training.evaluate.evaluate`, in one process. Raises DataError for a photo that cannot be decoded."""
-    score = task.new_score()
-    read = in_order(task.val_numbers.tolist(), partial(_read, opened, task), ahead=batch)
+    score, index = task.new_score(), task.val_index
+
+    def photo(number: int) -> tuple[int, Input]:
+        return number, opened.read(index.read(number), index.name(number))[1]
+
+    read = in_order(task.val_numbers.tolist(), photo, ahead=batch)
     while part := list(islice(read, batch)):
         numbers = np.array([number for number, _ in part])
         photos = [photo for _, photo in part]
-        labels = task.val_index.labels[numbers].astype(np.int64)
+        labels = index.labels[numbers].astype(np.int64)
         none = torch.zeros(len(part), 3, 1, 1)  # pixels, which no score reads
         images = Batch(none, torch.from_numpy(labels), torch.from_numpy(numbers))
         score.add(images, _as_network(opened.outputs(photos), photos))
         passed(len(part))
     return Scoring(task, world, score, key).result()
-
-
-def _read(opened: OnnxModel, task: Task, number: int) -> tuple[int, Input]:
-    return number, opened.read(task.val_index.read(number), task.val_index.name(number))[1]
 
 
 def _as_network(outputs: Sequence[Outputs], photos: Sequence[Input]) -> Tensor | FoundInstances:

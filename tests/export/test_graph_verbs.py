@@ -1,12 +1,15 @@
-"""`predict` and `eval` answer with an ONNX file as with its run, the first without torch; what is no file of ours is refused."""
+"""`predict` and `eval` answer with a graph as with its run, without torch but for a .pt2; what is none of ours is refused."""
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -17,14 +20,17 @@ import onnx
 import pytest
 import torch
 from onnx import ModelProto, TensorProto, helper, numpy_helper
+from openapi_schema_validator import OAS31Validator
 from PIL import Image
+from serving import served
 from tiny_runs import command, forge, refused
 
 import paceline
 from paceline.cli.main import main
 from paceline.config.card import make_card
 from paceline.config.errors import UserError
-from paceline.predict import onnx_model
+from paceline.config.whole import IN_ZIP
+from paceline.predict import graph_model
 from paceline.predict.results import Answer, Found
 from paceline.recipes import RECIPES
 from paceline.tasks.workloads import WORKLOADS
@@ -52,11 +58,31 @@ def run(resnet_run, tmp_path_factory) -> Path:
     return folder
 
 
+FORMS = (".onnx", ".xml", ".pt2")
+
+
+def exported(run: Path, suffix: str) -> Path:
+    """The run's graph, written once."""
+    out = run.with_name(f"cats{suffix}")
+    if not out.exists():
+        assert main(["export", str(run), "--out", str(out), "--compare", "1"]) == 0
+    return out
+
+
 @pytest.fixture(scope="module")
 def file(run) -> Path:
-    out = run.with_name("cats.onnx")
-    assert main(["export", str(run), "--out", str(out), "--compare", "1"]) == 0
-    return out
+    return exported(run, ".onnx")
+
+
+@pytest.fixture(scope="module", params=FORMS)
+def graph(run, request) -> Path:
+    if request.param == ".xml":
+        pytest.importorskip("openvino", reason="openvino is not installed (extra: openvino)")
+    return exported(run, request.param)
+
+
+def consent(graph: Path) -> list[str]:
+    return ["--trust"] if graph.suffix == ".pt2" else []
 
 
 def answers_in(folder: Path) -> dict[str, Any]:
@@ -64,11 +90,15 @@ def answers_in(folder: Path) -> dict[str, Any]:
     return {one["file"]: one for one in found["images"]}
 
 
-def test_predict_writes_a_runs_folder_without_torch(resnet_run, run, file, tmp_path, capsys):
+def test_predict_writes_a_runs_folder(resnet_run, run, graph, tmp_path, capsys):
     asked = *sorted(resnet_run.data.glob("val/*")), "--write", "csv"
-    words = [sys.executable, "-c", WITHOUT_TORCH, "predict", file, *asked, "--out", tmp_path / "file"]
-    said = subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=300)
-    assert said.returncode == 0 and "9 photos in" in said.stdout, said
+    words = ["predict", graph, *asked, "--out", tmp_path / "file", *consent(graph)]
+    if consent(graph):
+        assert command(capsys, *words).code == 0
+    else:
+        program = [sys.executable, "-c", WITHOUT_TORCH, *map(str, words)]
+        said = subprocess.run(program, capture_output=True, text=True, timeout=300)
+        assert said.returncode == 0 and "9 photos in" in said.stdout, said
     assert command(capsys, "predict", run, *asked, "--out", tmp_path / "run").code == 0
     own, others = answers_in(tmp_path / "run"), answers_in(tmp_path / "file")
     assert own.keys() == others.keys() and len(own) == 9
@@ -79,15 +109,12 @@ def test_predict_writes_a_runs_folder_without_torch(resnet_run, run, file, tmp_p
     assert written[0] == written[1] and len(written[0]) > 10
 
 
-def test_load_takes_photos_of_every_kind(resnet_run, run, file, tmp_path):
+def test_load_takes_photos_of_every_kind(resnet_run, run, graph, tmp_path):
     photo = next(resnet_run.data.glob("val/*/*.jpg"))
-    predictor, opened = paceline.load(run, say=lambda _: None), paceline.load(file)
-    assert (
-        opened.classes == predictor.classes
-        and opened.category_ids == predictor.category_ids
-        and not opened.finds_objects
-    )
-    assert opened.best_f1() == {}
+    predictor = paceline.load(run, say=lambda _: None)
+    opened = paceline.load(graph, trust=bool(consent(graph)))
+    assert opened.classes == predictor.classes and opened.category_ids == predictor.category_ids
+    assert not opened.finds_objects and opened.best_f1() == {}
     pixels = np.asarray(Image.open(photo).convert("RGB"))
     kinds = photo, photo.read_bytes(), Image.open(photo), pixels, torch.from_numpy(pixels.copy()).permute(2, 0, 1)
     for own, answer in zip(predictor.predict(kinds), opened.predict(kinds), strict=True):
@@ -99,18 +126,33 @@ def test_load_takes_photos_of_every_kind(resnet_run, run, file, tmp_path):
     assert answer == own  # unreadable, for the same reason
 
 
-def test_eval_scores_the_file_and_shows_the_runs_own_numbers(resnet_run, run, file, capsys):
-    asked = "--data", resnet_run.data, "--json"
-    said, own = command(capsys, "eval", file, *asked), command(capsys, "eval", run, *asked)
+def test_eval_scores_the_file_and_shows_the_runs_own_numbers(resnet_run, run, graph, capsys):
+    asked = "--data", resnet_run.data
+    said, own = (
+        command(capsys, "eval", graph, *asked, "--json", *consent(graph)),
+        command(capsys, "eval", run, *asked, "--json"),
+    )
     assert said.code == own.code == 0, said
     found, wanted = (json.loads(one.out.splitlines()[-1]) for one in (said, own))
     assert found.pop("run_metrics") == {"top1": wanted["top1"], "top5": wanted["top5"]}
-    assert found.pop("checkpoint") == "cats.onnx" and wanted.pop("checkpoint") == "step-000002"
+    assert found.pop("checkpoint") == graph.name and wanted.pop("checkpoint") == "step-000002"
     assert found == wanted and 0 < found["top1"] < 1
-    some = command(capsys, "eval", file, "--data", resnet_run.data, "--limit-val", 4)
-    assert some.code == 0 and "cats.onnx  4 images" in some.out and "the run itself" in some.out, some
-    refused(command(capsys, "eval", file), "--data DIR")
-    refused(command(capsys, "eval", file, "--data", resnet_run.data, "--iou", 0.4), "--iou 0.4", "inside")
+    some = command(capsys, "eval", graph, *asked, "--limit-val", 4, *consent(graph))
+    assert some.code == 0 and f"{graph.name}  4 images" in some.out and "the run itself" in some.out, some
+    refused(command(capsys, "eval", graph, *consent(graph)), "--data DIR")
+    refused(command(capsys, "eval", graph, *asked, "--iou", 0.4, *consent(graph)), "--iou 0.4", "inside")
+    refused(command(capsys, "export", graph, "--out", "again.onnx"), graph.name, "`predict`, `eval` and `serve`")
+    refused(command(capsys, "show", graph), graph.name, "`predict`, `eval` and `serve`")
+
+
+def test_serve_answers_with_it(resnet_run, graph):
+    photo, opened = next(resnet_run.data.glob("val/*/*.jpg")), paceline.load(graph, trust=bool(consent(graph)))
+    with served(opened, batch=1, wait=0) as service:
+        assert service.ask("/predict", photo.read_bytes()).json["names"] == list(opened.predict(photo).names)
+        model = service.ask("/model").json
+        assert model["classes"] == list(opened.classes) and model["size"]["parameters"] is None
+        known = service.ask("/openapi.json").json["components"]
+        OAS31Validator({"$ref": "#/components/schemas/Model", "components": known}).validate(model)
 
 
 def card(model: ModelProto, change: Callable[[dict[str, Any]], object]) -> None:
@@ -189,20 +231,106 @@ def test_what_is_no_onnx_file_is_refused(resnet_run, file, tmp_path, capsys, mon
         refused(command(capsys, "predict", theirs, photo), f"{place}.onnx")
     os.mkfifo(tmp_path / "pipe.onnx")
     refused(command(capsys, "predict", tmp_path / "pipe.onnx", photo), "pipe.onnx")
-    (tmp_path / "theirs.pt2").write_bytes(b"PK\x03\x04")
-    for verb, *more in (
-        ("predict", photo),
-        ("eval", "--data", resnet_run.data),
-        ("export", "--out", tmp_path / "a.onnx"),
-    ):
-        refused(command(capsys, verb, tmp_path / "theirs.pt2", *more), "theirs.pt2", "can run code", ".onnx")
-    refused(command(capsys, "show", tmp_path / "theirs.pt2"), "theirs.pt2", "can run code", ".onnx")
-    with pytest.raises(UserError, match="can run code"):
-        paceline.load(tmp_path / "theirs.pt2")
-    refused(command(capsys, "export", file, "--out", tmp_path / "again.onnx"), "cats.onnx", "`predict` and `eval`")
     refused(command(capsys, "predict", file, photo, "--checkpoint", "last"), "--checkpoint last")
-    monkeypatch.setattr(onnx_model, "find_spec", lambda _: None)
+    refused(command(capsys, "predict", file, photo, "--trust"), "--trust", "cats.onnx", "Leave it away")
+    monkeypatch.setattr(graph_model, "find_spec", lambda _: None)
     refused(command(capsys, "predict", file, photo), "pip install", "onnxruntime")
+
+
+def test_what_is_no_file_of_openvino_is_refused(resnet_run, run, tmp_path, capsys, monkeypatch):
+    pytest.importorskip("openvino", reason="openvino is not installed (extra: openvino)")
+    file, photo = exported(run, ".xml"), next(resnet_run.data.glob("val/*/*.jpg"))
+    text, numbers = file.read_text(), file.with_suffix(".bin").read_bytes()
+    no_digest = re.sub(r"&quot;numbers&quot;: &quot;\w+&quot;, |, &quot;numbers&quot;: &quot;\w+&quot;", "", text)
+    assert no_digest != text
+    other = bytes(reversed(numbers))
+    entity = text.replace("?>", '?>\n<!DOCTYPE net [<!ENTITY a "a">]>', 1)
+    cases = {
+        "alone": (text, None, "alone.bin", "side by side"),
+        "another": (text, other, "another.bin", "not the numbers of another.xml"),
+        "short": (no_digest, numbers[:-99], "short.xml", "openvino does not open it"),
+        "cut": (text[:-99], numbers, "cut.xml", "damaged"),
+        "empty": ("", numbers, "empty.xml", "damaged"),
+        "page": ("<html></html>", numbers, "page.xml", "says nothing of classes"),
+        "entities": (entity, numbers, "entities.xml", "entities"),
+        "operator": (
+            text.replace('type="Convolution"', 'type="Stranger"', 1),
+            numbers,
+            "operator.xml",
+            "does not open it",
+        ),
+        "input": (text.replace('"photos"', '"images"'), numbers, "input.xml", "its card says"),
+        "offset": (
+            no_digest.replace('offset="0"', f'offset="{1 << 40}"', 1),
+            numbers,
+            "offset.xml",
+            "does not open it",
+        ),
+        "model": (
+            text.replace("&quot;height&quot;: 32", "&quot;height&quot;: 64"),
+            numbers,
+            "model.xml",
+            "its card says",
+        ),
+    }
+    for name, (content, beside, *wanted) in cases.items():
+        (theirs := tmp_path / f"{name}.xml").write_text(content)
+        if beside is not None:
+            theirs.with_suffix(".bin").write_bytes(beside)
+        refused(command(capsys, "predict", theirs, photo), *wanted)
+        refused(command(capsys, "eval", theirs, "--data", resnet_run.data), *wanted)
+    (tmp_path / "older.xml").write_text(no_digest)  # of a version that did not note it
+    (tmp_path / "older.bin").write_bytes(numbers)
+    assert paceline.load(tmp_path / "older.xml").predict(photo)
+    monkeypatch.setattr(graph_model, "find_spec", lambda _: None)
+    refused(command(capsys, "predict", file, photo), "pip install 'openvino>=")
+
+
+def test_a_pt2_is_opened_with_consent_alone(resnet_run, run, tmp_path, capsys, monkeypatch):
+    file, photo = exported(run, ".pt2"), next(resnet_run.data.glob("val/*/*.jpg"))
+    monkeypatch.setattr("torch.export.load", lambda *_: pytest.fail("it was opened"))
+    monkeypatch.chdir(tmp_path)
+    for words in (("predict", file, photo), ("eval", file, "--data", resnet_run.data), ("serve", file)):
+        refused(command(capsys, *words), "cats.pt2", "can run code", "--trust", ".onnx", lines=1)
+    with pytest.raises(UserError, match=r"can run code.*trust=True"):
+        paceline.load(file)
+    # With consent it is one of ours, or is not opened.
+    cases = {
+        "no zip": (b"PK\x03\x04", "damaged"),
+        "empty": (b"", "damaged"),
+        "cut": (file.read_bytes()[:-999], "cut.pt2"),
+        "no card": (with_card(file, None), "says nothing of classes"),
+        "no JSON": (with_card(file, b"{"), "damaged"),
+        "another size": (with_card(file, lambda facts: facts["graph"].update(height=0)), "graph"),
+        "another task": (with_card(file, lambda facts: facts["recipe"].update(task="ssd")), "recipe"),
+    }
+    for name, (content, wanted) in cases.items():
+        (theirs := tmp_path / f"{name}.pt2").write_bytes(content)
+        refused(command(capsys, "predict", theirs, photo, "--trust"), theirs.name, wanted)
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "other.pt2").write_bytes(with_card(file, lambda facts: facts.update(classes=["ant", "bee"])))
+    refused(command(capsys, "predict", "other.pt2", photo, "--trust"), "other.pt2", "classes")
+    (tmp_path / "half.pt2").write_bytes(with_card(file, lambda _: None, leave_out="models/model.json"))
+    refused(
+        command(capsys, "eval", "half.pt2", "--data", resnet_run.data, "--trust"), "half.pt2", "torch does not open"
+    )
+
+
+def with_card(file: Path, change: Callable[[dict[str, Any]], object] | bytes | None, leave_out: str = "\0") -> bytes:
+    """A .pt2 with another card, or with none; leave_out: an entry that is not taken along."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(file) as read, zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as write:
+        for entry in read.infolist():
+            content = read.read(entry)
+            if entry.filename == IN_ZIP:
+                if change is None:
+                    continue
+                facts = json.loads(content)
+                content = change if isinstance(change, bytes) else json.dumps((change(facts), facts)[1]).encode()
+            if leave_out not in entry.filename:
+                write.writestr(entry.filename, content)
+    return buffer.getvalue()
 
 
 def constants(task: str, recipe: Any, shape: tuple[int, int]) -> ModelProto:

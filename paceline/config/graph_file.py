@@ -1,0 +1,153 @@
+"""Graphs that `paceline export` writes: which verbs take them; and the metadata in such a file, read without any package.
+
+An ONNX file is a row of numbered parts; metadata are pairs of texts beside the graph. OpenVINO's is XML, with them as elements at its
+end; a .pt2 is a zip archive, with an entry of ours. Nothing else of a file is read here.
+Source: Protocol Buffers' encoding, and ModelProto of onnx.proto3, whose field 14 is metadata_props.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+from xml.parsers import expat
+
+from paceline.config.errors import UserError
+from paceline.config.plain_file import open_plain_sized
+from paceline.config.whole import IN_ZIP
+
+GRAPHS = ONNX, OPENVINO, TORCH = (".onnx", ".xml", ".pt2")
+ANSWERING = ("predict", "eval", "serve", "load")  # verbs that take one
+_METADATA, _KEY, _VALUE = 14, 1, 2
+# More parts at the top than any exporter writes: functions, metadata, versions of operators.
+_MOST_PARTS = 10_000
+# Operators and their names alone; numbers are in the .bin.
+_MOST_XML = 256 << 20
+_DAMAGED = "it is no ONNX file, or damaged"
+
+
+def refuse_graph(path: Path, verb: str, *, trust: bool = False) -> None:
+    """Refuse a graph where the verb has no use for one, and a .pt2 without the user's consent.
+
+    trust  the consent: whoever made the file may run code here
+    Raises UserError for these, and for a consent to what needs none.
+    """
+    graph = path.suffix in GRAPHS and path.is_file()
+    if trust and path.suffix != TORCH:
+        raise UserError(f"--trust: for a .pt2; {path} is opened without. Leave it away.")
+    if graph and verb not in ANSWERING:
+        raise UserError(
+            f"{path}: a graph, which `predict`, `eval` and `serve` answer with. For `{verb}` name the run, or the .safetensors "
+            "that `paceline export` writes of it."
+        )
+    if graph and path.suffix == TORCH and not trust:
+        consent = "trust=True" if verb == "load" else "--trust"
+        raise UserError(
+            f"{path}: a .pt2 can run code of whoever made it as soon as torch opens it; {consent} opens one from somebody whose "
+            "programs you would run, and `paceline export` also writes .onnx and .xml, which run none."
+        )
+
+
+def metadata(path: Path, key: str, most: int) -> bytes | None:
+    """What a graph's file has under `key`; None where it has nothing.
+
+    most  bytes of it
+    Raises OSError where it cannot be read, ValueError for what is no file of its suffix or ends too early, and for longer metadata.
+    """
+    descriptor, size = open_plain_sized(path)
+    with os.fdopen(descriptor, "rb") as file:
+        found = {ONNX: _of_onnx, OPENVINO: _of_xml, TORCH: _of_zip}[path.suffix](file, size, key, most)
+    if found is not None and len(found) > most:
+        raise _too_long(f"{len(found):,}", most)
+    return found
+
+
+def _too_long(length: str, most: int) -> ValueError:
+    return ValueError(f"its metadata have {length} bytes, more than the {most:,} that are read")
+
+
+def _of_onnx(file: BinaryIO, size: int, key: str, most: int) -> bytes | None:
+    for number, length in _parts(file, size):
+        if number != _METADATA:
+            continue
+        if length > most:
+            raise _too_long(f"{length:,}", most)
+        pair = io.BytesIO(file.read(length))
+        found = {place: pair.read(long) for place, long in _parts(pair, length)}
+        if found.get(_KEY) == key.encode():
+            return found.get(_VALUE, b"")
+    return None
+
+
+def _of_xml(file: BinaryIO, size: int, key: str, most: int) -> bytes | None:
+    """<net><rt_info><KEY value="...">; no entity is expanded."""
+    way: list[str] = []
+    found: list[bytes] = []
+
+    def begins(name: str, values: dict[str, str]) -> None:
+        way.append(name)
+        if way == ["net", "rt_info", key]:
+            found.append(values.get("value", "").encode())
+
+    def declares(*_: Any) -> None:
+        raise ValueError("it declares entities of its own, as no file of OpenVINO does")
+
+    parser = expat.ParserCreate()
+    parser.StartElementHandler, parser.EntityDeclHandler, parser.EndElementHandler = (
+        begins,
+        declares,
+        lambda _: way.pop(),
+    )
+    try:
+        parser.Parse(file.read(_MOST_XML), True)
+    except expat.ExpatError:
+        raise ValueError("it is no XML of OpenVINO, or damaged") from None
+    return found[0] if found else None
+
+
+def _of_zip(file: BinaryIO, size: int, key: str, most: int) -> bytes | None:
+    try:
+        with zipfile.ZipFile(file) as archive:
+            if IN_ZIP not in archive.namelist():
+                return None
+            with archive.open(IN_ZIP) as entry:
+                return entry.read(most + 1)
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, zlib.error):
+        raise ValueError("it is no .pt2, or damaged") from None
+
+
+def _parts(file: BinaryIO, size: int) -> Iterator[tuple[int, int]]:
+    """Number and length of each part that has a length; `file` is at its beginning then, and may be read on from there."""
+    for _ in range(_MOST_PARTS):
+        if file.tell() >= size:
+            return
+        number, kind = divmod(_number(file), 8)
+        if kind == 0:
+            _number(file)
+            continue
+        length = {1: 8, 2: -1, 5: 4}.get(kind, size + 1)
+        length = _number(file) if length < 0 else length
+        behind = file.tell() + length
+        if number == 0 or behind > size:
+            raise ValueError(_DAMAGED)
+        if kind == 2:
+            yield number, length
+        file.seek(behind)
+    raise ValueError(_DAMAGED)
+
+
+def _number(file: BinaryIO) -> int:
+    """7 bits a byte, lowest first; bit 7 marks that more follow."""
+    value = 0
+    for place in range(10):
+        byte = file.read(1)
+        if not byte:
+            break
+        value |= (byte[0] & 127) << 7 * place
+        if byte[0] < 128:
+            return value
+    raise ValueError(_DAMAGED)

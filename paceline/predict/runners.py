@@ -1,0 +1,126 @@
+"""What runs a graph's file, a row for each form: from arguments to outputs, by the form's own package, on the CPU, in fp32.
+
+Imports no torch unless a .pt2 is opened. Nothing in an .onnx or .xml runs but operators of ONNX and OpenVINO: their packages know no
+others unless a library is handed to them, and what lies in other files than these is not read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import zipfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from paceline.config.errors import CheckpointError
+from paceline.config.graph_file import ONNX, OPENVINO, TORCH
+from paceline.config.plain_file import read_plain, require_plain
+
+# A graph's arguments -> its outputs.
+Run: TypeAlias = Callable[[Sequence[np.ndarray]], Sequence[np.ndarray]]
+MOST_BYTES = 2 << 30  # a file of Protocol Buffers has no more
+# OpenVINO's plugins may choose bf16 or fp16 themselves, whose answers differ by more than sums of fp32.
+EXACT = {"INFERENCE_PRECISION_HINT": "f32"}
+
+
+class Port(NamedTuple):
+    """An argument or an output: `kind` as numpy calls it; of `shape` None is any number."""
+
+    name: str
+    kind: str
+    shape: tuple[int | None, ...]
+
+
+@dataclass(frozen=True)
+class Runner:
+    """An opened file."""
+
+    run: Run
+    inputs: Sequence[Port] = ()  # none where a form does not name them
+    outputs: Sequence[Port] = ()
+
+
+def _onnx(path: Path, digest: str) -> Runner:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4  # what goes wrong is raised all the same
+    # Numbers in other files are looked for below this, where nothing can be.
+    options.add_session_config_entry("session.model_external_initializers_file_folder_path", os.devnull)
+    content, providers = read_plain(path, MOST_BYTES), ["CPUExecutionProvider"]
+    session: Any = onnxruntime.InferenceSession(content, options, providers=providers)
+    kinds = {"tensor(float)": "float32", "tensor(uint8)": "uint8", "tensor(int64)": "int64"}
+
+    def ports(listed: Sequence[Any]) -> list[Port]:
+        sides = ([side if isinstance(side, int) else None for side in one.shape] for one in listed)
+        return [Port(one.name, kinds.get(one.type, one.type), tuple(shape)) for one, shape in zip(listed, sides)]
+
+    inputs = ports(session.get_inputs())
+    names = [one.name for one in inputs]
+    return Runner(lambda given: session.run(None, dict(zip(names, given))), inputs, ports(session.get_outputs()))
+
+
+def _openvino(path: Path, digest: str) -> Runner:
+    import openvino
+
+    content, beside = read_plain(path, MOST_BYTES), path.with_suffix(".bin")
+    wrong, again = "", "Put the two files side by side that `paceline export` wrote together."
+    try:
+        numbers = read_plain(beside, MOST_BYTES)
+        if digest and hashlib.sha256(numbers).hexdigest() != digest:
+            wrong = "it is of another file, or damaged"
+    except OSError as problem:
+        wrong, numbers = str(problem.strerror), b""
+    if wrong:
+        raise CheckpointError(f"{beside}: not the numbers of {path.name} ({wrong}). {again}")
+    core: Any = openvino.Core()
+    compiled = core.compile_model(core.read_model(content, numbers), "CPU", EXACT)
+
+    def ports(listed: Sequence[Any]) -> list[Port]:
+        sides = ([side.get_length() if side.is_static else None for side in one.get_partial_shape()] for one in listed)
+        kinds = (np.dtype(one.get_element_type().to_dtype()).name for one in listed)
+        return [Port(one.get_any_name(), kind, tuple(shape)) for one, kind, shape in zip(listed, kinds, sides)]
+
+    return Runner(lambda given: list(compiled(list(given)).to_tuple()), ports(compiled.inputs), ports(compiled.outputs))
+
+
+def _torch(path: Path, digest: str) -> Runner:
+    """A program of torch.export, or a library of AOTInductor. Either can run code of whoever made it."""
+    import torch
+    import torchvision  # noqa: F401  # whose operators a file of Mask R-CNN has
+
+    require_plain(path)
+    with zipfile.ZipFile(path) as archive:
+        compiled = any("/data/aotinductor/" in name for name in archive.namelist())
+    opened: Any = torch._inductor.aoti_load_package(str(path)) if compiled else torch.export.load(path).module()
+
+    def run(arguments: Sequence[np.ndarray]) -> list[np.ndarray]:
+        with torch.inference_mode():
+            found = opened(*map(torch.from_numpy, arguments))
+        return [part.numpy() for part in found]
+
+    return Runner(run)
+
+
+class Form(NamedTuple):
+    """A row: the package, the extra of ours that installs it, and what opens a file, with the SHA-256 of numbers beside it, or ""."""
+
+    package: str
+    extra: str
+    runner: Callable[[Path, str], Runner]
+
+
+FORMS = {
+    ONNX: Form("onnxruntime", "export", _onnx),
+    OPENVINO: Form("openvino", "openvino", _openvino),
+    TORCH: Form("torch", "", _torch),
+}
+
+
+def run_of(path: Path) -> Run:
+    """What runs a file of ours that was written just now."""
+    return FORMS[path.suffix].runner(path, "").run
