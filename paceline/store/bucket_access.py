@@ -82,14 +82,13 @@ def open_place(scheme: str, place: str, patience: float) -> Any:
         },
     }
 
-    def allow_http(endpoint: str | None) -> None:
-        """Without TLS only where the user's own endpoint is so."""
-        client["allow_http"] = (endpoint or "").startswith("http://")
-
+    makers: dict[str, Any] = {"s3": made.S3Store, "gs": made.GCSStore, "az": made.AzureStore}
+    found: dict[str, Any] = {}
+    endpoint: str | None = f"{scheme}://"
     try:
         if scheme == "s3":
             found = aws_settings(os.environ)
-            allow_http(found.get("endpoint"))
+            endpoint = found.get("endpoint")
             if bundle := os.environ.get("AWS_CA_BUNDLE"):
                 try:
                     client["root_certificate"] = read_plain(bundle, MOST_BUNDLE_BYTES)
@@ -97,16 +96,16 @@ def open_place(scheme: str, place: str, patience: float) -> Any:
                     raise StoreTrouble(
                         errno.EINVAL, f"AWS_CA_BUNDLE={bundle} cannot be read ({error.strerror})"
                     ) from None
-            return made.S3Store(place, **found, **common)
-        if scheme == "gs":
+        elif scheme == "gs":
             if not _google_credentials(os.environ):
                 raise StoreTrouble(errno.EACCES, NO_GOOGLE)
-            allow_http(os.environ.get("GOOGLE_BASE_URL"))
-            return made.GCSStore(place, **common)
-        if scheme == "az":
-            allow_http(os.environ.get("AZURE_STORAGE_ENDPOINT"))
-            return made.AzureStore(place, **common)
-        allow_http(f"{scheme}://")
+            endpoint = os.environ.get("GOOGLE_BASE_URL")
+        elif scheme == "az":
+            endpoint = os.environ.get("AZURE_STORAGE_ENDPOINT")
+        # Without TLS only where the user's own endpoint is so.
+        client["allow_http"] = (endpoint or "").startswith("http://")
+        if scheme in makers:
+            return makers[scheme](place, **found, **common)
         return made.HTTPStore(f"{scheme}://{place}", **common)
     except StoreTrouble:
         raise
@@ -123,12 +122,14 @@ def aws_settings(environment: Mapping[str, str]) -> dict[str, Any]:
     """
     profile = _profile(environment)
     found: dict[str, Any] = {}
-    endpoint = (
-        environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL") or profile.get("endpoint_url")
-    )
-    if endpoint:
+
+    def named(*names: str) -> str:
+        """The first of the variables AWS_... that is set."""
+        return next(filter(None, (environment.get(f"AWS_{name}") for name in names)), "")
+
+    if endpoint := named("ENDPOINT_URL_S3", "ENDPOINT_URL") or profile.get("endpoint_url"):
         found["endpoint"] = endpoint
-    if "region" in profile and not (environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")):
+    if "region" in profile and not named("REGION", "DEFAULT_REGION"):
         found["region"] = profile["region"]
     if _true(environment.get("AWS_SKIP_SIGNATURE")) or _true(environment.get("AWS_NO_SIGN_REQUEST")):
         found["skip_signature"] = True
@@ -142,9 +143,7 @@ def aws_settings(environment: Mapping[str, str]) -> dict[str, Any]:
     elif "role_arn" in profile or "credential_process" in profile or any(key.startswith("sso_") for key in profile):
         found["credential_provider"] = _through_boto3()
     elif not (
-        environment.get("AWS_WEB_IDENTITY_TOKEN_FILE")
-        or environment.get("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI")
-        or environment.get("AWS_CONTAINER_CREDENTIALS_FULL_URI")
+        named("WEB_IDENTITY_TOKEN_FILE", "CONTAINER_CREDENTIALS_RELATIVE_URI", "CONTAINER_CREDENTIALS_FULL_URI")
         or (not _true(environment.get("AWS_EC2_METADATA_DISABLED")) and _metadata_answers())
     ):
         raise StoreTrouble(errno.EACCES, NO_AWS)
@@ -188,13 +187,13 @@ def _through_boto3() -> Any:
 
 
 def _google_credentials(environment: Mapping[str, str]) -> bool:
-    named = (
+    named = [
         "SERVICE_ACCOUNT",
         "SERVICE_ACCOUNT_PATH",
         "SERVICE_ACCOUNT_KEY",
         "APPLICATION_CREDENTIALS",
         "BEARER_TOKEN",
-    )
+    ]
     usual = os.path.expanduser("~/.config/gcloud/application_default_credentials.json")
     return (
         any(environment.get(f"GOOGLE_{name}") for name in named)

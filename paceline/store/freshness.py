@@ -249,12 +249,9 @@ def annotation_digest(root: Path, files: Sequence[str]) -> str:
     digest = hashlib.sha256()
     for name in files:
         own = hashlib.sha256()
-        descriptor = open_plain(root / name)
-        try:
-            while data := os.read(descriptor, 1 << 20):
+        with open(open_plain(root / name), "rb", buffering=0) as file:
+            while data := file.read(1 << 20):
                 own.update(data)
-        finally:
-            os.close(descriptor)
         digest.update(b"%b\0%b\n" % (os.fsencode(name), own.digest()))
     return digest.hexdigest()
 

@@ -241,11 +241,8 @@ def find_manifest(root: Path) -> Path | None:
 def is_ours(path: Path) -> bool:
     """Whether `path` is a paceline manifest by its own beginning, of whatever format, damaged or not."""
     try:
-        descriptor = open_plain(path)
-        try:
-            return b'"paceline_manifest"' in os.read(descriptor, 200)
-        finally:
-            os.close(descriptor)
+        with open(open_plain(path), "rb", buffering=0) as file:
+            return b'"paceline_manifest"' in file.read(200)
     except OSError:
         return False
 

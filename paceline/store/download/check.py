@@ -31,19 +31,18 @@ class Expected:
     @property
     def has_digest(self) -> bool:
         """Whether any other content would be noticed."""
-        return any((self.sha256, self.sha256_prefix, self.md5, self.sha1))
+        return any(self._digests.values())
 
     @property
     def words(self) -> str:
         """What is compared, for a line."""
-        digests = (
-            ("SHA-256", self.sha256),
-            ("beginning of SHA-256", self.sha256_prefix),
-            ("MD5", self.md5),
-            ("SHA-1", self.sha1),
-        )
-        digest = next((name for name, value in digests if value), "")
+        digest = next((name for name, value in self._digests.items() if value), "")
+        digest = f"beginning of {digest}" if digest == "SHA-256" and not self.sha256 else digest
         return " and ".join(word for word in ("size" if self.size is not None else "", digest) if word)
+
+    @property
+    def _digests(self) -> dict[str, str | None]:
+        return {"SHA-256": self.sha256 or self.sha256_prefix, "MD5": self.md5, "SHA-1": self.sha1}
 
     def check(self, path: Path, *, progress: Callable[[int], None] = lambda done: None) -> None:
         """Read the file once. Raises Mismatch where it differs, DataError where it cannot be read.
@@ -57,10 +56,8 @@ class Expected:
             with open(descriptor, "rb", buffering=0) as file:
                 if self.size is not None and found != self.size:
                     raise Mismatch(f"{path}: it has {found:,} bytes, {self.size:,} are wanted.")
-                wanted = {"SHA-256": self.sha256 or self.sha256_prefix, "MD5": self.md5, "SHA-1": self.sha1}
-                digests = {
-                    name: hashlib.new(name.replace("-", ""), usedforsecurity=False) for name in wanted if wanted[name]
-                }
+                wanted = {name: value.lower() for name, value in self._digests.items() if value}
+                digests = {name: hashlib.new(name.replace("-", ""), usedforsecurity=False) for name in wanted}
                 done, buffer = 0, memoryview(bytearray(SLICE))
                 while digests and (count := file.readinto(buffer)):
                     for digest in digests.values():
@@ -70,8 +67,7 @@ class Expected:
         except OSError as error:
             raise DataError(f"{path}: cannot be read ({error.strerror or error}).") from None
         for name, digest in digests.items():
-            want = (wanted[name] or "").lower()
-            if not (got := digest.hexdigest()).startswith(want):
+            if not (got := digest.hexdigest()).startswith(want := wanted[name]):
                 raise Mismatch(f"{path}: its {name} is {got[: len(want)]}, {want} is wanted.")
 
 
