@@ -57,7 +57,16 @@ def run_comm(arguments: Sequence[str]) -> int:
             raise UserError(f"{name} {value:g}: must be 0 or more.")
     launch = read_launch(os.environ)
     if launch.kind == SINGLE.kind:
-        return _start(flags)
+        ranks = flags.ranks
+        if not ranks and flags.through == "local":
+            ranks = max(2, choose_system(flags.system or "auto").per_node)
+        if ranks == 1 and flags.nodes == 1:
+            raise UserError("--ranks 1: one rank has nobody to talk to. Name 2 or more.")
+        named = (("--seconds", flags.seconds), ("--largest-mib", flags.largest_mib), ("--bucket-mib", flags.bucket_mib))
+        words = ("bench", "comm", *(word for name, value in named for word in (name, f"{value:g}")))
+        return launch_verb(
+            "bench-comm", words, flags, system_name=flags.system, ranks=ranks, json=flags.json, out=flags.out
+        )
     if is_launched(arguments):
         raise UserError(f"--nodes and the like: {launch.kind} has started this process already. Leave them out.")
     if flags.ranks not in (0, launch.world):
@@ -65,18 +74,6 @@ def run_comm(arguments: Sequence[str]) -> int:
     if launch.world == 1:
         raise UserError("bench comm: one rank has nobody to talk to. Start two or more.")
     return _measure(flags, choose_system(flags.system or "auto"), launch)
-
-
-def _start(flags: Flags) -> int:
-    """The ranks, as a launch starts them."""
-    ranks = flags.ranks or (max(2, choose_system(flags.system or "auto").per_node) if flags.through == "local" else 0)
-    if ranks == 1 and flags.nodes == 1:
-        raise UserError("--ranks 1: one rank has nobody to talk to. Name 2 or more.")
-    named = (("--seconds", flags.seconds), ("--largest-mib", flags.largest_mib), ("--bucket-mib", flags.bucket_mib))
-    words = ("bench", "comm", *(word for name, value in named for word in (name, f"{value:g}")))
-    return launch_verb(
-        "bench-comm", words, flags, system_name=flags.system, ranks=ranks, json=flags.json, out=flags.out
-    )
 
 
 def _measure(flags: Flags, system: System, launch: Launch) -> int:

@@ -27,7 +27,6 @@ from paceline.machine.topology import (
     UNKNOWN,
     Topology,
     cores_of,
-    node_of_device,
     read_text,
     read_topology,
     share_of,
@@ -186,7 +185,7 @@ def _in_words(system: System, masks: Sequence[set[int]], every: Sequence[Sequenc
 
 def read_device(address: str, root: Path = SYSFS) -> PciDevice:
     """The place of the PCI device at an address such as "0000:07:00.0"."""
-    return _place(root / "bus/pci/devices" / address, node_of_device(address, root))
+    return _place(root / "bus/pci/devices" / address)
 
 
 def read_adapters(fabric: Literal["ib", "roce"], root: Path = SYSFS) -> tuple[Adapter, ...]:
@@ -197,9 +196,7 @@ def read_adapters(fabric: Literal["ib", "roce"], root: Path = SYSFS) -> tuple[Ad
         for port in sorted((entry / "ports").glob("*"), key=lambda path: path.name):
             up = read_text(port / "state").partition(":")[2].strip() == "ACTIVE"
             if port.name.isdigit() and up and read_text(port / "link_layer") == LINK_LAYERS[fabric]:
-                node = read_text(entry / "device/numa_node")
-                place = _place(entry / "device", int(node) if node.isdigit() else UNKNOWN)
-                found.append(Adapter(entry.name, int(port.name), place))
+                found.append(Adapter(entry.name, int(port.name), _place(entry / "device")))
                 break
     return tuple(found)
 
@@ -239,8 +236,9 @@ def _nearness(device: PciDevice, other: PciDevice) -> tuple[int, bool]:
     return shared, device.node != UNKNOWN and device.node == other.node
 
 
-def _place(link: Path, node: int) -> PciDevice:
+def _place(link: Path) -> PciDevice:
     """sysfs leads from /sys/bus/pci/devices/ADDRESS to a folder below every bridge on the way: devices/pci0000:00/..."""
     parts = Path(os.path.realpath(link)).parts
     first = next((number for number, part in enumerate(parts) if part.startswith("pci") and ":" in part), len(parts))
-    return PciDevice(parts[first:], node)
+    node = read_text(link / "numa_node")
+    return PciDevice(parts[first:], int(node) if node.isdigit() else UNKNOWN)

@@ -78,7 +78,8 @@ def read_topology(root: Path = SYSFS, *, allowed: Collection[int] | None = None)
     for cpu in sorted(usable):
         folder = root / f"devices/system/cpu/cpu{cpu}/topology"
         siblings = tuple(sorted(usable & {cpu, *listed(read_text(folder / "thread_siblings_list"))}))
-        socket = _number(folder / "physical_package_id", 0)
+        package = read_text(folder / "physical_package_id")
+        socket = int(package) if package.isdigit() else 0
         found[siblings] = Core(siblings, nodes.get(cpu, socket), socket)
     cores = sorted(found.values(), key=lambda core: (core.node, core.cpus))
     return Topology(tuple(cores), distances)
@@ -95,11 +96,6 @@ def described(sockets: int, cores_per_socket: int, threads_per_core: int = 1) ->
         socket = core // cores_per_socket
         made.append(Core(tuple(core + turn * cores for turn in range(threads_per_core)), socket, socket))
     return Topology(tuple(made))
-
-
-def node_of_device(address: str, root: Path = SYSFS) -> int:
-    """The NUMA node of a PCI device ("0000:07:00.0"); UNKNOWN where it is unknown."""
-    return _number(root / "bus/pci/devices" / address / "numa_node", UNKNOWN)
 
 
 def listed(text: str) -> tuple[int, ...]:
@@ -143,11 +139,6 @@ def read_text(file: Path) -> str:
         return file.read_text(errors="replace").strip()
     except OSError:
         return ""  # not on this machine
-
-
-def _number(file: Path, otherwise: int) -> int:
-    text = read_text(file)
-    return int(text) if text.isdigit() else otherwise
 
 
 def cores_of(
