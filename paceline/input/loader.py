@@ -138,13 +138,10 @@ class Loader:
             Thread(target=self._work, args=(stage, i), name=f"{name}-{i}", daemon=True)
             for i, (stage, name) in enumerate(stages)
         ]
-        started: list[threading.Thread] = []
         try:
             for thread in self._threads:
                 thread.start()
-                started.append(thread)
         except RuntimeError:  # the machine allows no more threads
-            self._threads = started
             self.close()
             raise
 
@@ -197,7 +194,8 @@ class Loader:
             self._changed.notify_all()
         deadline = time.monotonic() + JOIN_SECONDS
         for thread in self._threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
+            if thread.ident is not None:  # else it was never started
+                thread.join(max(0.0, deadline - time.monotonic()))
         if self._stream is not None:
             # The next allocation of the ring's memory is on this stream, after all that the consumer has sent.
             self._stream.wait_stream(self._streams.current_stream(self._device))

@@ -31,12 +31,12 @@ def _mix(word: int) -> int:
     return word ^ (word >> 31)
 
 
-def _key(seed: int, epoch: int, stream: int, index: int) -> int:
-    """Absorb the words one after the other; different tuples with the same (seed, epoch, stream) never collide."""
-    key = _mix((seed + _STEP) & _MASK)
-    key = _mix((key + epoch + _STEP) & _MASK)
-    key = _mix((key + stream + _STEP) & _MASK)
-    return _mix((key + index + _STEP) & _MASK)
+def _key(*words: int) -> int:
+    """Absorb the words one after the other; different last words after the same others never collide."""
+    key = 0
+    for word in words:
+        key = _mix((key + word + _STEP) & _MASK)
+    return key
 
 
 class SampleRandom:
@@ -101,10 +101,7 @@ def _mix_array(words: np.ndarray) -> np.ndarray:
 
 def hash_keys(seed: int, epoch: int, indices: np.ndarray) -> np.ndarray:
     """(N,) uint64: a random key of each sample in this epoch, different for different indices >= 0; sorting by it permutes them."""
-    key = _mix((seed + _STEP) & _MASK)
-    key = _mix((key + epoch + _STEP) & _MASK)
-    key = _mix((key + PERMUTATION_STREAM + _STEP) & _MASK)
-    offset = np.uint64((key + _STEP) & _MASK)
+    offset = np.uint64((_key(seed, epoch, PERMUTATION_STREAM) + _STEP) & _MASK)
     keys = np.empty(len(indices), np.uint64)
     for start in range(0, len(indices), _BLOCK):  # in blocks: whole-array temporaries would be several times the keys
         block = slice(start, start + _BLOCK)
