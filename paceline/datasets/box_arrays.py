@@ -85,6 +85,9 @@ def box_arrays(
     if (empty | beside).any():
         masks = without(masks, empty | beside)
     counts = np.bincount(rows, minlength=number)
+    # Objects that repeat an earlier one: same image, class and box.
+    keys = np.column_stack([rows, classes, boxes])[np.lexsort((*boxes.T, classes, rows))]
+    again = (keys[1:] == keys[:-1]).all(axis=1)
     arrays = {
         "image_ids": annotations.image_ids.astype(np.int64),
         "object_starts": starts_of(counts),
@@ -102,7 +105,7 @@ def box_arrays(
         "degenerate": int(np.count_nonzero(degenerate)),
         "outside": int(np.count_nonzero(outside)),
         "partly_outside": int(np.count_nonzero(partly)),
-        "duplicates": _duplicates(rows, classes, boxes),
+        "duplicates": int(np.count_nonzero(again)),
         "empty_images": int(np.count_nonzero(counts == 0)),
         "left_out_polygons": left_out_polygons,
         "polygons_not_finite": polygons_not_finite,
@@ -116,12 +119,6 @@ def box_arrays(
 def _has_mask(masks: Mapping[str, np.ndarray]) -> np.ndarray:
     """(M,) bool"""
     return (np.diff(masks["object_polygons"]) > 0) | (np.diff(masks["object_rles"]) > 0)
-
-
-def _duplicates(rows: np.ndarray, classes: np.ndarray, boxes: np.ndarray) -> int:
-    """Objects that repeat an earlier one: same image, class and box."""
-    keys = np.column_stack([rows, classes, boxes])[np.lexsort((*boxes.T, classes, rows))]
-    return int(np.count_nonzero((keys[1:] == keys[:-1]).all(axis=1)))
 
 
 def mask_arrays(

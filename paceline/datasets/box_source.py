@@ -30,7 +30,7 @@ from paceline.datasets.box_checks import (
 from paceline.datasets.formats.annotations import Annotations
 from paceline.datasets.formats.layouts import BoxSet, Layout, read_files, read_source
 from paceline.datasets.formats.published import check_coco2017, part_of_coco2017
-from paceline.datasets.inspection import Inspection, PhotoFiles, Photos
+from paceline.datasets.inspection import Inspection, Photos
 from paceline.datasets.pipeline import (
     NAMED_IN_ERROR,
     Arrays,
@@ -79,7 +79,7 @@ class BoxSource(Source):
 
     annotated: BoxSet
     request: BoxRequest
-    held: Callable[[Path, list[bytes]], Photos] = PhotoFiles  # (root, names as lists have them) -> the photos
+    held: Callable[[Path, list[bytes]], Photos] = Photos  # (root, names as lists have them) -> the photos
 
     @classmethod
     def of(
@@ -106,12 +106,12 @@ class BoxSource(Source):
         class_names(self.annotated, self.request, self.command)
         splits = self.annotated.splits.values()
         photos = self.held(self.root, list(dict.fromkeys(name for split in splits for name in self._names(split))))
-        missing = [i for i in range(len(photos.names)) if not photos.exists(i)]
+        missing = [i for i in range(len(photos.names)) if photos.size(i) < 0]
         if missing and (self.on_missing == "refuse" or len(missing) == len(photos.names)):
             raise _missing_error(photos, missing, self.command)
         return photos
 
-    def manifest(self, photos: Photos, found: Inspection, place: Path) -> tuple[Manifest, dict[str, Arrays]]:
+    def manifest(self, photos: Photos, found: Inspection) -> tuple[dict[str, Any], dict[str, Arrays]]:
         """Raises DataError where a split has no image or no object left, or sizes are not those of the annotations."""
         row = {name: i for i, name in enumerate(photos.names)}
         names, notes = class_names(self.annotated, self.request, self.command)
@@ -167,22 +167,17 @@ class BoxSource(Source):
             )
             splits[key] = replace(split, boxes=counts)
         notes += [*notes_on_rotation(self.annotated.layout, with_rows, found, reading), *_in_both(with_rows, found)]
-        manifest = Manifest(
+        fields = dict(
             kind="boxes",
             expect=self.request.expect or "any",
-            root="",
             classes=classes,
             class_names=None,
-            index="",
             splits=splits,
-            made_by="",
-            folder=place,
             category_ids=tuple(category_ids.tolist()),
-            request=self.stored,
             notes=(*self.annotated.notes, *notes),
             part_of=part_of,
         )
-        return manifest, arrays
+        return fields, arrays
 
     def _set_apart(self, usable: dict[str, Annotations], digests: np.ndarray) -> list[str]:
         """Draw the validation photos out of the training photos in `usable`; -> notes."""

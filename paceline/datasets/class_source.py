@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -26,7 +27,7 @@ from paceline.datasets.formats.class_folders import (
     read_class_names,
 )
 from paceline.datasets.formats.published import check_flat_val, check_imagenet, part_of_imagenet
-from paceline.datasets.inspection import Inspection, PhotoFiles, Photos
+from paceline.datasets.inspection import Inspection, Photos
 from paceline.datasets.pipeline import Arrays, OnFlaw, Source, another_folder, choose_place, described, write_prepared
 from paceline.datasets.val_split import NO_SPLIT, ValSplit, check_fraction, stratified, units_of
 from paceline.store.manifest import FILES, Expect, Manifest, prepare_command
@@ -62,7 +63,7 @@ class ClassSource(Source):
             remedy=another_folder(prepare_command(root, expect, request)) if out is not None else "",
             on_unreadable=on_unreadable,
             listing=listing,
-            all_photos=PhotoFiles(root, [name for split in splits.values() for name in split.relative_names(root)]),
+            all_photos=Photos(root, [name for split in splits.values() for name in split.relative_names(root)]),
             labels={
                 key: np.repeat(np.arange(len(split.names)), list(map(len, split.names)))
                 for key, split in splits.items()
@@ -81,7 +82,7 @@ class ClassSource(Source):
         """The listed ones."""
         return self.all_photos
 
-    def manifest(self, photos: Photos, found: Inspection, place: Path) -> tuple[Manifest, dict[str, Arrays]]:
+    def manifest(self, photos: Photos, found: Inspection) -> tuple[dict[str, Any], dict[str, Arrays]]:
         """Raises DataError where a class, or all of a container, has no photo left, or no validation split can be made."""
         if photos.kind != FILES and len(found.reasons) == len(photos.names):
             raise DataError(
@@ -95,8 +96,10 @@ class ClassSource(Source):
                 notes.append(f"{key}: left out {left_out}")
             is_good = ~np.isin(rows, list(found.reasons))
             good, labels = rows[is_good], self.labels[key][is_good]
-            if photos.kind == FILES:
-                _refuse_empty(split, labels)
+            counts = np.bincount(labels, minlength=len(split.classes))
+            if photos.kind == FILES and not counts.all():
+                folder = split.folder / split.classes[counts.argmin()]
+                raise DataError(f"{folder}: none of its images can be decoded. Replace them.")
             parts = {key: np.ones(len(good), bool)}
             if self.val.val_fraction:
                 names = [photos.names[i] for i in good.tolist()]
@@ -117,21 +120,16 @@ class ClassSource(Source):
                 ignored = split.ignored if own else 0
                 splits[part] = replace(numbers, ignored=ignored, directory_mtimes=tuple(split.mtimes))
         classes = tuple(next(iter(self.listing.splits.values())).classes)
-        manifest = Manifest(
+        fields = dict(
             kind="class-folder",
             expect=self.expect,
-            root="",
             classes=classes,
             class_names=self.class_names,
-            index="",
             splits=splits,
-            made_by="",
-            folder=place,
-            request=self.stored,
             notes=tuple(notes),
             part_of=part_of_imagenet(classes, splits) if self.expect == "any" else "",
         )
-        return manifest, arrays
+        return fields, arrays
 
 
 def prepare_folder(
@@ -210,10 +208,3 @@ def set_apart(
         named = some(split.classes[label] for label in lacking)
         notes.append(f"classes of which val has no photo, because they have one photo or one group: {named}")
     return in_val, notes
-
-
-def _refuse_empty(split: SplitListing, labels: np.ndarray) -> None:
-    """Raises DataError where a class folder has no photo that can be used."""
-    lacking = np.flatnonzero(np.bincount(labels, minlength=len(split.classes)) == 0)
-    if len(lacking):
-        raise DataError(f"{split.folder / split.classes[lacking[0]]}: none of its images can be decoded. Replace them.")

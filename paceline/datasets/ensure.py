@@ -63,7 +63,13 @@ def ensure_prepared(
             why = f"its manifest is one of {KINDS[manifest.kind]}, not of {KINDS[kind]}"
             source_root = source_root if boxes else manifest.root_path
             continue
-        _refuse_half(manifest)
+        if "train" not in manifest.splits:
+            raise DataError(f"{manifest.folder}: holds a split that is only scored on, nothing to train on.")
+        if "val" not in manifest.splits:
+            raise DataError(
+                f"{manifest.folder}: no validation photos, so nothing to measure on. Prepare it again with --val FILE..., or with "
+                f"a fifth of the photos set apart:\n  {prepare_again(manifest)} --val-fraction 0.2"
+            )
         name_addresses(manifest, root, reporter)
         stale = why_stale(manifest)
         if stale is None:
@@ -81,7 +87,12 @@ def ensure_prepared(
         raise DataError(
             f"{source_root}: {counted(source.images, 'image')}, {why}. Verify them once, before training:\n  {command}"
         )
-    reporter.line(f"{source_root}: {why}; verifying its {counted(source.images, 'image')} once (kept in {place})")
+    return prepare_now(source, place, f"{source_root}: {why};", "image", reporter)
+
+
+def prepare_now(source: Source, place: Path, title: str, noun: str, reporter: Reporter) -> Path:
+    """Verify a set, write its manifest and report what was found -> the manifest's folder."""
+    reporter.line(f"{title} verifying its {counted(source.images, noun)} once (kept in {place})")
     manifest = write_prepared(source, place)
     for line in findings(manifest):
         reporter.line(line)
@@ -151,17 +162,6 @@ def _has_classes(root: Path) -> bool:
         return bool(list_class_folders(root).images)
     except DataError:
         return False
-
-
-def _refuse_half(manifest: Manifest) -> None:
-    """Raises DataError where a split is missing that training needs."""
-    if "train" not in manifest.splits:
-        raise DataError(f"{manifest.folder}: holds a split that is only scored on, nothing to train on.")
-    if "val" not in manifest.splits:
-        raise DataError(
-            f"{manifest.folder}: no validation photos, so nothing to measure on. Prepare it again with --val FILE..., or with a "
-            f"fifth of the photos set apart:\n  {prepare_again(manifest)} --val-fraction 0.2"
-        )
 
 
 def _recorded_request(request: type[Request], manifest: Manifest | None) -> Request:

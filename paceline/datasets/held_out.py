@@ -18,16 +18,14 @@ from pathlib import Path
 from typing import Literal
 
 from paceline.config.errors import DataError, UserError
-from paceline.config.printable import counted, some
+from paceline.config.printable import some
 from paceline.config.reporting import SILENT, Reporter
 from paceline.datasets.box_source import BoxSource
 from paceline.datasets.class_source import ClassSource
-from paceline.datasets.ensure import name_addresses, why_stale
-from paceline.datasets.findings import findings
+from paceline.datasets.ensure import name_addresses, prepare_now, why_stale
 from paceline.datasets.formats.class_folders import TRAIN_FOLDER, VAL_FOLDERS, Listing, list_split
 from paceline.datasets.formats.layouts import BoxSet, read_jsons, read_one_split
 from paceline.datasets.formats.published import check_flat_val
-from paceline.datasets.pipeline import write_prepared
 from paceline.store.class_folder import list_folder
 from paceline.store.containers.exports import prepare_first
 from paceline.store.freshness import check_fresh, refuse_stale_containers
@@ -130,15 +128,10 @@ def _named_files(wanted: HeldOut, kind: Kind, reporter: Reporter) -> Path:
 def _prepared(listed: BoxSet | Listing, place: Path, reporter: Reporter) -> Path:
     """Verify the one split "val", write its manifest -> the manifest's folder."""
     if isinstance(listed, BoxSet):
-        source, title = BoxSource.of(listed, command=""), listed.splits["val"].source
+        source, title, noun = BoxSource.of(listed, command=""), listed.splits["val"].source, "image"
     else:
-        source, title = ClassSource.of(listed), listed.splits["val"].folder
-    noun = "image" if isinstance(listed, BoxSet) else "photo"
-    reporter.line(f"{title}: verifying its {counted(source.images, noun)} once (kept in {place})")
-    manifest = write_prepared(source, place)
-    for line in findings(manifest):
-        reporter.line(line)
-    return manifest.folder
+        source, title, noun = ClassSource.of(listed), listed.splits["val"].folder, "photo"
+    return prepare_now(source, place, f"{title}:", noun, reporter)
 
 
 def _is_prepared(place: Path, kind: Kind) -> bool:

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import os
 import warnings
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,8 +56,11 @@ class Inspection:
         self.sizes[i], self.mtimes[i], self.heights[i], self.widths[i], self.flags[i], self.digests[i] = facts
 
 
-class Photos(ABC):
-    """N photos to be verified, wherever their bytes lie. `names`: their names in lists and in the journal, each once."""
+class Photos:
+    """N photos to be verified: files, named relative to the root or absolute; containers' read others (containers/contents.py).
+
+    names  in lists and in the journal, each once
+    """
 
     kind = FILES  # a word of store/records.py's RECORDS
 
@@ -65,21 +68,22 @@ class Photos(ABC):
         self.root = root
         self.names = names
 
-    @abstractmethod
     def title(self, i: int) -> str:
         """Photo i's name in messages."""
+        return os.path.join(self.root, os.fsdecode(self.names[i]))
 
-    @abstractmethod
     def stamp(self, i: int) -> tuple[int, int]:
         """Bytes, and time in nanoseconds; equal means unchanged. Raises OSError where the photo is gone."""
+        status = os.stat(self._path(i))
+        return status.st_size, status.st_mtime_ns
 
-    @abstractmethod
     def read(self, i: int) -> bytes:
         """Photo i's bytes. Raises OSError or DataError where they cannot be read."""
+        return read_plain(self._path(i), MOST_BYTES)
 
-    @abstractmethod
     def facts(self, i: int) -> Facts:
         """Read and decode photo i. Raises NotAnImage with the reason."""
+        return verify(self._path(i))
 
     def arrays(
         self, rows: np.ndarray, labels: np.ndarray, found: Inspection, extra: Mapping[str, np.ndarray]
@@ -94,37 +98,12 @@ class Photos(ABC):
             extra={"flags": found.flags[rows], "digests": found.digests[rows], "mtimes": found.mtimes[rows], **extra},
         )
 
-    def exists(self, i: int) -> bool:
-        """Whether photo i exists, whatever it is."""
-        return self.size(i) >= 0
-
     def size(self, i: int) -> int:
-        """Bytes, -1 where even that is unknown."""
+        """Bytes, -1 where photo i does not exist, whatever it is."""
         try:
             return self.stamp(i)[0]
         except OSError:
             return -1
-
-
-class PhotoFiles(Photos):
-    """Photos that are files, named relative to the root or absolute."""
-
-    def title(self, i: int) -> str:
-        """The file's path."""
-        return os.path.join(self.root, os.fsdecode(self.names[i]))
-
-    def stamp(self, i: int) -> tuple[int, int]:
-        """Size and modification time."""
-        status = os.stat(self._path(i))
-        return status.st_size, status.st_mtime_ns
-
-    def read(self, i: int) -> bytes:
-        """The file."""
-        return read_plain(self._path(i), MOST_BYTES)
-
-    def facts(self, i: int) -> Facts:
-        """Verify the file."""
-        return verify(self._path(i))
 
     def _path(self, i: int) -> bytes:
         return os.path.join(os.fsencode(self.root), self.names[i])
@@ -154,8 +133,9 @@ def inspect_photos(
         new = []
         last = min(first + BATCH, number)
         for i in range(first, last):
-            if is_known[i] and _unchanged(photos, i, found):
-                continue
+            with suppress(OSError):
+                if is_known[i] and photos.stamp(i) == (found.sizes[i], found.mtimes[i]):
+                    continue
             try:
                 facts = photos.facts(i)
             except NotAnImage as error:
@@ -199,13 +179,6 @@ def _recall(found: Inspection, names: Sequence[bytes], sources: Iterable[Iterabl
                 found.put(i, facts)
                 is_known[i] = True
     return is_known & (orientations(found.flags) > 0)
-
-
-def _unchanged(photos: Photos, i: int, found: Inspection) -> bool:
-    try:
-        return photos.stamp(i) == (found.sizes[i], found.mtimes[i])
-    except OSError:
-        return False
 
 
 def note_on_few_bits(photos: Photos, flags: np.ndarray, left_out: Collection[int]) -> tuple[str, ...]:

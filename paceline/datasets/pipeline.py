@@ -15,7 +15,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -63,8 +63,8 @@ class Source(ABC):
         """All of them, each once. Raises DataError for whatever can be refused before one is opened."""
 
     @abstractmethod
-    def manifest(self, photos: Photos, found: Inspection, place: Path) -> tuple[Manifest, dict[str, Arrays]]:
-        """The manifest of verified photos, less what write_prepared adds, and the index's arrays of each split."""
+    def manifest(self, photos: Photos, found: Inspection) -> tuple[dict[str, Any], dict[str, Arrays]]:
+        """The manifest's fields of verified photos, less what write_prepared adds, and the index's arrays of each split."""
 
 
 def write_prepared(
@@ -87,21 +87,23 @@ def write_prepared(
         known = () if previous is None else _known(previous)
         found = inspect_photos(photos, journal=journal, known=known, workers=workers, progress=progress)
         if source.on_missing == "skip":
-            found.reasons.update((i, NOT_THERE) for i in list(found.reasons) if not photos.exists(i))
+            found.reasons.update((i, NOT_THERE) for i in list(found.reasons) if photos.size(i) < 0)
         broken = {i: reason for i, reason in found.reasons.items() if reason != NOT_THERE}
         if broken and source.on_unreadable == "refuse":
             raise DataError(_unreadable_text(photos, broken, place, source.command))
         # Before files of annotations are listed: it would count as one where they are .txt files.
         if replaceable(place / UNREADABLE_LIST):
             (place / UNREADABLE_LIST).unlink(missing_ok=True)
-        manifest, arrays = source.manifest(photos, found, place)
+        fields, arrays = source.manifest(photos, found)
         with held(place) as alone:
-            manifest = replace(
-                manifest,
+            fields["notes"] = (*fields["notes"], *note_on_few_bits(photos, found.flags, found.reasons))
+            manifest = Manifest(
                 root="." if place == source.root else str(source.root),
                 index=write_index(place, arrays),
                 made_by=f"Pillow {PIL.__version__}",
-                notes=(*manifest.notes, *note_on_few_bits(photos, found.flags, found.reasons)),
+                folder=place,
+                request=source.stored,
+                **fields,
             )
             if _stamp(place) != stamp:
                 _refuse_other(manifest, source)

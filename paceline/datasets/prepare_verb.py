@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 from paceline.command.flags import out_folder, parse
 from paceline.command.printing import say
@@ -37,12 +37,6 @@ COCO_ZIPS = ("train2017.zip", "val2017.zip", "annotations_trainval2017.zip")
 LAYOUTS = ("photos", "tar", "zip", "webdataset", "recordio", "tfrecord")
 OnUnreadable = Literal["refuse", "skip"]
 OnMismatch = Literal["refuse", "warn"]
-
-
-class Progress(Protocol):
-    """Shows how far something is."""
-
-    def __call__(self, done: int, total: int, what: str = ...) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -136,26 +130,37 @@ def run(arguments: Sequence[str]) -> int:
     kind, rest = arguments[0], arguments[1:]
     if kind == "shapes":
         return _shapes(rest)
+    if kind in LAYOUTS:
+        return _containers(kind, rest)
+    if rest and not rest[0].startswith("-"):
+        rest = ["--data", *rest]
     if kind in ("folder", "imagenet"):
         return _folder(kind, rest)
     if kind in ("coco", "voc", "yolo"):
         return _boxes(kind, rest)
-    if kind in LAYOUTS:
-        return _containers(kind, rest)
     known = ", ".join(("folder", "imagenet", "coco", "voc", "yolo", *LAYOUTS, "shapes"))
     raise UserError(f"prepare {kind!r}: there is no such kind. Known: {known}.")
 
 
 def _folder(kind: str, arguments: Sequence[str]) -> int:
-    if arguments and not arguments[0].startswith("-"):
-        arguments = ["--data", *arguments]
     default = ImagenetFlags() if kind == "imagenet" else FolderFlags()
     flags = parse(arguments, default, prog=f"prepare {kind}", description="Verify class folders and index them.")
     if isinstance(flags, ImagenetFlags) and (flags.train_tar or flags.val_tar):
         if flags.data or flags.val_fraction or not (flags.train_tar and flags.val_tar):
             raise UserError("--train-tar FILE and --val-tar FILE belong together, without --data and --val-fraction.")
-        tars = ContainerFlags((flags.train_tar,), (flags.val_tar,), devkit=flags.devkit, **_flaws(flags))
-        return _printed(_imagenet_tars(tars))
+        devkit = flags.devkit or str(Path(flags.val_tar).with_name(DEVKIT))  # beside the second tar where none is named
+        if not Path(devkit).expanduser().is_file():
+            raise UserError(
+                f"{devkit}: not there. The classes of the validation photos are in {DEVKIT}, beside the tars' own "
+                "download; name it with --devkit FILE."
+            )
+        named: dict[str, Any] = {
+            "train": (flags.train_tar,),
+            "val": (flags.val_tar,),
+            "devkit": devkit,
+            "expect": "imagenet",
+        }
+        return _index_containers("tar", ContainerFlags(**named, **_flaws(flags)))
     out = out_folder(flags.out)
     if not flags.data:
         raise UserError(f"name the folder that holds train/ and val/: paceline prepare {kind} --data DIR")
@@ -164,7 +169,7 @@ def _folder(kind: str, arguments: Sequence[str]) -> int:
     from paceline.datasets.class_source import prepare_folder
     from paceline.datasets.val_split import ValSplit
 
-    with _progress() as progress:
+    with progress_bar() as progress:
         manifest = prepare_folder(
             Path(flags.data),
             out=out,
@@ -193,8 +198,6 @@ def _sort_val(root: Path, devkit: Path) -> None:
 
 
 def _boxes(kind: Literal["coco", "voc", "yolo"], arguments: Sequence[str]) -> int:
-    if arguments and not arguments[0].startswith("-"):
-        arguments = ["--data", *arguments]
     default = CocoFlags() if kind == "coco" else BoxFlags()
     about = "Verify images with boxes or masks and index them."
     flags = parse(arguments, default, prog=f"prepare {kind}", description=about)
@@ -202,9 +205,15 @@ def _boxes(kind: Literal["coco", "voc", "yolo"], arguments: Sequence[str]) -> in
     if coco.zips:
         if flags.data or flags.val_fraction or coco.images:
             raise UserError("--zips names all files of the data set; leave --data, --images and --val-fraction out.")
-        allowed = {name: getattr(coco, name) for name in ("expect", "on_missing", "on_class_mismatch")}
-        zips = ContainerFlags(**allowed, **_flaws(coco))
-        return _printed(_coco_zips(coco.zips, zips))
+        paths = [Path(coco.zips).expanduser() / name for name in COCO_ZIPS]
+        if lacking := [path for path in paths if not path.is_file()]:
+            raise UserError(
+                f"{lacking[0]}: not there. --zips names the folder of {', '.join(COCO_ZIPS)}, as downloaded."
+            )
+        train, val, boxes = map(str, paths)
+        named: dict[str, Any] = {"train": (train,), "val": (val,), "annotations": boxes, "val_annotations": boxes}
+        named |= {name: getattr(coco, name) for name in ("expect", "on_missing", "on_class_mismatch")}
+        return _index_containers("zip", ContainerFlags(**named, **_flaws(coco)))
     out = out_folder(flags.out)
     files = (coco.images, coco.annotations, coco.val_images, coco.val_annotations)
     if flags.data and any(files):
@@ -214,7 +223,7 @@ def _boxes(kind: Literal["coco", "voc", "yolo"], arguments: Sequence[str]) -> in
         raise UserError(f"name the data set's folder: paceline prepare {kind} --data DIR{also}")
     from paceline.datasets.box_source import BoxRequest, prepare_boxes
 
-    with _progress() as progress:
+    with progress_bar() as progress:
         manifest = prepare_boxes(
             Path(flags.data) if flags.data else None,
             BoxRequest.of(flags, kind, *files),
@@ -234,44 +243,24 @@ def _containers(layout: str, arguments: Sequence[str]) -> int:
     flags = parse(arguments, ContainerFlags(), prog=f"prepare {layout}", description=about)
     if not flags.train and not flags.val:
         raise UserError(f"name the files: paceline prepare {layout} --train FILE... --val FILE... --out DIR")
-    return _printed(_index_containers(layout, flags))
+    return _index_containers(layout, flags)
 
 
-def _imagenet_tars(flags: ContainerFlags) -> Manifest:
-    """ImageNet's two tars as they were downloaded; the devkit lies beside the second where none is named."""
-    devkit = flags.devkit or str(Path(flags.val[0]).with_name(DEVKIT))
-    if not Path(devkit).expanduser().is_file():
-        raise UserError(
-            f"{devkit}: not there. The classes of the validation photos are in {DEVKIT}, beside the tars' own "
-            "download; name it with --devkit FILE."
-        )
-    return _index_containers("tar", replace(flags, devkit=devkit, expect="imagenet"))
-
-
-def _coco_zips(folder: str, flags: ContainerFlags) -> Manifest:
-    """COCO 2017's zips in a folder, as they were downloaded."""
-    files = [Path(folder).expanduser() / name for name in COCO_ZIPS]
-    if lacking := [path for path in files if not path.is_file()]:
-        raise UserError(f"{lacking[0]}: not there. --zips names the folder of {', '.join(COCO_ZIPS)}, as downloaded.")
-    train, val, annotations = map(str, files)
-    named = replace(flags, train=(train,), val=(val,), annotations=annotations, val_annotations=annotations)
-    return _index_containers("zip", named)
-
-
-def _index_containers(layout: str, flags: ContainerFlags) -> Manifest:
+def _index_containers(layout: str, flags: ContainerFlags) -> int:
     from paceline.datasets.containers.source import ContainerRequest, prepare_containers
 
     wanted = asdict(flags)
     out, workers = out_folder(wanted.pop("out")), wanted.pop("workers")
     request = replace(ContainerRequest("tar"), **{**wanted, "layout": layout})
-    with _progress() as progress:
-        return prepare_containers(
+    with progress_bar() as progress:
+        manifest = prepare_containers(
             request,
             out=out,
             workers=workers or None,
             walked=lambda done, total: progress(done, total, "listing"),
             progress=progress,
         )
+    return _printed(manifest)
 
 
 def _printed(manifest: Manifest) -> int:
@@ -283,18 +272,14 @@ def _printed(manifest: Manifest) -> int:
 
 
 @contextmanager
-def _progress() -> Iterator[Progress]:
-    """A bar while containers are listed and photos verified; it is gone afterwards."""
-    from rich.progress import BarColumn, MofNCompleteColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bar
+def progress_bar() -> Iterator[Callable[..., None]]:
+    """(done, total, what is being done) -> a bar that shows it; it is gone afterwards."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
-    with Bar("{task.description}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), transient=True) as bar:
+    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress("{task.description}", *columns, transient=True) as bar:
         job = bar.add_task("", total=None)
-
-        def update(done: int, total: int, what: str = "verifying") -> None:
-            bar.update(job, completed=done, total=total, description=what)
-
-        yield update
+        yield lambda done, total, what="verifying": bar.update(job, completed=done, total=total, description=what)
 
 
 def _shapes(arguments: Sequence[str]) -> int:

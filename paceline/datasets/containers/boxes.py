@@ -176,7 +176,7 @@ def _class_names(source: Path, objects: Sequence[PhotoBoxes]) -> dict[int, str]:
                     "classes."
                 )
     return {
-        number: tidy_class_name(os.fsdecode(named[number]), lambda why: DataError(f"{source}: a class {why}."))
+        number: tidy_class_name(os.fsdecode(named[number]), f"{source}: a class")
         if number in named
         else f"class {number}"
         for number in sorted({number for photo in objects for number in photo.classes.tolist()})

@@ -142,7 +142,7 @@ def names_by_number(classes: str, request: ContainerRequest) -> dict[int, str]:
         if isinstance(record, dict):
             table = record.get("categories", record)
             pairs = [(one["id"], one["name"]) for one in table] if isinstance(table, list) else table.items()
-            return {int(number): _tidy(name, path) for number, name in pairs}
+            return {int(number): tidy_class_name(name, f"--classes {path}: a class") for number, name in pairs}
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise DataError(f"--classes {path}: cannot be read ({error!r}). Name a COCO JSON or a list of names.") from None
     return dict(enumerate(_listed_names(request)[0], first_label(request)))
@@ -151,10 +151,6 @@ def names_by_number(classes: str, request: ContainerRequest) -> dict[int, str]:
 def first_label(request: ContainerRequest) -> int:
     """The number of the first class in the containers."""
     return request.first_label if request.first_label >= 0 else FIRST_LABEL.get(request.layout, 0)
-
-
-def _tidy(name: object, path: Path) -> str:
-    return tidy_class_name(name, lambda why: DataError(f"--classes {path}: a class {why}."))
 
 
 def _listed_names(request: ContainerRequest) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
@@ -173,12 +169,13 @@ def _listed_names(request: ContainerRequest) -> tuple[tuple[str, ...], tuple[str
         raise DataError(f"--classes {path}: cannot be read ({reason}). Write one class a line.") from None
     if not isinstance(given, list | dict):
         raise DataError(f"--classes {path}: no list of names. Write one class a line, or a JSON list.")
-    names = tuple(_tidy(name, path) for name in given)
+    title = f"--classes {path}: a class"
+    names = tuple(tidy_class_name(name, title) for name in given)
     if (twice := first_twice(names)) is not None:
         raise DataError(f"--classes {path}: {twice!r} stands in it twice.")
     if isinstance(given, list) or all(name == value for name, value in given.items()):
         return names, None
-    return names, tuple(_tidy(name, path) for name in given.values())
+    return names, tuple(tidy_class_name(name, title) for name in given.values())
 
 
 def _with_official_classes(part: Contents, request: ContainerRequest) -> Contents:

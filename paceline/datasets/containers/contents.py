@@ -10,12 +10,15 @@ import os
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from paceline.config.errors import DataError
 from paceline.datasets.formats.annotations import Annotations
+from paceline.datasets.formats.class_folders import first_twice
 from paceline.datasets.inspection import Inspection, Photos
 from paceline.datasets.verify import Facts, NotAnImage, verify_bytes
 from paceline.store.index import name_arrays
@@ -24,6 +27,7 @@ from paceline.store.stores import Status, scheme_of
 
 RANGES = "ranges"
 AS_IT_IS = -1  # a stored length: the bytes lie in the file as they are read
+COLUMNS = ("file", "offsets", "lengths", "stored", "crcs")  # of a Contents, (N,) each
 
 
 @dataclass(frozen=True)
@@ -73,7 +77,7 @@ class Contents:
         """The same folder by folder, in each photo by photo, as class folders are listed."""
         parts = [name.split(b"/") for name in self.names]
         order = sorted(range(len(parts)), key=parts.__getitem__)
-        columns = {of: getattr(self, of)[order] for of in ("file", "offsets", "lengths", "stored", "crcs")}
+        columns = {of: getattr(self, of)[order] for of in COLUMNS}
         classes = self.classes
         if classes is not None:
             classes = [classes[i] for i in order] if isinstance(classes, list) else classes[order]
@@ -85,28 +89,19 @@ def contents(kind: str, files: Sequence[HeldFile]) -> Contents:
     held = [one for _, _, photos in files for one in photos]
     names = [one.name for one in held]
     if len(set(names)) < len(names):
-        seen: set[bytes] = set()
-        twice = next(name for name in names if name in seen or seen.add(name))
+        twice = first_twice(names) or b""
         places = [os.fsdecode(file) for file, _, photos in files for one in photos if one.name == twice][:2]
         raise DataError(
             f"{places[0]}: two photos are called {os.fsdecode(twice)}, the other in {places[1]}. Name each file once, and pack "
             "photos under names of their own."
         )
 
-    def column(of: str) -> np.ndarray:
-        return np.fromiter((getattr(one, of) for one in held), np.int64, len(held))
-
-    return Contents(
-        kind,
-        [name for name, _, _ in files],
-        [status for _, status, _ in files],
-        names,
-        np.repeat(np.arange(len(files), dtype=np.int32), [len(photos) for _, _, photos in files]),
-        column("offset"),
-        column("length"),
-        column("stored"),
-        column("crc"),
-    )
+    columns: dict[str, Any] = {
+        name: np.fromiter(map(attrgetter(of), held), np.int64, len(held))
+        for name, of in zip(COLUMNS[1:], ("offset", "length", "stored", "crc"))
+    }
+    file = np.repeat(np.arange(len(files), dtype=np.int32), [len(photos) for _, _, photos in files])
+    return Contents(kind, [name for name, _, _ in files], [status for _, status, _ in files], names, file, **columns)
 
 
 def joined(parts: Sequence[Contents]) -> Contents:
@@ -118,20 +113,12 @@ def joined(parts: Sequence[Contents]) -> Contents:
         raise DataError(f"one data set from {mixed}: prepare all of its files from one kind of place.")
     starts = np.cumsum([0, *(len(part.files) for part in parts)])
 
-    def column(of: str) -> np.ndarray:
-        return np.concatenate([getattr(part, of) for part in parts])
-
-    return Contents(
-        kinds.pop() if kinds else RANGES,
-        [name for part in parts for name in part.files],
-        [status for part in parts for status in part.statuses],
-        [name for part in parts for name in part.names],
-        np.concatenate([part.file + start for part, start in zip(parts, starts)]).astype(np.int32),
-        column("offsets"),
-        column("lengths"),
-        column("stored"),
-        column("crcs"),
-    )
+    lists: dict[str, Any] = {
+        of: [one for part in parts for one in getattr(part, of)] for of in ("files", "statuses", "names")
+    }
+    columns: dict[str, Any] = {of: np.concatenate([getattr(part, of) for part in parts]) for of in COLUMNS[1:]}
+    file = np.concatenate([part.file + start for part, start in zip(parts, starts)]).astype(np.int32)
+    return Contents(kinds.pop() if kinds else RANGES, **lists, file=file, **columns)
 
 
 def folder_names(numbers: np.ndarray, paths: Sequence[bytes]) -> dict[int, str]:

@@ -20,6 +20,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
@@ -242,7 +243,9 @@ def _unpacked(path: Path, status: Status, kind: str) -> Path:
     out.parent.mkdir(parents=True, exist_ok=True)
     try:
         with open(path, "rb") as packed, whole(out, sync=True) as part, open(part, "wb") as file:
-            chunks = _zstd_chunks(packed) if kind == "zstd" else _chunks(_UNPACKERS[kind](packed))
+            chunks = (
+                _zstd_chunks(packed) if kind == "zstd" else iter(partial(_UNPACKERS[kind](packed).read, _CHUNK), b"")
+            )
             for chunk in chunks:
                 written += len(chunk)
                 if written > most:
@@ -258,16 +261,11 @@ def _unpacked(path: Path, status: Status, kind: str) -> Path:
     return out
 
 
-def _chunks(file: BinaryIO) -> Iterator[bytes]:
-    while chunk := file.read(_CHUNK):
-        yield chunk
-
-
 def _zstd_chunks(file: BinaryIO) -> Iterator[bytes]:
     import zstandard  # of an extra
 
     frame, begun = zstandard.ZstdDecompressor().decompressobj(), False
-    for chunk in _chunks(file):
+    for chunk in iter(partial(file.read, _CHUNK), b""):
         while chunk:
             try:
                 yield frame.decompress(chunk)

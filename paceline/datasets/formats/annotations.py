@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from paceline.config.errors import DataError
+from paceline.config.plain_file import read_plain_text
 
 # Broken files that an error names itself.
 NAMED_IN_ERROR = 5
@@ -123,6 +124,18 @@ def polygon_area(polygon: Sequence[float]) -> float:
     """Area inside x0 y0 x1 y1 ..., in square pixels, by the shoelace formula; 0 or more in either direction of turn."""
     x, y = np.asarray(polygon[0::2]), np.asarray(polygon[1::2])
     return float(abs(np.dot(x, np.roll(y, -1)) - np.dot(y, np.roll(x, -1))) / 2)
+
+
+def read_list(path: Path, most: int, remedy: str) -> list[str]:
+    """The lines of a text file of at most `most` bytes, stripped, without empty ones. Raises DataError, which ends with `remedy`."""
+    try:
+        lines = [line.strip() for line in read_plain_text(path, most).splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise DataError(f"{path}: cannot be read ({reason}). {remedy}") from None
+    if any("\0" in line for line in lines):
+        raise DataError(f"{path}: holds NUL characters. {remedy}")
+    return lines
 
 
 def refuse_broken(problems: Sequence[str]) -> None:

@@ -11,9 +11,10 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from paceline.config.errors import DataError
 from paceline.config.names import by_suffix
@@ -22,6 +23,7 @@ from paceline.config.printable import some, tidy_name
 from paceline.store.class_folder import FolderNames, list_folder
 from paceline.store.manifest import Manifest, prepare_command
 
+Name = TypeVar("Name", str, bytes)
 MOST_BYTES = 64 << 20  # of a file of class names
 TRAIN_FOLDER = "train"
 VAL_FOLDERS = ("val", "valid", "validation")
@@ -231,21 +233,18 @@ def names_changed(manifest: Manifest) -> str | None:
     return None if now == manifest.class_names else f"{manifest.root_path}: its readable class names changed"
 
 
-def tidy_class_name(given: object, error_of: Callable[[str], Exception]) -> str:
-    """A class's name on one line. Raises the error that `error_of` makes of a reason where it is none."""
-    if not isinstance(given, str):
-        raise error_of("has no name")
+def tidy_class_name(given: object, title: str, end: str = ".", *, tag: str = "name") -> str:
+    """A class's name on one line. Raises DataError, "TITLE has no TAG.", where it is none."""
+    reason = f"has no {tag}"
     try:
-        return tidy_name(given)
+        if isinstance(given, str):
+            return tidy_name(given)
     except ValueError as error:
-        raise error_of(f"has no name that can be used: {error}" if given.strip() else "has no name") from None
+        reason += f" that can be used: {error}" if str(given).strip() else ""
+    raise DataError(f"{title} {reason}{end}")
 
 
-def first_twice(names: Iterable[str]) -> str | None:
+def first_twice(names: Iterable[Name]) -> Name | None:
     """The first name that occurred before, or None."""
-    seen: set[str] = set()
-    for name in names:
-        if name in seen:
-            return name
-        seen.add(name)
-    return None
+    seen: set[Name] = set()
+    return next((name for name in names if name in seen or seen.add(name)), None)

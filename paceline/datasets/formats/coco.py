@@ -101,12 +101,11 @@ def _names(
         raise DataError(f"{path}: it has no categories, so there is nothing to detect. Export it with its classes.")
     ids = _integers(path, "category", categories, "id")
     _refuse_twice(path, "category", ids)
-    labels = []
-    for place, entry in enumerate(categories):
-        title = f"{path}: category {place} (id {ids[place]})"
-        labels.append(tidy_class_name(entry.get("name"), lambda reason, title=title: DataError(f"{title} {reason}.")))
-    twice = first_twice(labels)
-    if twice is not None:
+    labels = [
+        tidy_class_name(entry.get("name"), f"{path}: category {place} (id {ids[place]})")
+        for place, entry in enumerate(categories)
+    ]
+    if (twice := first_twice(labels)) is not None:
         raise DataError(f"{path}: two categories are called {twice!r}. Give each a name of its own.")
     names = dict(zip(ids.tolist(), labels))
     parent = names.get(0)

@@ -20,6 +20,7 @@ import shlex
 import zipfile
 import zlib
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -199,7 +200,6 @@ class ForeignPaths:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._resolved: list[tuple[str, str]] = []
-        self._by_name: dict[str, list[str]] | None = None
 
     def resolve(self, name: str, entry: str) -> str:
         """-> the path below `folder`. entry: its title, for messages. Raises DataError where none or several could be meant."""
@@ -209,7 +209,7 @@ class ForeignPaths:
         ends = ("/".join(parts[at:]) for at in range(len(parts)))
         path = next((end for end in ends if (self.folder / end).is_file()), None)
         if path is None:
-            candidates = self._named(parts[-1]) if parts else []
+            candidates = sorted(self._by_name.get(parts[-1], [])) if parts else []
             if len(candidates) != 1:
                 what = f"several files in {self.folder} are called so ({some(candidates)})" if candidates else ""
                 what = what or f"no file in {self.folder} is called so"
@@ -231,11 +231,11 @@ class ForeignPaths:
             f"taken as what is called so in {self.folder} ({path})"
         ]
 
-    def _named(self, name: str) -> list[str]:
-        """Files anywhere in the folder with that name, relative to it; the folder is walked once."""
-        if self._by_name is None:
-            self._by_name = {}
-            for place, _, files in os.walk(self.folder):
-                for file in files:
-                    self._by_name.setdefault(file, []).append(os.path.relpath(os.path.join(place, file), self.folder))
-        return sorted(self._by_name.get(name, []))
+    @cached_property
+    def _by_name(self) -> dict[str, list[str]]:
+        """Files anywhere in the folder, relative to it, by their last part."""
+        found: dict[str, list[str]] = {}
+        for place, _, files in os.walk(self.folder):
+            for file in files:
+                found.setdefault(file, []).append(os.path.relpath(os.path.join(place, file), self.folder))
+        return found

@@ -71,8 +71,7 @@ def check_flat_val(root: Path) -> None:
     for folder in (root / name for name in VAL_FOLDERS):
         if not folder.is_dir():
             continue
-        flat = [name for name in list_folder(folder).images if VAL_NAME.match(name)]
-        if flat:
+        if flat := [name for name in list_folder(folder).images if VAL_NAME.match(name)]:
             raise DataError(
                 f"{folder}: {len(flat):,} validation photos lie flat in it, as the official archive unpacks; they must "
                 f"be sorted into class folders. ImageNet's development kit has their labels:\n"
@@ -98,14 +97,12 @@ def _check_class_names(split: SplitListing, wnids: list[str]) -> None:
             f"({some(split.classes, 3)}). Labels follow the sort order of the folders, so other names mean another "
             "class order: pretrained weights and published labels would not fit. Rename them to ids such as n01440764."
         )
-    unknown = sorted(set(split.classes) - set(wnids))
-    if unknown:
+    if unknown := sorted(set(split.classes) - set(wnids)):
         raise DataError(
             f"{split.folder}: {len(unknown):,} folders are no class of ImageNet-1k: {some(unknown)}. Every label after "
             "them would be shifted. Move them out; for a data set of your own use `paceline prepare folder`."
         )
-    missing = sorted(set(wnids) - set(split.classes))
-    if missing:
+    if missing := sorted(set(wnids) - set(split.classes)):
         raise DataError(
             f"{split.folder}: {len(missing):,} of ImageNet's 1000 classes are missing: {some(missing)}. "
             "Copy them again; for a subset use `paceline prepare folder`."
@@ -125,24 +122,16 @@ def _check_train_names(split: SplitListing) -> None:
 
 def _check_counts(split: SplitListing, counts: ImagenetCounts) -> None:
     sizes = {label: len(names) for label, names in zip(split.classes, split.names)}
-    crowded = [f"{label} ({size:,})" for label, size in sizes.items() if size > counts.most]
-    if crowded:
-        raise DataError(
-            f"{split.folder}: {split.images:,} images, ImageNet has {counts.images:,}: more than {counts.most:,} in "
-            f"{some(crowded)}. Something was unpacked or copied twice: remove the extra copies."
-        )
-    sparse = [f"{label} ({size:,})" for label, size in sizes.items() if size < counts.fewest]
-    if sparse:
-        raise DataError(
-            f"{split.folder}: {split.images:,} images, ImageNet has {counts.images:,}: fewer than {counts.fewest:,} in "
-            f"{some(sparse)}. The copy is incomplete: unpack or copy these classes again."
-        )
+    title = f"{split.folder}: {split.images:,} images, ImageNet has {counts.images:,}"
+    if crowded := [f"{label} ({size:,})" for label, size in sizes.items() if size > counts.most]:
+        why = "Something was unpacked or copied twice: remove the extra copies."
+        raise DataError(f"{title}: more than {counts.most:,} in {some(crowded)}. {why}")
+    if sparse := [f"{label} ({size:,})" for label, size in sizes.items() if size < counts.fewest]:
+        why = "The copy is incomplete: unpack or copy these classes again."
+        raise DataError(f"{title}: fewer than {counts.fewest:,} in {some(sparse)}. {why}")
     if split.images != counts.images:
         what = "Files are missing" if split.images < counts.images else "There are extra files"
-        raise DataError(
-            f"{split.folder}: {split.images:,} images, ImageNet has {counts.images:,}, though no class is out of "
-            f"bounds. {what}: unpack or copy it again."
-        )
+        raise DataError(f"{title}, though no class is out of bounds. {what}: unpack or copy it again.")
 
 
 def _check_val_labels(split: SplitListing) -> None:

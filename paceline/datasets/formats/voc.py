@@ -27,9 +27,9 @@ from xml.etree import ElementTree
 
 from paceline.config.errors import DataError
 from paceline.config.names import is_image_name
-from paceline.config.plain_file import read_plain, read_plain_text
+from paceline.config.plain_file import read_plain
 from paceline.config.printable import short
-from paceline.datasets.formats.annotations import Annotations, PhotoLabels, as_annotations, refuse_broken
+from paceline.datasets.formats.annotations import Annotations, PhotoLabels, as_annotations, read_list, refuse_broken
 from paceline.datasets.formats.class_folders import TRAIN_FOLDER, VAL_FOLDERS, tidy_class_name
 from paceline.datasets.formats.label_tools import CVAT
 from paceline.store.class_folder import list_folder, one_line_name
@@ -189,8 +189,7 @@ def _number(text: str | None) -> float:
 
 def _object(path: Path, place: int, entry: ElementTree.Element) -> VocObject:
     title = f"{path}: object {place}"
-    given = entry.findtext("name") or ""
-    name = tidy_class_name(given, lambda reason: DataError(f"{title} {reason.replace('name', '<name>', 1)}."))
+    name = tidy_class_name(entry.findtext("name"), title, tag="<name>")
     edges = []
     for edge in ("xmin", "ymin", "xmax", "ymax"):
         text = entry.findtext(f"bndbox/{edge}")
@@ -256,15 +255,8 @@ def _sets(xml_folder: Path, images: Path, sets: Path) -> list[_Place]:
 
 def _stems(path: Path, xml_folder: Path) -> list[str]:
     """The images that a set names: a line is a stem, or a stem and 1, 0 or -1 as in the sets of one class."""
-    try:
-        lines = [line.strip() for line in read_plain_text(path, MOST_SET_BYTES).splitlines() if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise DataError(f"{path}: cannot be read ({reason}). Correct it, or delete it to use all XML files.") from None
     stems, missing = [], []
-    for line in lines:
-        if "\0" in line:
-            raise DataError(f"{path}: holds NUL characters. Correct it, or delete it to use all XML files.")
+    for line in read_list(path, MOST_SET_BYTES, "Correct it, or delete it to use all XML files."):
         stem = line if (xml_folder / f"{line}.xml").is_file() else line.split()[0]
         if re.search(r"[/\\]", stem) or not (xml_folder / f"{stem}.xml").is_file():
             missing.append(line)

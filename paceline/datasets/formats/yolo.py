@@ -24,7 +24,7 @@ from paceline.config.errors import DataError
 from paceline.config.names import is_image_name
 from paceline.config.plain_file import open_plain, read_plain_text
 from paceline.config.printable import short, some
-from paceline.datasets.formats.annotations import Annotations, PhotoLabels, as_annotations, refuse_broken
+from paceline.datasets.formats.annotations import Annotations, PhotoLabels, as_annotations, read_list, refuse_broken
 from paceline.datasets.formats.class_folders import VAL_FOLDERS, first_twice, tidy_class_name
 from paceline.store.class_folder import one_line_name
 from paceline.store.header import MOST_BYTES, read_header
@@ -84,10 +84,8 @@ def read_label_file(path: Path, photo: PhotoLabels, names: dict[int, str]) -> li
     """Add the objects of one label file to `photo`, whose size must be known. -> what is wrong, "file:line: reason"."""
     try:
         lines = read_plain_text(path, MOST_LABEL_BYTES).splitlines()
-    except OSError as error:
-        return [f"{path}: cannot be read ({error.strerror})"]
-    except UnicodeDecodeError as error:
-        return [f"{path}: cannot be read ({error})"]
+    except (OSError, UnicodeDecodeError) as error:
+        return [f"{path}: cannot be read ({error.strerror if isinstance(error, OSError) else error})"]
     problems = []
     for number, line in enumerate(lines, start=1):
         fields = line.split()
@@ -186,8 +184,7 @@ def _names(file: Path, record: dict[str, Any]) -> dict[int, str]:
     if wrong:
         raise DataError(f"{file}: class {short(wrong[0], 40)} of names: is no class number from 0 on. Correct it.")
     for key, name in names.items():
-        title = f"{file}: class {key} of names:"
-        names[key] = tidy_class_name(name, lambda reason, title=title: DataError(f"{title} {reason}. Correct it."))
+        names[key] = tidy_class_name(name, f"{file}: class {key} of names:", ". Correct it.")
     if (twice := first_twice(names.values())) is not None:
         raise DataError(f"{file}: two classes are called {twice[:60]!r}. Give each a name of its own.")
     count = record.get("nc")
@@ -237,14 +234,8 @@ def _walked(folder: Path) -> list[str]:
 
 
 def _listed(file: Path) -> list[str]:
-    try:
-        lines = read_plain_text(file, MOST_LIST_BYTES).splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise DataError(f"{file}: cannot be read ({reason}). Wanted: a text file with one image path a line.") from None
-    if any("\0" in line for line in lines):
-        raise DataError(f"{file}: holds NUL characters. Wanted: a text file with one image path a line.")
-    return [os.path.normpath(os.path.join(file.parent, line.strip())) for line in lines if line.strip()]
+    lines = read_list(file, MOST_LIST_BYTES, "Wanted: a text file with one image path a line.")
+    return [os.path.normpath(os.path.join(file.parent, line)) for line in lines]
 
 
 def _label_path(image: str) -> str:

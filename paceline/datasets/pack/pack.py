@@ -17,6 +17,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 
@@ -103,9 +104,18 @@ def pack(
                     done += shard.last - shard.first
                     continue
             left.append(shard)
-        _check_space(out, left)
+        needed, free = sum(shard.estimate for shard in left), shutil.disk_usage(out).free
+        if left and needed + needed // 50 + SPARE_BYTES > free:
+            raise DataError(
+                f"{out}: about {needed:,} bytes are to be written, and {free:,} are free there. Make room, or choose another "
+                "folder with --out."
+            )
         write_classes(out, manifest, request)
-        _write(out, left, sources, request, record, workers, lambda more: progress(done + more, total, "packing"))
+        at_once = max((source.index.records.at_once for source in sources.values()), default=1)
+        threads = workers or max(cpu_cores(), min(64, at_once))
+        with closing(Pool(threads, request, lambda more: progress(done + more, total, "packing"))) as pool:
+            for shard in left:
+                record.finish(shard, write_shard(out, shard, sources[shard.split], request, pool))
         packed = _prepare_packed(out, manifest, sources, shards, request, workers, progress)
     return packed, _notes(sources, request)
 
@@ -130,15 +140,6 @@ def _check_frames(manifest: Manifest, request: PackRequest) -> None:
         )
 
 
-def _check_space(out: Path, left: list[Shard]) -> None:
-    needed, free = sum(shard.estimate for shard in left), shutil.disk_usage(out).free
-    if left and needed + needed // 50 + SPARE_BYTES > free:
-        raise DataError(
-            f"{out}: about {needed:,} bytes are to be written, and {free:,} are free there. Make room, or choose another folder "
-            "with --out."
-        )
-
-
 def write_classes(out: Path, manifest: Manifest, request: PackRequest) -> None:
     """OUT/classes.json. Raises OSError.
 
@@ -153,31 +154,6 @@ def write_classes(out: Path, manifest: Manifest, request: PackRequest) -> None:
         named = [{"id": number, "name": name} for number, name in zip(ids or (), manifest.classes)]
         text = json.dumps({"categories": named}, indent=1)
     write_whole(out / CLASSES, text + "\n", sync=True)
-
-
-def _write(
-    out: Path,
-    left: list[Shard],
-    sources: dict[str, Source],
-    request: PackRequest,
-    record: PackRecord,
-    workers: int,
-    progress: Callable[[int], None],
-) -> None:
-    at_once = max((source.index.records.at_once for source in sources.values()), default=1)
-    pool = Pool(workers or max(cpu_cores(), min(64, at_once)), request)
-    written = 0
-
-    def one_more() -> None:
-        nonlocal written
-        written += 1
-        progress(written)
-
-    try:
-        for shard in left:
-            record.finish(shard, write_shard(out, shard, sources[shard.split], request, pool, one_more))
-    finally:
-        pool.close()
 
 
 def _prepare_packed(

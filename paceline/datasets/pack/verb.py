@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
@@ -14,6 +13,7 @@ from paceline.command.flags import out_folder, parse
 from paceline.command.printing import PRINTER, say
 from paceline.config.errors import UserError
 from paceline.config.printable import counted
+from paceline.datasets.prepare_verb import progress_bar
 
 
 @dataclass(frozen=True)
@@ -44,18 +44,13 @@ def run(arguments: Sequence[str]) -> int:
     from paceline.datasets.pack.pack import pack
     from paceline.datasets.pack.plan import PackRequest, check_request, parse_bytes, prepared_source
 
-    request = PackRequest(
-        to=flags.to,  # type: ignore[arg-type]  # checked below, with a message of ours
-        order=flags.order,
-        seed=flags.seed,
-        short=flags.short,
-        quality=flags.quality,
-        shards=flags.shards,
-        shard_bytes=parse_bytes(flags.shard_size, "--shard-size"),
-    )
+    named: dict[str, Any] = {
+        name: getattr(flags, name) for name in ("to", "order", "seed", "short", "quality", "shards")
+    }
+    request = PackRequest(**named, shard_bytes=parse_bytes(flags.shard_size, "--shard-size"))
     check_request(request)
     manifest = prepared_source(flags.folder, PRINTER)
-    with _progress() as progress:
+    with progress_bar() as progress:
         packed, notes = pack(manifest, request, out, workers=flags.workers, progress=progress)
     for name, split in packed.splits.items():
         files = split.arrays["file_sizes"][1]
@@ -66,15 +61,3 @@ def run(arguments: Sequence[str]) -> int:
     say(f"content {packed.content_hash}")
     say(f"train with:  --data {shlex.quote(str(packed.folder))}")
     return 0
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[int, int, str], None]]:
-    """A bar while photos are packed; it is gone afterwards."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
-
-    with Progress(
-        "{task.description}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), transient=True
-    ) as bar:
-        job = bar.add_task("", total=None)
-        yield lambda done, total, what: bar.update(job, completed=done, total=total, description=what)

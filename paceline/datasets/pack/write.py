@@ -13,6 +13,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,24 +39,28 @@ class Photo(NamedTuple):
 class Pool:
     """Threads that read photos and encode them, a bounded number ahead of the writer.
 
+    progress  called with the number of records written so far, after each
     Threads, not processes: hashing, and Pillow's decoding, resizing and encoding, release the GIL.
     """
 
-    def __init__(self, workers: int, request: PackRequest) -> None:
+    def __init__(self, workers: int, request: PackRequest, progress: Callable[[int], None]) -> None:
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="pack")
         self._ahead = 2 * workers
-        self._request = request
+        self._request, self._progress, self._written = request, progress, 0
 
     def photos(self, source: Source, first: int, last: int) -> Iterator[Photo]:
         """The records at these places, in order. Raises DataError where one cannot be read, or changed."""
         waiting: deque[Future[Photo]] = deque()
+        places = iter(range(first, last))
         try:
-            for place in range(first, last):
-                waiting.append(self._threads.submit(self._photo, source, place))
-                if len(waiting) > self._ahead:
-                    yield waiting.popleft().result()
-            while waiting:
+            while True:
+                for place in islice(places, self._ahead + 1 - len(waiting)):
+                    waiting.append(self._threads.submit(self._photo, source, place))
+                if not waiting:
+                    return
                 yield waiting.popleft().result()
+                self._written += 1
+                self._progress(self._written)
         finally:
             for future in waiting:
                 future.cancel()
@@ -70,15 +75,12 @@ class Pool:
         return Photo(place, row, Encoded(index.read(row), int(index.heights[row]), int(index.widths[row])))
 
 
-def write_shard(
-    out: Path, shard: Shard, source: Source, request: PackRequest, pool: Pool, progress: Callable[[], None]
-) -> dict[str, dict[str, Any]]:
+def write_shard(out: Path, shard: Shard, source: Source, request: PackRequest, pool: Pool) -> dict[str, dict[str, Any]]:
     """-> file name -> bytes and SHA-256 of what is in place now.
 
-    progress  called after each record
     Raises DataError for a record, OSError for the folder; then none of the new files is there.
     """
-    photos = _counted(pool.photos(source, shard.first, shard.last), progress)
+    photos = pool.photos(source, shard.first, shard.last)
     if request.to == "webdataset":
         return {shard.file: _write_summed(out / shard.file, lambda file: write_tar(file, _samples(photos, source)))}
     if request.to == "tfrecord":
@@ -115,12 +117,6 @@ def _records(photos: Iterator[Photo], source: Source, lines: list[bytes]) -> Ite
         labels = float(source.index.labels[photo.row]) if boxes is None else detection_label(boxes, photo.row)
         lines.append(lst_line(photo.place, np.atleast_1d(labels).tolist(), source.names[photo.row]))
         yield Packed(photo.place, labels, photo.encoded.data)
-
-
-def _counted(photos: Iterator[Photo], progress: Callable[[], None]) -> Iterator[Photo]:
-    for photo in photos:
-        yield photo
-        progress()
 
 
 class _Summed(io.RawIOBase):

@@ -83,8 +83,32 @@ def render_shapes(
 
     Raises DataError if `out` exists and is not an empty folder, OSError if it cannot be written.
     """
-    sizes = (default if given is None else given for given, default in zip((train, val, side), DEFAULTS[kind]))
-    _render(_Order(kind, "", seed, *sizes), out, processes, progress)
+    train, val, side = (
+        default if given is None else given for given, default in zip((train, val, side), DEFAULTS[kind])
+    )
+    _refuse_unless_free(out)
+    out = out.absolute()
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with folder_part(out) as part:
+        folders = [f"{split}/{name}" for split in SPLITS for name in CLASSES]
+        if kind == "boxes":
+            folders = [*(f"{split}2017" for split in SPLITS), "annotations"]
+        for folder in folders:
+            (part / folder).mkdir(parents=True)
+        shares = max(1, min(processes or cpu_cores(), (train + val) // PICTURES_A_PROCESS))
+        order = _Order(kind, str(part), seed, train, val, side, shares=shares)
+
+        def report(done: int) -> None:
+            if progress is not None:
+                progress(done, train + val)
+
+        (_draw_share if shares == 1 else _draw_in_children)(order, report)
+        _gather_records(order)
+        try:
+            os.rename(part, out)  # replaces nothing but an empty folder
+        except OSError:
+            _refuse_unless_free(out)
+            raise
 
 
 def shapes_folder(kind: Kind, *, progress: Progress | None = None) -> Path:
@@ -111,32 +135,6 @@ def shapes_folder(kind: Kind, *, progress: Progress | None = None) -> Path:
     return folder
 
 
-def _render(order: _Order, out: Path, processes: int | None, progress: Progress | None) -> None:
-    _refuse_unless_free(out)
-    out = out.absolute()
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with folder_part(out) as part:
-        folders = [f"{split}/{name}" for split in SPLITS for name in CLASSES]
-        if order.kind == "boxes":
-            folders = [*(f"{split}2017" for split in SPLITS), "annotations"]
-        for folder in folders:
-            (part / folder).mkdir(parents=True)
-        pictures = order.train + order.val
-        report = progress or (lambda done, pictures: None)
-        shares = max(1, min(processes or cpu_cores(), pictures // PICTURES_A_PROCESS))
-        order = replace(order, folder=str(part), shares=shares)
-        if shares == 1:
-            _draw_share(order, lambda done: report(done, pictures))
-        else:
-            _draw_in_children(order, lambda done: report(done, pictures))
-        _gather_records(order)
-        try:
-            os.rename(part, out)  # replaces nothing but an empty folder
-        except OSError:
-            _refuse_unless_free(out)
-            raise
-
-
 def _refuse_unless_free(out: Path) -> None:
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise DataError(
@@ -160,11 +158,7 @@ def _draw_share(order: _Order, report: Callable[[int], object]) -> None:
             name, folder = f"{image_id:06d}.jpg", f"{SPLITS[split]}/{CLASSES[number % len(CLASSES)]}"
         Image.fromarray(picture.pixels).save(Path(order.folder, folder, name), quality=90)
         report(done)
-    _records_file(order).write_text(json.dumps(records))
-
-
-def _records_file(order: _Order) -> Path:
-    return Path(order.folder, f"records-{order.share}.json")
+    Path(order.folder, f"records-{order.share}.json").write_text(json.dumps(records))
 
 
 def _draw_in_children(order: _Order, report: Callable[[int], object]) -> None:
@@ -218,7 +212,7 @@ def _gather_records(order: _Order) -> None:
     """Join the shares' records into COCO's JSON (nothing to join for class folders), and remove them."""
     records = []
     for share in range(order.shares):
-        file = _records_file(replace(order, share=share))
+        file = Path(order.folder, f"records-{share}.json")
         records += json.loads(file.read_text())
         file.unlink()
     if order.kind == "classes":
