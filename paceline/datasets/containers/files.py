@@ -183,10 +183,11 @@ def _numbered(source: str) -> Iterator[str]:
 
 def _statuses(flag: str, names: Sequence[bytes], store: Store) -> list[Status]:
     def one(name: bytes) -> Status:
-        source = f"{flag} {os.fsdecode(name)}"
+        path = os.fsdecode(name)
+        source = f"{flag} {path}"
         try:
             if not scheme_of(name) and os.path.isdir(name):
-                raise DataError(f"{source}: a folder; name the files in it, for instance {os.fsdecode(name)}/*.")
+                raise DataError(f"{source}: this is a folder; name the files in it, for instance {path}/*.")
             return store.status(name)
         except FileNotFoundError:
             raise DataError(f"{source}: no such file. Check the path.") from None
