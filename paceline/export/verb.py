@@ -54,7 +54,7 @@ def run(arguments: Sequence[str]) -> int:
             raise UserError(f"--{field.replace('_', '-')}: for --to {forms}, and this is {name}. Leave it away.")
     if flags.precision == "int8" and name != "onnx":
         raise UserError(f"--precision int8: for --to onnx, and this is {name}. Write that, and convert it.")
-    asked = {"checkpoint": flags.checkpoint, "workload": flags.workload, "recipe": flags.recipe}
+    asked: dict[str, Any] = {"checkpoint": flags.checkpoint, "workload": flags.workload, "recipe": flags.recipe}
     check_named(flags.run, verb="export", **asked)
     from paceline import predict
 

@@ -5,7 +5,7 @@ Letters: n photos   K classes   D places for detections   S side of a mask
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import repeat
 from typing import Any
@@ -85,7 +85,7 @@ def objects_found(outputs: Tensor | FoundInstances, photos: Sequence[Seen], trai
     return [found_in(seen, trained, one, draw) for seen, one, draw in zip(photos, rows, draws)]
 
 
-def _pasted(masks: Tensor, seen: Seen, trained: Trained, places: np.ndarray, corners: np.ndarray) -> Sequence[bytes]:
+def _pasted(masks: Tensor, seen: Seen, trained: Trained, places: np.ndarray, corners: np.ndarray) -> Iterable[bytes]:
     rules, h, w = trained.recipe.model.detect, seen.header.height, seen.header.width
     chosen = masks[torch.from_numpy(places)]
     return paste_to_rle(chosen, torch.from_numpy(corners), h, w, threshold=rules.mask_above, law=rules.paste)

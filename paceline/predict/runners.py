@@ -57,7 +57,7 @@ def _onnx(path: Path, digest: str) -> Runner:
 
     def ports(listed: Sequence[Any]) -> list[Port]:
         sides = ([side if isinstance(side, int) else None for side in one.shape] for one in listed)
-        return [Port(one.name, kinds.get(one.type, one.type), tuple(shape)) for one, shape in zip(listed, sides)]
+        return [Port(one.name, kinds.get(one.type) or str(one.type), tuple(shape)) for one, shape in zip(listed, sides)]
 
     inputs = ports(session.get_inputs())
     names = [one.name for one in inputs]
