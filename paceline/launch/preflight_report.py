@@ -100,13 +100,8 @@ def _facts(result: Preflight) -> dict[str, Any]:
         }
         for number, name in enumerate(result.names)
     ]
-    facts = {
-        "chosen": list(result.chosen),
-        "failure": result.failure,
-        "seconds": result.seconds,
-        "wanted": result.wanted,
-    }
-    return {KEY: "preflight", **facts, "nodes": nodes, "comm": dict(result.comm)}
+    found = {name: getattr(result, name) for name in ("failure", "seconds", "wanted")}
+    return {KEY: "preflight", "chosen": list(result.chosen), **found, "nodes": nodes, "comm": dict(result.comm)}
 
 
 def _page(result: Preflight) -> str:

@@ -71,15 +71,8 @@ def p3dn() -> System:
         *("FI_EFA_TX_MIN_CREDITS=64", "NCCL_MIN_NRINGS=1", "NCCL_NSOCKS_PERTHREAD=8", "NCCL_SOCKET_NTHREADS=2"),
         *("NCCL_BUFFSIZE=16777216", "NCCL_NET_GDR_READ=1"),
     )
-    more = {
-        "intra_op_threads": 2,
-        "bind": "exclusive",
-        "interface": "ens5",
-        "fabric": "efa",
-        "env": env,
-        "bucket_mib": 128,
-    }
-    return _two_sockets("V100-SXM2-32GB", 32, "fp16", cores=24, **more)
+    more = {"intra_op_threads": 2, "bind": "exclusive", "interface": "ens5", "fabric": "efa", "env": env}
+    return _two_sockets("V100-SXM2-32GB", 32, "fp16", cores=24, bucket_mib=128, **more)
 
 
 def gaudi8() -> System:

@@ -216,11 +216,8 @@ class Budget:
 
 
 def _part(path: str, offset: int, length: int) -> bytes:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return pread(descriptor, length, offset)
-    finally:
-        os.close(descriptor)
+    with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC), "rb", buffering=0) as file:
+        return pread(file.fileno(), length, offset)
 
 
 def _write(path: str, offset: int, data: bytes) -> None:

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import NamedTuple
 
 from paceline.config.errors import DataError
@@ -77,9 +76,7 @@ class Part:
     def __enter__(self) -> Part:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Leave what arrived for the next attempt; where that is nothing, leave nothing."""
         if self._file < 0:
             return

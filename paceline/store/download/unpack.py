@@ -193,12 +193,11 @@ def _zip_members(file: BinaryIO, archive: Path) -> tuple[int, Iterator[Member]]:
         if kind not in (0, S_IFREG, S_IFDIR):
             raise _refused(archive, info.orig_filename, "a link or a device")
 
-    def members() -> Iterator[Member]:
-        for info in infos:
-            parts = safe_parts(info.orig_filename, archive)
-            yield Member(info.orig_filename, parts, info.is_dir(), info.file_size, lambda info=info: book.open(info))
-
-    return total, members()
+    named = ((info, info.orig_filename) for info in infos)
+    return total, (
+        Member(name, safe_parts(name, archive), info.is_dir(), info.file_size, lambda info=info: book.open(info))
+        for info, name in named
+    )
 
 
 def _tar_members(file: BinaryIO, archive: Path) -> tuple[int, Iterator[Member]]:
