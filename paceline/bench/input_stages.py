@@ -16,7 +16,7 @@ import statistics
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from math import prod
 from typing import Any
@@ -47,16 +47,6 @@ STEPS = 20_000  # of the recipe's order that the loader could bring; no measurem
 LEAST_STEPS = 6  # of the loader that are measured
 READY_SECONDS = 2e-4  # a batch that comes so soon was ready
 Work = Callable[[int, np.ndarray], Any]  # (number of a sample, memory (H, W, 3) of the thread's own)
-
-
-@dataclass(frozen=True)
-class Cost:
-    """One stage alone."""
-
-    alone_microseconds: float  # of an image on one thread, by the clock
-    alone_cpu_microseconds: float  # of them those in which it computed: the rest it waited
-    cpu_microseconds: float  # of an image while all loader threads work: cores that share units or memory are slower
-    images_per_second: float  # of all loader threads together
 
 
 class Samples:
@@ -154,7 +144,7 @@ def measure_stages(
         "loader_threads": threads,
         "fetch_threads": system.fetch_threads,
         "cores": cpu_cores(),
-        "alone": {name: vars(cost) for name, cost in alone.items()} | {"batch": {"cpu_microseconds": batch}},
+        "alone": alone | {"batch": {"cpu_microseconds": batch}},
         "transfer_microseconds": device_seconds,
         "together": together,
         "limits": {"decoder": bare_decoder(samples, threads, seconds), "disk": bare_disk(samples, bare, threads)},
@@ -170,14 +160,23 @@ def measure_stages(
     }
 
 
-def cost_of(work: Work, samples: Samples, threads: int, seconds: float) -> Cost:
-    """A stage on one thread, then on all."""
+def cost_of(work: Work, samples: Samples, threads: int, seconds: float) -> dict[str, float]:
+    """A stage on one thread, then on all.
+
+    -> microseconds of an image: alone_microseconds on one thread by the clock, alone_cpu_microseconds of them computing (the rest it
+    waited), cpu_microseconds while all loader threads work, whose cores share units and memory; images_per_second of all together
+    """
     wall, cpu, images = _walk(work, samples, 0, 1, seconds / 2)
     with ThreadPoolExecutor(threads) as pool:
         parts = list(pool.map(lambda part: _walk(work, samples, part, threads, seconds / 2), range(threads)))
     busy = sum(cpu for _, cpu, _ in parts) / sum(count for _, _, count in parts)
     rate = sum(count / took for took, _, count in parts)
-    return Cost(wall / images * 1e6, cpu / images * 1e6, busy * 1e6, rate)
+    return {
+        "alone_microseconds": wall / images * 1e6,
+        "alone_cpu_microseconds": cpu / images * 1e6,
+        "cpu_microseconds": busy * 1e6,
+        "images_per_second": rate,
+    }
 
 
 def _walk(work: Work, samples: Samples, first: int, step: int, seconds: float) -> tuple[float, float, int]:
@@ -262,7 +261,7 @@ def bare_decoder(samples: Samples, threads: int, seconds: float) -> dict[str, fl
     plain = [data for data, draw in zip(samples.data, samples.draws) if draw.header.plain_jpeg]
     if not plain:
         return None
-    return vars(cost_of(lambda place, _: simplejpeg.decode_jpeg(plain[place % len(plain)]), samples, threads, seconds))
+    return cost_of(lambda place, _: simplejpeg.decode_jpeg(plain[place % len(plain)]), samples, threads, seconds)
 
 
 def bare_disk(samples: Samples, records: Records, threads: int) -> dict[str, float] | None:

@@ -61,14 +61,12 @@ class MaskRCNNBench(StepBench):
     net: MaskRCNNModel = field(default_factory=MaskRCNNModel)
 
     def about(self) -> dict[str, Any]:
-        """Facts of the report."""
         return {
             **{name: getattr(self, name) for name in ("height", "width", "classes", "objects")},
             "depth": self.net.depth,
         }
 
     def recipe(self) -> Recipe[MaskRCNNModel, InstanceInput]:
-        """Settings of a run of this batch."""
         return Recipe(
             task=self.task,
             model=self.net,
@@ -81,7 +79,6 @@ class MaskRCNNBench(StepBench):
         )
 
     def model(self, device: torch.device) -> Segmenter:
-        """The segmenter with the same weights on every call."""
         photo = InstanceInput()
         network = MaskRCNN(self.net, self.classes)
         initialise_mask_rcnn(network, torch.Generator().manual_seed(0))

@@ -34,7 +34,6 @@ class ResNetBench(StepBench):
     size: int  # S
 
     def about(self) -> dict[str, Any]:
-        """Facts of the report."""
         return {"depth": self.depth, "size": self.size, "channels_last": self.system.channels_last}
 
     def recipe(self) -> Recipe[ResNetModel, PhotoInput]:
@@ -50,7 +49,6 @@ class ResNetBench(StepBench):
         )
 
     def model(self, device: torch.device) -> Classifier:
-        """The classifier with the same weights on every call."""
         model = ResNet().build(self.recipe(), CLASSES)
         initialise(model.network, "torchvision", torch.Generator().manual_seed(0))
         return placed(model, self.system, device)

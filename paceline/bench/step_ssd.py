@@ -50,7 +50,6 @@ class SSDBench(StepBench):
     heads: Literal["separate", "fused"] = "separate"  # of ours
 
     def about(self) -> dict[str, Any]:
-        """Facts of the report."""
         return {"depth": self.depth, "size": self.size, "classes": self.classes}
 
     def recipe(self) -> SSDRecipe:
@@ -66,7 +65,6 @@ class SSDBench(StepBench):
         )
 
     def model(self, device: torch.device) -> Detector:
-        """The detector with the same weights on every call."""
         model = SSD().build(self.recipe(), self.classes)
         initialise_ssd(model.network, torch.Generator().manual_seed(0))
         return placed(model, self.system, device)

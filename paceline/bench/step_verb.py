@@ -80,17 +80,12 @@ def _parts(flags: Flags, parts: Sequence[Part]) -> None:
         raise UserError(f"--part {flags.part}: --task {flags.task} has {', '.join(parts)}.")
 
 
-def _precisions(flags: Flags, system: System, *usual: Precision) -> tuple[Precision, ...]:
-    """Those asked for; else the usual ones and the system's."""
-    asked = flags.precision.split(",") if flags.precision else dict.fromkeys((*usual, system.precision))
-    return tuple(asked)  # type: ignore[arg-type]
-
-
 def _common(flags: Flags, system: System, *usual: Precision) -> dict[str, Any]:
-    """What every workload's benchmark is told in the same way."""
+    """What every workload's benchmark is told in the same way; usual: number formats beside the system's, where none is asked for."""
+    precisions = flags.precision.split(",") if flags.precision else dict.fromkeys((*usual, system.precision))
     same = {name: getattr(flags, name) for name in ("rounds", "seconds", "compile", "matrix", "threads")}
     part = "predict" if flags.part == "eval" else flags.part
-    return {**same, "precisions": _precisions(flags, system, *usual), "part": part, "system": system}
+    return {**same, "precisions": tuple(precisions), "part": part, "system": system}
 
 
 def classification(flags: Flags) -> int:
@@ -166,7 +161,9 @@ def _measure(flags: Flags, bench: StepBench, title: str) -> int:
     from paceline.machine.machine import choose_device
 
     # Written after each part: a machine that is taken away leaves what it has measured.
-    facts = run_step_bench(bench, choose_device(bench.system, 0), lambda known: _write(flags, known))
+    facts = run_step_bench(
+        bench, choose_device(bench.system, 0), lambda known: write_answer(known, out=flags.out, printed=False)
+    )
     console = Console()
     console.print(f"{title}, on {facts['device']}, {facts['threads']} threads", markup=False)
     if facts["peers"]:
@@ -195,7 +192,7 @@ def _shapes(flags: Flags) -> int:
     facts = needed_peers("shapes_maskrcnn", "--part shapes").count_shapes(
         flags.data, InstanceInput(), batch=batch, each=batch, positives=flags.positives, epochs=1
     )
-    _write(flags, facts)
+    write_answer(facts, out=flags.out, printed=False)
     console = Console()
     console.print(
         f"{facts['images']:,} photos, {facts['objects']:,} objects, {batch} a forward: {facts['distinct_shapes']} shapes of "
@@ -208,7 +205,3 @@ def _shapes(flags: Flags) -> int:
             f"empty on an accelerator ({slots['gflop_of_empty_slots_forward']:.0f} GFLOP an image forward), none on a CPU"
         )
     return 0
-
-
-def _write(flags: Flags, facts: Mapping[str, Any]) -> None:
-    write_answer(dict(facts), out=flags.out, printed=False)

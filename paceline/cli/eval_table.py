@@ -56,12 +56,8 @@ def _metrics(metrics: Mapping[str, float]) -> list[str]:
     for name in boxes:
         values = [metric_text(key, metrics[key]) for key in (name, masks.get(name)) if key]
         lines.append(f"  {metric_label(name).removeprefix('box '):<14} " + " ".join(f"{value:>8}" for value in values))
-    lines += [f"  {metric_label(name):<14} {metric_text(name, metrics[name]):>8}" for name in _others(metrics)]
-    return lines
-
-
-def _others(metrics: Mapping[str, float]) -> list[str]:
-    return [name for name in metrics if not name.startswith(("box_", "mask_"))]
+    others = [name for name in metrics if not name.startswith(("box_", "mask_"))]
+    return lines + [f"  {metric_label(name):<14} {metric_text(name, metrics[name]):>8}" for name in others]
 
 
 def per_class(predictions: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -227,7 +227,6 @@ class OnConsole(Follower):
         console.plan(facts.total_steps, target=facts.target, global_batch=facts.global_batch)
 
     def passed(self, step: int, seconds: float) -> None:
-        """Move the live line."""
         self._console.stepped(step)
 
     def evaluation_begins(self, step: int) -> None:
@@ -235,7 +234,6 @@ class OnConsole(Follower):
         self._console.doing("evaluating", self._facts.val_images)
 
     def train(self, event: Event, *, eta_seconds: float) -> None:
-        """Show the progress of training."""
         self._warn_of(event.get("approximated", {}), event["step"])
         for name, text_of in WARN_ONCE.items():
             if event.get(name) and name not in self._warned:
@@ -254,7 +252,6 @@ class OnConsole(Follower):
         )
 
     def evaluation(self, event: Event, *, best: bool) -> None:
-        """Show an evaluation's result."""
         self._warn_of(event.get("approximated", {}), event["step"])
         self._console.evaluation(event["step"], event["epoch"], metrics_of(event), event["eval_seconds"], best)
 

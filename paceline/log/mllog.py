@@ -111,15 +111,12 @@ class MLLog:
         self._write("INTERVAL_START", "block_start", None, metadata, at=at)
 
     def block_stop(self, *, first_epoch_num: float, step: int, at: float | None = None) -> None:
-        """The block that began with `first_epoch_num` is over."""
         self._write("INTERVAL_END", "block_stop", None, {"first_epoch_num": first_epoch_num, "step_num": step}, at=at)
 
     def epoch_start(self, *, epoch_num: float, step: int, at: float | None = None) -> None:
-        """Epoch `epoch_num` (from 1) begins."""
         self._write("INTERVAL_START", "epoch_start", None, {"epoch_num": epoch_num, "step_num": step}, at=at)
 
     def epoch_stop(self, *, epoch_num: float, step: int) -> None:
-        """Epoch `epoch_num` ends."""
         self._write("INTERVAL_END", "epoch_stop", None, {"epoch_num": epoch_num, "step_num": step})
 
     def tracked_stats(self, stats: Mapping[str, float], *, step: int) -> None:
@@ -127,11 +124,9 @@ class MLLog:
         self._write("POINT_IN_TIME", "tracked_stats", dict(stats), {"step": step, "step_num": step})
 
     def eval_start(self, *, epoch_num: float, step: int) -> None:
-        """An evaluation after `epoch_num` epochs begins."""
         self._write("INTERVAL_START", "eval_start", None, {"epoch_num": epoch_num, "step_num": step})
 
     def eval_stop(self, *, epoch_num: float, step: int) -> None:
-        """The evaluation ends."""
         self._write("INTERVAL_END", "eval_stop", None, {"epoch_num": epoch_num, "step_num": step})
 
     def eval_accuracy(self, value: float | Mapping[str, float], *, epoch_num: float, step: int) -> None:

@@ -59,7 +59,6 @@ class BenchmarkLog(Follower):
             self._open_epoch(step, seconds)
 
     def passed(self, step: int, seconds: float) -> None:
-        """Close an epoch where one ends."""
         if not epoch_ends(step, self._facts.steps_per_epoch):
             return
         epoch = epochs_done(step, self._facts.steps_per_epoch)
@@ -73,12 +72,10 @@ class BenchmarkLog(Follower):
             self._open_epoch(step, seconds)
 
     def evaluation_begins(self, step: int) -> None:
-        """Write eval_start."""
         self._log.eval_start(epoch_num=self._epoch(step), step=step)
         self._went_on = None
 
     def training_goes_on(self) -> None:
-        """Note the time at which the next block begins."""
         self._went_on = time.time()
 
     def result(self, step: int, metrics: Mapping[str, float], *, headline: str, went_on: float, ends: bool) -> None:

@@ -44,13 +44,7 @@ class Verdict:
 
     def facts(self) -> dict[str, object]:
         """For JSON."""
-        return {
-            "judge": self.judge,
-            "about": self.about,
-            "passed": self.passed,
-            "failed": list(self.failed),
-            "text": self.text,
-        }
+        return {name: getattr(self, name) for name in ("judge", "about", "passed", "failed", "text")}
 
 
 def package_folder() -> Path:

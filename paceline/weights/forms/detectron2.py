@@ -91,12 +91,10 @@ STRIDE = "stride_in"  # what our own files for detectron2 say beside that
 
 
 def is_detectron2(names: Tensors, _: Facts) -> bool:
-    """Whether the names are detectron2's, or Caffe2's."""
     return bool({f"{BOTTOM_UP}stem.conv1.weight", "stem.conv1.norm.weight"} & names.keys()) or is_caffe2(names)
 
 
 def is_caffe2(names: Tensors) -> bool:
-    """Whether the names are Caffe2's."""
     return "conv1_w" in names and any(name.startswith("res2_0_") for name in names)
 
 

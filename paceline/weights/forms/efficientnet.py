@@ -32,7 +32,6 @@ NOTE = (
 
 
 def is_efficientnet(tensors: Tensors, _: Facts) -> bool:
-    """Whether the names are efficientnet_pytorch's."""
     return "_conv_stem.weight" in tensors and "_blocks.0._depthwise_conv.weight" in tensors
 
 

@@ -43,7 +43,6 @@ OWN_HEAD = re.compile(r"heads\.(\d+)\.(loc|conf|fused)\.(weight|bias)")
 
 
 def is_reference(names: Tensors, _: Facts | None = None) -> bool:
-    """Whether these are the names of the MLPerf reference."""
     return "model.layer1.0.weight" in names and "conf.0.weight" in names
 
 
@@ -134,7 +133,6 @@ STEM = "backbone.body.conv1.weight"
 
 
 def is_maskrcnn_benchmark(names: Tensors, _: Facts) -> bool:
-    """Whether the names are maskrcnn_benchmark's."""
     return "backbone.body.stem.conv1.weight" in names
 
 

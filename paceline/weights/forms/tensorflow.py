@@ -207,7 +207,6 @@ ORDER = (1, 0, 3, 2)
 
 
 def is_tensorflow(names: Tensors, _: Facts) -> bool:
-    """Whether the names are TensorFlow's."""
     return any(re.fullmatch(r"(?:resnet\d+/)?conv2d/kernel", name) for name in names)
 
 
