@@ -189,16 +189,11 @@ def _fitted(rows: list[dict[str, Any]], name: str, world: int) -> dict[str, floa
 
 
 class Fit(NamedTuple):
-    """A fitted model.
+    """A fitted model."""
 
-    alpha  seconds of the smallest message
-    beta   seconds a byte
-    worst  largest relative error over the points it was fitted to: 0.5 is a time half as large again as the model's
-    """
-
-    alpha: float
-    beta: float
-    worst: float
+    alpha: float  # seconds of the smallest message
+    beta: float  # seconds a byte
+    worst: float  # largest relative error over the points it was fitted to: 0.5 is a time half as large again as the model's
 
     def seconds(self, count: float) -> float:
         """The model's time of an all-reduce of `count` bytes."""
@@ -242,17 +237,12 @@ Kind = Literal["barrier", "broadcast", "all-reduce", "buckets"]
 
 
 class Message(NamedTuple):
-    """One thing to time.
-
-    about   what it is, in words
-    sizes   numbers (not bytes) of each part; several only in buckets, none in a barrier
-    number  number format, a key of TYPES
-    """
+    """One thing to time."""
 
     kind: Kind
-    about: str
-    sizes: tuple[int, ...]
-    number: str = "fp32"
+    about: str  # what it is, in words
+    sizes: tuple[int, ...]  # numbers (not bytes) of each part; several only in buckets, none in a barrier
+    number: str = "fp32"  # number format, a key of TYPES
 
     @property
     def bytes(self) -> int:

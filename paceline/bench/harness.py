@@ -39,15 +39,11 @@ Step = Callable[[], Tensor]  # takes a training step, -> its loss, on the device
 
 
 class Made(NamedTuple):
-    """A contender that is ready.
-
-    parts  of its network, for a profile
-    extra_facts   what is to be said of it once it has taken a step: a fact's name -> its value
-    """
+    """A contender that is ready."""
 
     step: Step
-    parts: Sequence[Part] = ()
-    extra_facts: Callable[[], Mapping[str, float]] = dict
+    parts: Sequence[Part] = ()  # of its network, for a profile
+    extra_facts: Callable[[], Mapping[str, float]] = dict  # known once it has taken a step: a fact's name -> its value
 
 
 class Contender(NamedTuple):
@@ -64,16 +60,13 @@ Menu = dict[str, Contender]
 
 @dataclass(frozen=True)
 class Operation:
-    """The same work by several contenders, ours first.
-
-    differences  peer -> how far its result (the second argument) lies from ours
-    limit        of a difference that still is agreement
-    """
+    """The same work by several contenders, ours first."""
 
     name: str
     works: Mapping[str, Callable[[], Any]]
+    # Peer -> how far its result (the second argument) lies from ours.
     differences: Mapping[str, Callable[[Any, Any], float]] = field(default_factory=dict)
-    limit: float = 0.0
+    limit: float = 0.0  # of a difference that still is agreement
 
 
 def variants(

@@ -50,23 +50,18 @@ Menu = Mapping[str, Callable[[], Any]]  # name -> what makes the contender: a co
 
 @dataclass(frozen=True)
 class Contest:
-    """The same photos for every contender.
-
-    ours                our contenders
-    objects, boxes, classes  in all photos; of each photo (n, 4) xywh pixels and (n,), where a task has objects
-    annotations         COCO's file, from which others read masks
-    """
+    """The same photos for every contender."""
 
     task: str
     title: str
     settings: Any
     size: int  # of the output, pixels: its side, or the shorter one
     paths: list[Path]
-    ours: Menu
-    objects: int = 0
-    boxes: Sequence[np.ndarray] = ()
-    classes: Sequence[np.ndarray] = ()
-    annotations: Path | None = None
+    ours: Menu  # our contenders
+    objects: int = 0  # in all photos, where a task has objects
+    boxes: Sequence[np.ndarray] = ()  # of each photo (n, 4) xywh pixels
+    classes: Sequence[np.ndarray] = ()  # of each photo (n,)
+    annotations: Path | None = None  # COCO's file, from which others read masks
 
 
 def classification(data: Path, *, size: int, decoders: list[Decoder]) -> Contest:

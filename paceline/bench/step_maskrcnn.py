@@ -187,19 +187,13 @@ DRAWN_AT_ONCE = 4096
 
 @dataclass(frozen=True)
 class Scene:
-    """One batch in the two forms that contenders want.
-
-    boxes      of each image (n, 4) float32 ltrb pixels
-    labels     of each image (n,) int64, 1..K
-    bitmaps    of each image (n, H, W) uint8: what torchvision and detectron2 take masks from
-    proposals  (B, P, 4) float32 ltrb pixels
-    """
+    """One batch in the two forms that contenders want."""
 
     batch: InstanceBatch
-    boxes: list[Tensor]
-    labels: list[Tensor]
-    bitmaps: list[Tensor]
-    proposals: Tensor
+    boxes: list[Tensor]  # of each image (n, 4) float32 ltrb pixels
+    labels: list[Tensor]  # of each image (n,) int64, 1..K
+    bitmaps: list[Tensor]  # of each image (n, H, W) uint8: what torchvision and detectron2 take masks from
+    proposals: Tensor  # (B, P, 4) float32 ltrb pixels
 
     def to(self, device: torch.device) -> Scene:
         """The same on another device."""

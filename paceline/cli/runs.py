@@ -112,13 +112,8 @@ def _in_words(row: dict[str, Any]) -> dict[str, str]:
         "status": row["status"].removesuffix("_early").replace("_", " "),
         "step": f"{row['step']}/{steps}",
         "best": best,
-        "time": _short(duration(row["seconds"])),
+        "time": duration(row["seconds"]).replace("min", "m").replace(" ", ""),  # 3m20s, 2h05m
     }
-
-
-def _short(text: str) -> str:
-    """3 min 20 s -> 3m20s, 2 h 05 min -> 2h05m."""
-    return text.replace("min", "m").replace(" ", "")
 
 
 def _cut(text: str, width: int) -> str:

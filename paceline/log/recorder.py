@@ -98,15 +98,11 @@ class Recorder:
     def resume(self, step: int, seconds: float, *, checkpoint: str, world: int, after: str = "") -> None:
         """The run resumes from a checkpoint; `after`: the status with which it had ended, where it was given more."""
         facts = {"after": after} if after else {}
-        event = self._written("resume", step, seconds, checkpoint=checkpoint, world=world, **facts)
-        for sink in self._sinks:
-            sink.write(event)
+        self._passed_on("resume", step, seconds, checkpoint=checkpoint, world=world, **facts)
 
     def warmed_up(self, step: int, seconds: float, **facts: Any) -> None:
         """The warm-up before `step` is done; facts: as log/events.py has them."""
-        event = self._written("warm_up", step, seconds, **facts)
-        for sink in self._sinks:
-            sink.write(event)
+        self._passed_on("warm_up", step, seconds, **facts)
 
     def passed(self, step: int, seconds: float) -> None:
         """After every step."""
@@ -171,9 +167,7 @@ class Recorder:
 
     def checkpoint(self, step: int, seconds: float, *, name: str) -> None:
         """A checkpoint of `step` is being written."""
-        event = self._written("checkpoint", step, seconds, name=name)
-        for sink in self._sinks:
-            sink.write(event)
+        self._passed_on("checkpoint", step, seconds, name=name)
 
     def end(
         self,
@@ -209,6 +203,11 @@ class Recorder:
         """Flush and close every log."""
         for sink in self._sinks:
             sink.close()
+
+    def _passed_on(self, kind: str, step: int, seconds: float, **facts: Any) -> None:
+        event = self._written(kind, step, seconds, **facts)
+        for sink in self._sinks:
+            sink.write(event)
 
     def _written(self, kind: str, step: int, seconds: float, **facts: Any) -> Event:
         """Write one event to events.jsonl, and return it; {} on ranks that record nothing, which have no sink."""

@@ -172,8 +172,7 @@ def _whole(pattern: str, text: str) -> int | None:
 
 
 def _first(data: dict[str, Any], *names: str) -> float | None:
-    values = (data.get(name) for name in names)
-    return next((float(value) for value in values if is_number(value)), None)
+    return next((float(data[name]) for name in names if is_number(data.get(name))), None)
 
 
 def _count(data: dict[str, Any], *names: str) -> int | None:

@@ -146,7 +146,8 @@ def _headline(facts: Mapping[str, Any], events: Sequence[Event]) -> dict[str, An
     end = events[-1] if events and events[-1]["event"] == "end" else {}
     colour, words = STATUS.get(end.get("status"), STATUS[None])
     last = events[-1] if events else {"step": 0, "epoch": 0.0, "seconds": 0.0}
-    reached = next((event for event in evaluated if _meets(event, targets)), None) if targets else None
+    reaching = (each for each in evaluated if all(each.get(name, -math.inf) >= targets[name] for name in targets))
+    reached = next(reaching, None) if targets else None
     if end.get("status") == "success" and reached is None:  # no target was set
         words = "Finished"
     cards = []
@@ -204,6 +205,7 @@ def _charts(events: Sequence[Event], targets: Mapping[str, float]) -> list[Chart
     losses = ["loss", *sorted({name for event in trained for name in event if name.startswith("loss_")})]
     metrics = _metric_names(evaluated)
     rates = [name for name in _targets_first(evaluated, targets) if "loss" not in name][:4]
+    full_names = {metric_label(name): name for name in reversed(rates)}
     scored_losses = [name for name in metrics if "loss" in name][:2]
     wanted = [name for name in rates if name in targets]
     which = {name: f"{metric_label(name)} " if len(wanted) > 1 else "" for name in wanted}
@@ -222,7 +224,7 @@ def _charts(events: Sequence[Event], targets: Mapping[str, float]) -> list[Chart
         ),
         drawn(
             "Quality", [line(name, evaluated, place, "dots") for place, name in enumerate(rates)],
-            value_text=lambda label, value: metric_text(_full_name(label, rates), value), percent=True, levels=levels,
+            value_text=lambda label, value: metric_text(full_names[label], value), percent=True, levels=levels,
         ),
         narrow(
             "Learning rate", [line("lr", trained, 3)], from_zero_to=0.0, value_text=lambda _, value: f"{value:.4g}"
@@ -307,14 +309,6 @@ def _targets_first(evaluated: Sequence[Event], targets: Mapping[str, float]) -> 
         *(name for name in targets if name in names),
         *(name for name in leading_metrics(names) if name not in targets),
     ]
-
-
-def _full_name(label: str, names: Sequence[str]) -> str:
-    return next(name for name in names if metric_label(name) == label)
-
-
-def _meets(event: Event, targets: Mapping[str, float]) -> bool:
-    return all(event.get(name, float("-inf")) >= value for name, value in targets.items())
 
 
 def _best(evaluated: Sequence[Event], name: str) -> Event | None:

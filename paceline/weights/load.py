@@ -155,8 +155,11 @@ def copy_named(
     vital = [name for name in missing if not is_counter(name) and not name.startswith(allow_missing)]
     strange = [name for name in unexpected if not name.startswith(allow_unexpected)]
     problems = [
-        *(_problem("missing in the file", vital) if vital else ()),
-        *(_problem("unknown to this model", strange) if strange else ()),
+        *(
+            f"{len(names)} {what} ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''})"
+            for what, names in (("missing in the file", vital), ("unknown to this model", strange))
+            if names
+        ),
         *(f"{name} is {tuple(saved[name].shape)}, this model's is {tuple(own[name].shape)}" for name in wrong[:3]),
     ]
     # Head tensors in a backbone file are ignored.
@@ -230,8 +233,3 @@ def _short(names: Sequence[str]) -> str:
         if len(layers) <= MOST_NAMES:
             break
     return ", ".join(f"{layer}.* ({count})" for layer, count in layers.items())
-
-
-def _problem(what: str, names: list[str]) -> list[str]:
-    shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
-    return [f"{len(names)} {what} ({shown})"]

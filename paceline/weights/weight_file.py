@@ -103,13 +103,14 @@ def open_weights(path: Path, *, pickles: bool = False, colours: str = "") -> Wei
         reason = short(str(problem), 200)
         raise CheckpointError(f"{path}: weights of {form.about}, with an array of no use there ({reason}).") from None
     run = run_facts(path)
-    ours = replace(ours, needs={**ours.needs, **_needs(run)})
+    needs, eps = _of_network(run)
+    ours = replace(ours, needs={**ours.needs, **needs})
     written = _names(run)
     certain = bool(written) or ours.certain
     if path.name in OF_A_RUN and not run and not ours.classes and not facts:
         ours = replace(ours, notes=(*ours.notes, ALONE))
     classes = written or tuple((name,) for name in ours.classes)
-    return WeightFile(path, kind, form, ours, classes, certain, _eps(run))
+    return WeightFile(path, kind, form, ours, classes, certain, eps)
 
 
 def broken(tensors: dict[str, Tensor]) -> list[str]:
@@ -152,17 +153,11 @@ def _names(facts: Mapping[str, Any]) -> tuple[tuple[str, ...], ...]:
     return tuple(tuple(str(name) for name in row) for row in rows)
 
 
-def _needs(facts: Mapping[str, Any]) -> dict[str, str]:
-    """Which network a run's weights are for, where it is not the usual one: as `Ours.needs`."""
+def _of_network(facts: Mapping[str, Any]) -> tuple[dict[str, str], float | None]:
+    """What else a run's weights are for than the usual network, as `Ours.needs`; and the epsilon of a ResNet's BatchNorms."""
     model = facts.get("recipe", {}).get("model")
     if not isinstance(model, dict):
-        return {}
-    return {name: model[name] for name, values in NEEDS.items() if str(model.get(name)) in values}
-
-
-def _eps(facts: Mapping[str, Any]) -> float | None:
-    model = facts.get("recipe", {}).get("model")
-    if not isinstance(model, dict) or model.get("trunk", RESNET) != RESNET:
-        return None
-    eps = model.get("bn_eps")
-    return float(eps) if isinstance(eps, (int, float)) else None
+        return {}, None
+    eps = model.get("bn_eps") if model.get("trunk", RESNET) == RESNET else None
+    needs = {name: model[name] for name, values in NEEDS.items() if str(model.get(name)) in values}
+    return needs, float(eps) if isinstance(eps, (int, float)) else None

@@ -155,12 +155,6 @@ def _ndarray(*arguments: Any) -> _Array:
     return made
 
 
-def _encode(text: Any, encoding: Any) -> bytes:
-    if encoding != "latin1" or not isinstance(text, str):
-        raise pickle.UnpicklingError(f"encoding {short(encoding)}")
-    return text.encode("latin1")
-
-
 ALLOWED: dict[tuple[str, str], Callable[..., Any]] = {
     ("collections", "OrderedDict"): OrderedDict,
     ("__builtin__", "bytes"): _Call(lambda: b""),  # how old protocols spell the content of an empty array
@@ -185,7 +179,9 @@ class _ArrayUnpickler(pickle.Unpickler):
         self.encoded += len(text)
         if self.encoded > MAX_BYTES:
             raise pickle.UnpicklingError("its arrays are larger than the file may be")
-        return _encode(text, encoding)
+        if encoding != "latin1" or not isinstance(text, str):
+            raise pickle.UnpicklingError(f"encoding {short(encoding)}")
+        return text.encode("latin1")
 
     def find_class(self, module_name: str, global_name: str) -> Any:
         if (module_name, global_name) == ("_codecs", "encode"):
