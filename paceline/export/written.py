@@ -50,9 +50,8 @@ class Written:
             "batch": None if graph.any_batch else self.flags.batch,
             "precision": self.flags.precision,
             "compared": len(self.photos),
+            **({"numbers": numbers} if numbers else {}),
         }
-        if numbers:
-            found["numbers"] = numbers
         if self._least is not None:
             found["score_above"] = self._least
         return json.dumps({**self._card, "graph": found})

@@ -59,9 +59,8 @@ def _onnx(path: Path, digest: str) -> Runner:
         sides = ([side if isinstance(side, int) else None for side in one.shape] for one in listed)
         return [Port(one.name, kinds.get(one.type) or str(one.type), tuple(shape)) for one, shape in zip(listed, sides)]
 
-    inputs = ports(session.get_inputs())
-    names = [one.name for one in inputs]
-    return Runner(lambda given: session.run(None, dict(zip(names, given))), inputs, ports(session.get_outputs()))
+    inputs, outputs = ports(session.get_inputs()), ports(session.get_outputs())
+    return Runner(lambda given: session.run(None, {one.name: a for one, a in zip(inputs, given)}), inputs, outputs)
 
 
 def _openvino(path: Path, digest: str) -> Runner:

@@ -317,6 +317,19 @@ def test_a_pt2_is_opened_with_consent_alone(resnet_run, run, tmp_path, capsys, m
     )
 
 
+@pytest.mark.nightly("compiles a network: half a minute")
+def test_a_compiled_one_answers_as_its_run(resnet_run, run, tmp_path, capsys):
+    out, photo = tmp_path / "made.pt2", next(resnet_run.data.glob("val/*/*.jpg"))
+    said = command(capsys, "export", run, "--to", "aoti", "--out", out)
+    assert said.code == 0 and "beside the model's own answers" in said.out, said
+    shutil.move(out, moved := tmp_path / "moved.pt2")
+    refused(command(capsys, "predict", moved, photo), "moved.pt2", "--trust", lines=1)
+    own, answer = paceline.load(run).predict(photo), paceline.load(moved, trust=True).predict(photo)
+    assert isinstance(own, Answer) and isinstance(answer, Answer) and answer.names == own.names
+    np.testing.assert_allclose(answer.scores, own.scores, atol=1e-4)
+    assert command(capsys, "eval", moved, "--data", resnet_run.data, "--trust").code == 0
+
+
 def with_card(file: Path, change: Callable[[dict[str, Any]], object] | bytes | None, leave_out: str = "\0") -> bytes:
     """A .pt2 with another card, or with none; leave_out: an entry that is not taken along."""
     buffer = io.BytesIO()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import shutil
 import zipfile
 
 import numpy as np
@@ -13,9 +12,7 @@ import pytest
 import torch
 from tiny_runs import command, refused
 
-import paceline
 from paceline.config.whole import IN_ZIP, replaceable
-from paceline.predict.results import Answer
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 
@@ -89,17 +86,3 @@ def test_torch_s_loader_runs_code_that_a_pt2_holds(tmp_path):
     with contextlib.suppress(Exception):  # a file is no tensor, and that is noticed too late
         torch.export.load(bad)
     assert proof.exists()
-
-
-@pytest.mark.nightly("compiles a network: half a minute")
-def test_a_compiled_one_answers_as_its_run(resnet_run, tmp_path, capsys):
-    out = tmp_path / "file.pt2"
-    said = command(capsys, "export", resnet_run.folder, "--to", "aoti", "--out", out)
-    assert said.code == 0 and "beside the model's own answers" in said.out, said
-    shutil.move(out, again := tmp_path / "moved.pt2")
-    photo = next(resnet_run.data.glob("val/*/*.jpg"))
-    refused(command(capsys, "predict", again, photo), "moved.pt2", "--trust", lines=1)
-    own, answer = paceline.load(resnet_run.folder).predict(photo), paceline.load(again, trust=True).predict(photo)
-    assert isinstance(own, Answer) and isinstance(answer, Answer) and answer.names == own.names
-    np.testing.assert_allclose(answer.scores, own.scores, atol=1e-4)
-    assert command(capsys, "eval", again, "--data", resnet_run.data, "--trust").code == 0

@@ -230,7 +230,9 @@ def _named(loaded: Any, path: Path) -> dict[str, Tensor]:
         raise CheckpointError(f"{path}: expected a dict of tensors (a state dict), found {type(loaded).__name__}")
     for name, value in loaded.items():
         if not isinstance(name, str) or not name.isprintable():
-            raise CheckpointError(f"{path}: {short(repr(name) if isinstance(name, str) else name)} is no tensor's name")
+            raise CheckpointError(
+                f"{path}: {short(repr(name) if isinstance(name, str) else name)} is no name of a tensor"
+            )
         if value.layout != torch.strided or value.is_quantized or value.is_complex() or value.device.type != "cpu":
             raise CheckpointError(f"{path}: {name} is no plain tensor of numbers ({value.layout}, {value.dtype})")
     # A tensor may say that it repeats the same few bytes without end.
