@@ -7,7 +7,6 @@ Every contender starts from arrays in memory and ends with the twelve numbers, w
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -45,14 +44,9 @@ def contenders(truth: GroundTruth, detections: Detections) -> dict[str, Callable
     """Ours, and the peers that are installed."""
     theirs = peers("scoring")
     return {
-        OURS: partial(our_numbers, truth, detections),
+        OURS: lambda: tuple(map(float, score_boxes(truth, detections).metrics.values())),
         **(theirs.contenders(truth, detections, SIDE) if theirs else {}),
     }
-
-
-def our_numbers(truth: GroundTruth, detections: Detections) -> Numbers:
-    """By the package's own scorer."""
-    return tuple(float(number) for number in score_boxes(truth, detections).metrics.values())
 
 
 def synthetic(images: int, detections_per_image: int, classes: int) -> tuple[GroundTruth, Detections]:

@@ -8,7 +8,7 @@ from paceline.bench.eval_verb import run_eval
 from paceline.bench.input_verb import run_input
 from paceline.bench.startup_verb import run_startup
 from paceline.bench.step_verb import run_step
-from paceline.config.errors import UserError
+from paceline.command.flags import run_kind
 from paceline.launch.comm_verb import run_comm
 
 KINDS = """usage: paceline bench KIND ...
@@ -27,9 +27,4 @@ RUN = {"input": run_input, "step": run_step, "eval": run_eval, "comm": run_comm,
 
 def run(arguments: Sequence[str]) -> int:
     """Run one bench."""
-    if not arguments or arguments[0] in ("-h", "--help"):
-        print(KINDS)
-        return 0 if arguments else 2
-    if arguments[0] not in RUN:
-        raise UserError(f"bench {arguments[0]!r}: there is no such bench. Known: {', '.join(RUN)}.")
-    return RUN[arguments[0]](arguments[1:])
+    return run_kind(arguments, KINDS, "bench", RUN, "bench")

@@ -9,12 +9,12 @@ import shutil
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from paceline.command.flags import parse
+from paceline.command.flags import parse, run_kind
 from paceline.command.printing import say
 from paceline.config.commands import to_install
-from paceline.config.errors import UserError
 
 KINDS = """usage: paceline list KIND [--json]
 
@@ -42,13 +42,11 @@ class Flags:
 
 def run(arguments: Sequence[str]) -> int:
     """Print one menu."""
-    if not arguments or arguments[0] in ("-h", "--help"):
-        print(KINDS)
-        return 0 if arguments else 2
-    kind = arguments[0]
-    if kind not in MENUS:
-        raise UserError(f"list {kind!r}: there is no such list. Known: {', '.join(MENUS)}.")
-    flags = parse(arguments[1:], Flags(), prog=f"list {kind}", description=f"The {kind} there are.")
+    return run_kind(arguments, KINDS, "list", {kind: partial(_print_menu, kind) for kind in MENUS}, "list")
+
+
+def _print_menu(kind: str, arguments: Sequence[str]) -> int:
+    flags = parse(arguments, Flags(), prog=f"list {kind}", description=f"The {kind} there are.")
     rows = MENUS[kind]()
     if flags.json:
         print(json.dumps(rows, indent=1))

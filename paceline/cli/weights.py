@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from paceline.command.flags import parse
+from paceline.cli.weights_check import run_check
+from paceline.command.flags import parse, run_kind
 from paceline.command.printing import say
 from paceline.config.commands import command
 from paceline.config.errors import UserError
@@ -42,19 +43,7 @@ class GetFlags:
 
 def run(arguments: Sequence[str]) -> int:
     """Carry out one of them."""
-    if not arguments or arguments[0] in ("-h", "--help"):
-        print(KINDS)
-        return 0 if arguments else 2
-    kind, rest = arguments[0], arguments[1:]
-    if kind == "get":
-        return _get(rest)
-    if kind == "check":
-        from paceline.cli.weights_check import run_check
-
-        return run_check(rest)
-    if kind == "convert":
-        return run_convert(rest)
-    raise UserError(f"weights {kind!r}: there is no such thing. Known: get, check, convert.")
+    return run_kind(arguments, KINDS, "weights", {"get": _get, "check": run_check, "convert": run_convert})
 
 
 def _get(arguments: Sequence[str]) -> int:

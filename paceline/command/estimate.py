@@ -148,18 +148,14 @@ def _lines(told: Estimate, plan: Plan, speed: Speed, facts: Mapping[str, Any]) -
     ends = f"the recipe's end after {least}{_time(told.minutes)}"
     if "target_minutes" in facts:
         ends += f", the published {facts['target_epochs']:g} epochs to the target after {least}{_time(facts['target_minutes'])}"
-    known = f"its rate's known error at {told.checked}: {_range(told)}" if told.checked else "its error is not known"
+    errors = " to ".join(f"{100 * error:+.0f}" for error in dict.fromkeys((told.slow, told.fast)))
+    known = f"its rate's known error at {told.checked}: {errors} %" if told.checked else "its error is not known"
     owner = "; another program's speed, paceline has not run there" if speed.others else ""
     return [
         f"estimate a step {_ms(told.step_seconds)}: {computing}{between}",
         f"         {_rate(told.images_per_second)} images/s, {_rate(told.images_per_second / plan.world)} a rank; {ends}",
         f"         from {told.basis}{owner}; {known}",
     ]
-
-
-def _range(told: Estimate) -> str:
-    ends = (f"{100 * error:+.0f}" for error in dict.fromkeys((told.slow, told.fast)))
-    return f"{' to '.join(ends)} %"
 
 
 def _rate(value: float) -> str:

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import difflib
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
@@ -78,6 +78,25 @@ def explain(prog: str, about: str, flags: Any, *, code: int = 0) -> NoReturn:
     with contextlib.suppress(SystemExit):
         parse(["--help"], flags, prog=prog, description=about)
     raise SystemExit(code)
+
+
+def run_kind(
+    arguments: Sequence[str],
+    usage: str,
+    verb: str,
+    kinds: Mapping[str, Callable[[Sequence[str]], int]],
+    noun: str = "thing",
+) -> int:
+    """Carry out `paceline VERB KIND ...`, and return its exit code; print `usage` for --help, and with 2 where no kind is named.
+
+    Raises UserError for an unknown kind, which is called so by `noun`.
+    """
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(usage)
+        return 0 if arguments else 2
+    if arguments[0] not in kinds:
+        raise UserError(f"{verb} {arguments[0]!r}: there is no such {noun}. Known: {', '.join(kinds)}.")
+    return kinds[arguments[0]](arguments[1:])
 
 
 def parse_recipe(

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import tyro
 
-from paceline.command.flags import parse
+from paceline.command.flags import parse, run_kind
 from paceline.command.printing import print_error, say
 from paceline.config.errors import UserError
 from paceline.config.printable import printable
@@ -45,15 +45,7 @@ class CheckFlags:
 
 def run(arguments: Sequence[str]) -> int:
     """Carry out one of them."""
-    if not arguments or arguments[0] in ("-h", "--help"):
-        print(KINDS)
-        return 0 if arguments else 2
-    kind, rest = arguments[0], arguments[1:]
-    if kind == "check":
-        return _check(rest)
-    if kind == "analyse":
-        return run_analyse(rest)
-    raise UserError(f"mlperf {kind!r}: there is no such thing. Known: check, analyse.")
+    return run_kind(arguments, KINDS, "mlperf", {"check": _check, "analyse": run_analyse})
 
 
 def _check(arguments: Sequence[str]) -> int:

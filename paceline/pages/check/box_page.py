@@ -67,6 +67,9 @@ def box_page(root: Path, classes: Sequence[str], splits: Mapping[str, Index], no
     """
     suspicions, pairs, turned = _suspicions(splits, classes), twins(splits), turned_photos(splits)
     objects, images = _class_counts(splits, len(classes))
+    each = np.concatenate([np.diff(index.extra["object_starts"]) for index in splits.values()])  # objects of an image
+    crowd = sum(int(np.count_nonzero(index.extra["crowd"])) for index in splits.values())
+    unusable = sum(int(np.count_nonzero(index.extra["usable"] == 0)) for index in splits.values())
     upright = [
         make_tile(splits[split], row, classes, side=MOSAIC_SIDE, caption=_objects(splits[split], row))
         for split, row in turned[:EXAMPLES]
@@ -93,7 +96,18 @@ def box_page(root: Path, classes: Sequence[str], splits: Mapping[str, Index], no
             Find("Photos with an EXIF rotation", f"{len(turned):,}: do boxes lie where objects are?", upright, "wide"),
             Find("Photos in both splits", f"{len(pairs):,} of val, byte for byte", doubles),
         ],
-        cards=_cards(splits, classes, len(pairs)),
+        cards=[  # (label, value, note) of the row of numbers at the top
+            *(
+                (f"{split} images", f"{len(index):,}", f"{len(index.extra['classes']):,} objects")
+                for split, index in splits.items()
+            ),
+            ("classes", f"{len(classes):,}", ""),
+            ("objects/image", f"{np.mean(each):.3g}" if len(each) else "0", f"at most {int(each.max(initial=0)):,}"),
+            ("empty images", f"{int(np.count_nonzero(each == 0)):,}", "without objects"),
+            ("crowd regions", f"{crowd:,}", "not scored"),
+            ("unusable boxes", f"{unusable:,}", "not trained on"),
+            ("in both splits", f"{len(pairs):,}", "equal photos"),
+        ],
         balance=balance(classes, objects, images),
         charts=[_sizes(splits), _counts(splits)],
         suspicions=suspicions,
@@ -102,27 +116,6 @@ def box_page(root: Path, classes: Sequence[str], splits: Mapping[str, Index], no
             len(index.extra.get(name, ())) for index in splits.values() for name in ("polygon_points", "rle_counts")
         ),
     )
-
-
-def _cards(splits: Mapping[str, Index], classes: Sequence[str], twins: int) -> list[tuple[str, str, str]]:
-    """(label, value, note) of the row of numbers at the top."""
-    counts = np.concatenate([np.diff(index.extra["object_starts"]) for index in splits.values()])
-    crowd = sum(int(np.count_nonzero(index.extra["crowd"])) for index in splits.values())
-    unusable = sum(int(np.count_nonzero(index.extra["usable"] == 0)) for index in splits.values())
-    empty = int(np.count_nonzero(counts == 0))
-    most = int(counts.max(initial=0))
-    return [
-        *(
-            (f"{split} images", f"{len(index):,}", f"{len(index.extra['classes']):,} objects")
-            for split, index in splits.items()
-        ),
-        ("classes", f"{len(classes):,}", ""),
-        ("objects/image", f"{np.mean(counts):.3g}" if len(counts) else "0", f"at most {most:,}"),
-        ("empty images", f"{empty:,}", "without objects"),
-        ("crowd regions", f"{crowd:,}", "not scored"),
-        ("unusable boxes", f"{unusable:,}", "not trained on"),
-        ("in both splits", f"{twins:,}", "equal photos"),
-    ]
 
 
 def _notices(objects: Mapping[str, np.ndarray], classes: Sequence[str]) -> list[Notice]:

@@ -43,7 +43,7 @@ def class_page(root: Path, classes: Sequence[str], splits: Mapping[str, Index]) 
     splits   name -> index of a class-folder data set, training first where it is there; the first one is what is shown
     """
     counts = {split: np.bincount(index.labels, minlength=len(classes)) for split, index in splits.items()}
-    first = next(iter(splits))
+    first, shown = next(iter(counts.items()))
     pairs, repeats = twins(splits), _repeats(splits[first])
     conflicts = [pair for pair in repeats if splits[first].labels[pair[0]] != splits[first].labels[pair[1]]]
     tiny = [
@@ -60,7 +60,15 @@ def class_page(root: Path, classes: Sequence[str], splits: Mapping[str, Index]) 
         splits,
         notices + turned_notice(splits, len(turned)),
         finds=_finds(splits, classes, pairs, conflicts, tiny, turned),
-        cards=_cards(splits, counts, len(pairs), len(repeats), len(tiny), len(turned)),
+        cards=[  # (label, value, note) of the row of numbers at the top
+            *((f"{split} photos", f"{len(index):,}", "") for split, index in splits.items()),
+            ("classes", f"{len(shown):,}", ""),
+            ("photos/class", f"{np.mean(shown):.3g}", f"in {first}, {shown.min():,} to {shown.max():,}"),
+            ("in both splits", f"{len(pairs):,}", "equal photos"),
+            (f"twice in {first}", f"{len(repeats):,}", "equal photos"),
+            ("tiny photos", f"{len(tiny):,}", f"under {TINY} px"),
+            ("EXIF-rotated", f"{len(turned):,}", "photos"),
+        ],
         balance=balance(classes, counts, counts),
         grid=_grid(splits, classes, counts),
     )
@@ -83,22 +91,6 @@ def _notices(counts: Mapping[str, np.ndarray], classes: Sequence[str], conflicts
     if tiny:
         notices.append(Notice("fair", f"Photos of which a side is shorter than {TINY} pixels: {tiny:,}."))
     return notices
-
-
-def _cards(
-    splits: Mapping[str, Index], counts: Mapping[str, np.ndarray], pairs: int, repeats: int, tiny: int, turned: int
-) -> list[tuple[str, str, str]]:
-    """(label, value, note) of the row of numbers at the top."""
-    first, shown = next(iter(counts.items()))
-    return [
-        *((f"{split} photos", f"{len(index):,}", "") for split, index in splits.items()),
-        ("classes", f"{len(shown):,}", ""),
-        ("photos/class", f"{np.mean(shown):.3g}", f"in {first}, {shown.min():,} to {shown.max():,}"),
-        ("in both splits", f"{pairs:,}", "equal photos"),
-        (f"twice in {first}", f"{repeats:,}", "equal photos"),
-        ("tiny photos", f"{tiny:,}", f"under {TINY} px"),
-        ("EXIF-rotated", f"{turned:,}", "photos"),
-    ]
 
 
 def _finds(

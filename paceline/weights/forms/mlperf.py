@@ -49,7 +49,9 @@ def is_reference(names: Tensors, _: Facts | None = None) -> bool:
 def from_reference(saved: Tensors) -> dict[str, Tensor]:
     """The MLPerf reference's state dict under our names, for separate heads."""
     state = {}
-    boxes = {level: _boxes(saved, f"loc.{level}.bias") for level in _levels(saved)}
+    heads = (head for name in saved if (head := HEAD.fullmatch(name)))
+    levels = sorted(int(head[2]) for head in heads if (head[1], head[3]) == ("loc", "bias"))
+    boxes = {level: _boxes(saved, f"loc.{level}.bias") for level in levels}
     for name, tensor in saved.items():
         if head := HEAD.fullmatch(name):
             kind, level, part = head[1], int(head[2]), head[3]
@@ -106,12 +108,6 @@ def _boxes(state: Tensors, bias: str) -> int:
     if not count:
         raise FormError(f"its {bias} has no box of four numbers")
     return count
-
-
-def _levels(saved: Tensors) -> list[int]:
-    return sorted(
-        int(head[2]) for name in saved if (head := HEAD.fullmatch(name)) and head[1] == "loc" and head[3] == "bias"
-    )
 
 
 WB = r"\.(weight|bias)"

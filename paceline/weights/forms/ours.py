@@ -177,7 +177,8 @@ def made_for(saved: Tensors, state: Tensors, facts: Facts) -> MadeFor:
         if std[0] <= 2:
             return MadeFor(True, tuple(std), True, (CAFFE_NOTE,))
         if _is_bgr((mean, std), facts):
-            return MadeFor(True, tuple(std), False, (f"its pixels were BGR, divided by {_rounded(std)}: {TURNED}",))
+            rounded = " ".join(f"{part:.6g}" for part in std)
+            return MadeFor(True, tuple(std), False, (f"its pixels were BGR, divided by {rounded}: {TURNED}",))
         return MadeFor(False, tuple(std), False)
     body = [tensor for name, tensor in state.items() if name.endswith(("running_mean", "running_var"))]
     # Caffe2's norms are a scale and a shift: mean 0, and one variance for all channels.
@@ -200,7 +201,3 @@ def _is_bgr(rows: Sequence[Sequence[float]], facts: Facts) -> bool:
             "nothing in it says whether its pixels were RGB or BGR, and the other order gives other outputs"
         )
     return facts[COLOURS] == "bgr"
-
-
-def _rounded(row: list[float]) -> str:
-    return " ".join(f"{part:.6g}" for part in row)
