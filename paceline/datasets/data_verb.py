@@ -99,11 +99,13 @@ def describe(manifest: Manifest) -> dict[str, Any]:
     for name, split in manifest.splits.items():
         index = open_split(manifest, name)
         places = index.records.places
+        # The digest is over classes 0..K-1 as little-endian int32 in record order; of boxes, over those of their objects.
+        labels = index.labels if split.boxes is None else index.extra["classes"] - 1
         splits[name] = {
             "records": len(index),
             "classes": len(manifest.classes),
             "bytes": int(index.lengths.sum()),
-            "labels_sha256": labels_sha256(index.labels if split.boxes is None else index.extra["classes"] - 1),
+            "labels_sha256": hashlib.sha256(np.ascontiguousarray(labels, "<i4").tobytes()).hexdigest(),
             "kind": split.records,
             "files": len(places.file_sizes),
             "first_file": index.records.path(0) if len(index) else "",
@@ -117,8 +119,3 @@ def describe(manifest: Manifest) -> dict[str, Any]:
         "content_hash": manifest.content_hash,
         "manifest": str(manifest.folder),
     }
-
-
-def labels_sha256(classes: np.ndarray) -> str:
-    """SHA-256 over classes 0..K-1 as little-endian int32 in record order; of boxes, over their objects'."""
-    return hashlib.sha256(np.ascontiguousarray(classes, "<i4").tobytes()).hexdigest()

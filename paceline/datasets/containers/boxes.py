@@ -229,19 +229,15 @@ def sample_annotations(
             if not isinstance(entry, dict):
                 raise DataError(f"{where} has {short(entry)!r} among its objects, which is none.")
             objects.append({**entry, "image_id": number})
-            _add_category(categories, entry, where)
+            category, called = entry.get("category_id"), entry.get("category")
+            if not isinstance(category, int):
+                raise DataError(f"{where} has an object without a whole number as category_id.")
+            called = called if isinstance(called, str) else categories.get(category, f"class {category}")
+            if (first := categories.setdefault(category, called)) != called:
+                raise DataError(
+                    f"{where} calls category {category} {short(called)!r}, others {short(first)!r}. Pack it again."
+                )
     # Photos without objects alone have no category either; their classes are those of the other split, or of --classes.
     categories = categories or {0: "class 0"}
     listed = [{"id": number, "name": name} for number, name in sorted(categories.items())]
     return coco_annotations(source, {"images": images, "annotations": objects, "categories": listed}, source.parent)
-
-
-def _add_category(categories: dict[int, str], entry: dict[str, Any], where: str) -> None:
-    number, name = entry.get("category_id"), entry.get("category")
-    if not isinstance(number, int):
-        raise DataError(f"{where} has an object without a whole number as category_id.")
-    name = name if isinstance(name, str) else categories.get(number, f"class {number}")
-    if categories.setdefault(number, name) != name:
-        raise DataError(
-            f"{where} calls category {number} {short(name)!r}, others {short(categories[number])!r}. Pack it again."
-        )

@@ -199,7 +199,13 @@ def read_class_names(root: Path, classes: tuple[str, ...]) -> tuple[str, ...] | 
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror}). It only gives classes readable names.") from None
     if path.suffix == ".json":
-        names = _names_from_json(path, data)
+        try:
+            record = json.loads(data)
+        except (ValueError, RecursionError) as error:
+            why = "Mend it, or rename it: it only gives classes readable names."
+            raise DataError(f"{path}: not valid JSON ({error}). {why}") from None
+        table = record.get("classes", record) if isinstance(record, dict) else {}
+        names = table if isinstance(table, dict) else {}
     else:
         lines = data.decode("utf-8", "replace").splitlines()
         names = {line.split(" ", 1)[0]: line.split(" ", 1)[-1].split(",")[0].strip() for line in lines}
@@ -210,17 +216,6 @@ def read_class_names(root: Path, classes: tuple[str, ...]) -> tuple[str, ...] | 
         return tuple(tidy_name(str(name)) for name in readable)
     except ValueError as error:
         raise DataError(f"{path}: one of its names cannot be used: {error}. Correct it.") from None
-
-
-def _names_from_json(path: Path, data: bytes) -> dict[str, object]:
-    try:
-        record = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise DataError(
-            f"{path}: not valid JSON ({error}). Mend it, or rename it: it only gives classes readable names."
-        ) from None
-    table = record.get("classes", record) if isinstance(record, dict) else {}
-    return table if isinstance(table, dict) else {}
 
 
 def names_changed(manifest: Manifest) -> str | None:

@@ -124,7 +124,8 @@ def _integers(path: Path, what: str, entries: list[dict[str, Any]], key: str) ->
     array = _numbers(values)
     if array is not None and (array.dtype.kind == "i" or ((array == np.floor(array)) & (abs(array) < 2**63)).all()):
         return array.astype(np.int64)
-    place = next(i for i, value in enumerate(values) if not _is_whole(value))
+    whole = (_is_number(value) and abs(value) < 2**63 and value == int(value) for value in values)
+    place = next(i for i, is_whole in enumerate(whole) if not is_whole)
     raise _wrong(path, what, place, entries[place], key, values[place], "a whole number")
 
 
@@ -145,10 +146,6 @@ def _numbers(values: list[Any]) -> np.ndarray | None:
 
 def _is_number(value: Any) -> bool:
     return type(value) is float or (type(value) is int and abs(value) <= sys.float_info.max)
-
-
-def _is_whole(value: Any) -> bool:
-    return _is_number(value) and abs(value) < 2**63 and value == int(value)
 
 
 def _wrong(path: Path, what: str, place: int, entry: dict[str, Any], key: str, value: Any, wanted: str) -> DataError:
