@@ -102,7 +102,7 @@ def _by_number(splits: dict[str, Contents], request: ContainerRequest, listed: t
         raise DataError(f"a photo's class is {number:,}: no class but something else. Check what the labels are.")
     if listed is not None:
         if len(listed) < most:
-            raise DataError(f"--classes {request.classes}: {len(listed):,} classes, and photos of number {most - 1}.")
+            raise DataError(f"--classes {request.classes}: {len(listed):,} classes, and photos have number {most - 1}.")
         return listed, labels
     _check_numbers(splits, first)
     names = tuple(named.get(k, str(k + first)) for k in range(most))
