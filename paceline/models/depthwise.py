@@ -14,12 +14,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from paceline.boxes.forms import fixed_shapes
+
 FAST_SIDE = 3
 
 
 def convolve(conv: nn.Conv2d, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """(B, C, H, W) -> what `conv` computes with these weights and this bias; on a CPU in bfloat16 with gradients that are fast."""
-    if input.device.type == "cpu" and torch.is_grad_enabled() and slow_backward(conv):
+    if not fixed_shapes(input) and torch.is_grad_enabled() and slow_backward(conv):
         autocast = torch.is_autocast_enabled("cpu")
         dtype = torch.get_autocast_dtype("cpu") if autocast else input.dtype
         if dtype is torch.bfloat16 and (input.requires_grad or weight.requires_grad):
