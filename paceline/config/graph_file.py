@@ -26,7 +26,7 @@ _METADATA, _KEY, _VALUE = 14, 1, 2
 # More parts at the top than any exporter writes: functions, metadata, versions of operators.
 _MOST_PARTS = 10_000
 # Operators and their names alone; numbers are in the .bin.
-_MOST_XML = 256 << 20
+_MOST_XML, _DEEPEST = 256 << 20, 1000
 _DAMAGED = "it is no ONNX file, or damaged"
 
 
@@ -90,6 +90,8 @@ def _of_xml(file: BinaryIO, size: int, key: str, most: int) -> bytes | None:
 
     def begins(name: str, values: dict[str, str]) -> None:
         way.append(name)
+        if len(way) > _DEEPEST:  # each takes memory until it ends
+            raise ValueError("its elements lie deeper than those of any file of OpenVINO")
         if way == ["net", "rt_info", key]:
             found.append(values.get("value", "").encode())
 
@@ -97,14 +99,11 @@ def _of_xml(file: BinaryIO, size: int, key: str, most: int) -> bytes | None:
         raise ValueError("it declares entities of its own, as no file of OpenVINO does")
 
     parser = expat.ParserCreate()
-    parser.StartElementHandler, parser.EntityDeclHandler, parser.EndElementHandler = (
-        begins,
-        declares,
-        lambda _: way.pop(),
-    )
+    parser.StartElementHandler, parser.EntityDeclHandler = begins, declares
+    parser.EndElementHandler = lambda _: way.pop()
     try:
         parser.Parse(file.read(_MOST_XML), True)
-    except expat.ExpatError:
+    except (expat.ExpatError, LookupError):  # the latter for an encoding that Python does not know
         raise ValueError("it is no XML of OpenVINO, or damaged") from None
     return found[0] if found else None
 
@@ -114,9 +113,11 @@ def _of_zip(file: BinaryIO, size: int, key: str, most: int) -> bytes | None:
         with zipfile.ZipFile(file) as archive:
             if IN_ZIP not in archive.namelist():
                 return None
+            if archive.getinfo(IN_ZIP).compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                raise zipfile.BadZipFile  # bzip2 and LZMA are unpacked without bounds
             with archive.open(IN_ZIP) as entry:
                 return entry.read(most + 1)
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, zlib.error):
+    except (zipfile.BadZipFile, RuntimeError, EOFError, UnicodeDecodeError, zlib.error):
         raise ValueError("it is no .pt2, or damaged") from None
 
 
@@ -129,8 +130,7 @@ def _parts(file: BinaryIO, size: int) -> Iterator[tuple[int, int]]:
         if kind == 0:
             _number(file)
             continue
-        length = {1: 8, 2: -1, 5: 4}.get(kind, size + 1)
-        length = _number(file) if length < 0 else length
+        length = _number(file) if kind == 2 else {1: 8, 5: 4}.get(kind, size + 1)
         behind = file.tell() + length
         if number == 0 or behind > size:
             raise ValueError(_DAMAGED)
@@ -144,8 +144,7 @@ def _number(file: BinaryIO) -> int:
     """7 bits a byte, lowest first; bit 7 marks that more follow."""
     value = 0
     for place in range(10):
-        byte = file.read(1)
-        if not byte:
+        if not (byte := file.read(1)):
             break
         value |= (byte[0] & 127) << 7 * place
         if byte[0] < 128:

@@ -175,12 +175,12 @@ def _is_ours(runner: Runner, graph: Mapping[str, Any], recipe: Recipe) -> bool:
     inputs = [Port(name, kind, (batch, *shape)) for name, (kind, shape) in wanted.items()]
     outputs = [(name, "int64" if name == "labels" else "float32") for name in names]
     given = [(one.name, one.kind) for one in runner.outputs]
-    return not runner.inputs or (list(runner.inputs) == inputs and given == outputs)
+    return runner.inputs is None or (list(runner.inputs) == inputs and given == outputs)
 
 
 def _as_said(outputs: Sequence[np.ndarray], count: int, classes: int) -> bool:
-    if len(outputs) == 1:
-        return outputs[0].shape == (count, classes)
+    if len(outputs) < 3:
+        return len(outputs) == 1 and outputs[0].shape == (count, classes)
     boxes, scores, labels, *masks = outputs
     places = labels.shape
     return (

@@ -40,7 +40,7 @@ class Runner:
     """An opened file."""
 
     run: Run
-    inputs: Sequence[Port] = ()  # none where a form does not name them
+    inputs: Sequence[Port] | None = None  # None where a form does not name them
     outputs: Sequence[Port] = ()
 
 
