@@ -101,8 +101,8 @@ def _listen(flags: Flags) -> socket.socket:
     try:
         return socket.create_server((flags.host, flags.port), family=family, backlog=flags.connections)
     except OSError as problem:
-        where = f"--host {flags.host} --port {flags.port}"
-        raise UserError(f"{where}: cannot be listened on ({problem.strerror}). --port 0 takes a free one.") from None
+        where = f"--host {flags.host} --port {flags.port}: cannot be listened on ({problem.strerror})"
+        raise UserError(f"{where}. Name another; --port 0 takes a free one.") from None
 
 
 def _serve(flags: Flags, token: str, predictor: PhotoPredictor, listener: socket.socket) -> int:

@@ -34,7 +34,10 @@ TOKEN = "a-token-of-24-characters"
         (["RUN", "--max-bytes", "-1"], ["--max-bytes -1"]),
         (["RUN", "--timeout", "0"], ["--timeout 0"]),
         (["RUN", "--wait", "-1"], ["--wait -1", "0 or more"]),
-        (["RUN", "--host", "203.0.113.7", "--token", TOKEN], ["--host 203.0.113.7", "cannot be listened on"]),
+        (
+            ["RUN", "--host", "203.0.113.7", "--token", TOKEN],
+            ["--host 203.0.113.7", "cannot be listened on", "Name another"],
+        ),
     ],
 )
 def test_what_cannot_be_served_is_refused_in_a_sentence(ssd_run, capsys, monkeypatch, words, wanted):
