@@ -122,7 +122,8 @@ def commanded(*words: object, **environ: str) -> Iterator[Served]:
     """`paceline serve WORDS --port 0` as a process, ready to answer; killed at the end where it still runs."""
     command = [sys.executable, "-m", "paceline", "serve", *map(str, words), "--port", "0"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    with subprocess.Popen(command, text=True, env={**os.environ, **environ}, **pipes) as process:  # type: ignore[call-overload]
+    surroundings = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}  # as a user's
+    with subprocess.Popen(command, text=True, env={**surroundings, **environ}, **pipes) as process:  # type: ignore[call-overload]
         try:
             lines: list[str] = []
             assert process.stdout is not None

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import socket
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -111,11 +112,10 @@ def _serve(flags: Flags, token: str, predictor: PhotoPredictor, listener: socket
     server = server_of(predictor, flags, token)
     host, port = listener.getsockname()[:2]
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
-    say(
-        f"{flags.run}: {len(predictor.classes):,} classes, at {address}"
-        + (" for holders of the token" if token else "")
-    )
+    whom = " for holders of the token" if token else ""
+    say(f"{flags.run}: {len(predictor.classes):,} classes, at {address}{whom}")
     say("Ctrl-C ends it, when what is in flight is answered")
+    sys.stdout.flush()  # a pipe or a log keeps lines back, and whoever starts the service waits for these
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)  # uvicorn's own stand above these, and raise the signal again at its end
     asyncio.run(server.serve([listener]))

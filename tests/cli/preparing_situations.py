@@ -215,7 +215,7 @@ PREPARING = {
         (("store/manifest.py", "again", "container_command"),), _after(_changed_zips, "data", "info", "my set"), 2, (0,)
     ),
     "containers without photos to score": Situation(
-        (("datasets/ensure.py", "_refuse_half", "prepare_again"),),
+        (("datasets/ensure.py", "ensure_prepared", "prepare_again"),),
         _after(_half_zips, "train", "resnet50-tiny", "--data", "my set"),
         2,
         (0,),
