@@ -1,7 +1,7 @@
 """Depthwise convolutions whose gradients a CPU finds in time when they are computed in bfloat16.
 
 oneDNN has fast kernels for them but for two: the gradient of weights wider than 3 x 3, and the gradient of the input of a convolution
-with a stride. Those take 20 to 90 times as long as the forward pass and were most of a step of EfficientNet (results/tuning).
+with a stride. Those take 20 to 110 times as long as the forward pass (results/tuning).
 Weights of 5 x 5 are four overlapping windows of 3 x 3, each with a fast gradient; an input's gradient is found in float32.
 Letters: B images   C channels   H, W pixels   k side of the kernel
 """
@@ -71,10 +71,12 @@ def input_gradient(grad: Tensor, input: Tensor, weight: Tensor, stride: int, pad
 
 def weight_gradient(grad: Tensor, input: Tensor, side: int, stride: int, padding: int) -> Tensor:
     """grad (B, C, H', W') of the output, input (B, C, H, W) -> (C, 1, side, side) float32, window by window of 3 x 3."""
+    window = input.new_empty(input.shape[1], 1, FAST_SIDE, FAST_SIDE)
+    if side == FAST_SIDE:
+        return _backward(grad, input, window, stride, padding, (False, True, False))[1].float()
     height, width = grad.shape[-2:]
     padded = F.pad(input, (padding,) * 4) if padding else input
     found = torch.empty(input.shape[1], 1, side, side, dtype=torch.float32)
-    window = input.new_empty(input.shape[1], 1, FAST_SIDE, FAST_SIDE)
     starts = [*range(0, side - FAST_SIDE, FAST_SIDE), side - FAST_SIDE]
     for top in starts:
         for left in starts:

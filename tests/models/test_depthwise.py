@@ -64,3 +64,11 @@ def test_others_are_left_to_torch() -> None:
     output = convolve(conv, input, conv.weight, conv.bias)
     assert torch.equal(output, conv(input))
     assert "_Depthwise" not in type(output.grad_fn).__name__
+
+
+def test_no_image_and_no_gradient_of_the_input() -> None:
+    conv = nn.Conv2d(24, 24, 5, 2, 2, groups=24, bias=False).bfloat16()
+    for images in (0, 1):
+        conv.zero_grad()
+        convolve(conv, torch.ones(images, 24, 9, 8, dtype=torch.bfloat16), conv.weight, None).float().sum().backward()
+        assert conv.weight.grad is not None and bool(conv.weight.grad.any()) == (images > 0)
