@@ -1,14 +1,17 @@
-"""Clocks of a run, the throughput of its intervals, and two warnings: a rank that holds up the others, a gradient that spikes."""
+"""Clocks of a run, the throughput of its intervals, and three warnings: a rank that holds up the others, a gradient that spikes,
+other processes on the cores that compute threads count on."""
 
 from __future__ import annotations
 
 import math
+import os
 import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 
@@ -145,3 +148,50 @@ class Spikes:
         median = statistics.median(self._norms) if len(self._norms) >= FEWEST else 0.0
         self._norms.append(norm)
         return norm / median if median and norm >= SPIKE * median else 0.0
+
+
+# Over this many seconds others must have computed on this much of a core beyond those that are left to them.
+WATCHED_SECONDS, CROWDED_CORES = 20.0, 0.4
+
+
+class Neighbours:
+    """Notices that other processes compute on the cores of this run's compute threads, which then wait for each other."""
+
+    def __init__(self, threads: int = 0, read: Callable[[], tuple[int, float] | None] | None = None) -> None:
+        """threads: that meet in every operation of a step, on a CPU; fewer than 2 are not watched. read: as `machine_seconds`."""
+        self._threads, self._read = threads, read or machine_seconds
+        self._since = self._now()
+
+    def _now(self) -> tuple[float, float, float, int] | None:
+        """-> (wall seconds, this process's CPU seconds, the machine's, its cores); None where they are not known or not asked."""
+        whole = self._read() if self._threads > 1 else None
+        return whole and (time.monotonic(), time.process_time(), whole[1], whole[0])
+
+    def look(self) -> str:
+        """-> a warning, "" for none, which it is until some seconds were watched; there is one a run."""
+        now = self._now()
+        if self._since is None or now is None or now[0] - self._since[0] < WATCHED_SECONDS:
+            return ""
+        wall, own, whole, cores = (now[0] - self._since[0], now[1] - self._since[1], now[2] - self._since[2], now[3])
+        self._since = now
+        others = max(0.0, whole - own) / wall
+        if self._threads + others < cores + CROWDED_CORES:
+            return ""
+        self._since = None
+        return (
+            f"note: other processes compute on {others:.1f} of this machine's {cores} cores, and the {self._threads} compute threads "
+            f"wait for each other; until those end, --system.intra-op-threads {max(1, cores - math.ceil(others))} is usually faster"
+        )
+
+
+def machine_seconds() -> tuple[int, float] | None:
+    """-> (cores, CPU seconds of all processes since the machine started), from Linux's /proc/stat; None elsewhere."""
+    try:
+        lines = Path("/proc/stat").read_text().splitlines()
+    except OSError:
+        return None
+    cores = sum(1 for line in lines if line.startswith("cpu") and line[3:4].isdigit())
+    user, nice, system, _idle, _waiting, *rest = (int(word) for word in lines[0].split()[1:])
+    return cores, (user + nice + system + sum(rest[:2])) / os.sysconf(
+        "SC_CLK_TCK"
+    )  # rest: interrupts, then guests, counted already

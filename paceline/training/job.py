@@ -18,7 +18,7 @@ from paceline.config.plan import evaluation_batch
 from paceline.config.run import Run, seconds_in
 from paceline.config.whole import write_whole
 from paceline.log.lines import cannot_write
-from paceline.log.pace import Clock, Interval, Spikes, Stragglers
+from paceline.log.pace import Clock, Interval, Neighbours, Spikes, Stragglers
 from paceline.log.recorder import Recorder
 from paceline.machine.power import PowerMeter
 from paceline.ranks.roles import Roles
@@ -54,6 +54,7 @@ class Job:
     checkpoint_facts: dict[str, Any]
     stragglers: Stragglers = field(default_factory=Stragglers)
     spikes: Spikes = field(default_factory=Spikes)
+    neighbours: Neighbours = field(default_factory=Neighbours)
     power: PowerMeter = field(default_factory=lambda: PowerMeter(()))  # this node's, on its first rank
     others_joules: int = 0  # on rank 0: of the other nodes, when the last train event was written
 

@@ -113,6 +113,8 @@ def report_interval(job: Job, step_once: TrainStep, lr: float, waited: float) ->
     facts |= ({"step_seconds": parts} if parts else {}) | job.facts_of_step(step_once.sizes.read())
     facts |= job.facts_of_ranks(ranks)
     pace = job.interval.close(state.step, waited)
+    if warning := job.neighbours.look():
+        job.recorder.warning(warning)
     job.recorder.train(
         state.step,
         job.clock.seconds(),

@@ -24,7 +24,7 @@ from paceline.config.run import Run
 from paceline.config.submission import division_of
 from paceline.log.console import Console
 from paceline.log.events import read_events
-from paceline.log.pace import Clock, Interval, Spikes, Stragglers
+from paceline.log.pace import Clock, Interval, Neighbours, Spikes, Stragglers
 from paceline.log.recorder import Recorder
 from paceline.log.sinks import Facts
 from paceline.machine.compiler import compilations
@@ -186,6 +186,7 @@ def _job(built: Built, held: ExitStack) -> Iterator[Job]:
             due=Due.of(plan, controls),
             stragglers=Stragglers(roles.peers.hosts),
             spikes=Spikes(read_events(folder.path / "events.jsonl") if resumed else ()),
+            neighbours=Neighbours(settled.threads["intra_op"] if plan.world == 1 and world.device.type == "cpu" else 0),
             checkpoint_facts=fingerprint(run),
             power=held.enter_context(_node_power(world)),
         )

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from paceline.accelerators import peak_memory
-from paceline.log.pace import SLOW_INTERVALS, Interval, Stragglers
+from paceline.log.pace import SLOW_INTERVALS, WATCHED_SECONDS, Interval, Neighbours, Stragglers, machine_seconds
 from paceline.log.prose import flop_rate
 from paceline.ranks.exchange import smallest_and_each
 from paceline.ranks.launcher import SINGLE
@@ -76,3 +76,47 @@ def test_peak_memory_grows_with_what_is_held():
 )
 def test_work_a_second_in_words(value, text):
     assert flop_rate(value) == text
+
+
+def test_other_processes_on_the_cores_are_told_of_once(monkeypatch):
+    now = {"monotonic": 0.0, "process_time": 0.0, "whole": 500.0}
+    monkeypatch.setattr(time, "monotonic", lambda: now["monotonic"])
+    monkeypatch.setattr(time, "process_time", lambda: now["process_time"])
+
+    def passes(own: float, others: float) -> None:
+        now["monotonic"] += WATCHED_SECONDS
+        now["process_time"] += own * WATCHED_SECONDS
+        now["whole"] += (own + others) * WATCHED_SECONDS
+
+    def of(threads: int, cores: int) -> Neighbours:
+        return Neighbours(threads, lambda: (cores, now["whole"]))
+
+    two, one, wide = of(2, 2), of(1, 2), of(2, 64)
+    assert two.look() == ""  # no time has passed
+    passes(own=1.9, others=0.1)
+    assert two.look() == one.look() == wide.look() == ""
+    passes(own=1.0, others=1.0)
+    assert one.look() == wide.look() == ""  # one thread waits for no other; 62 cores are left
+    assert two.look() == (
+        "note: other processes compute on 1.0 of this machine's 2 cores, and the 2 compute threads wait for each other; until those "
+        "end, --system.intra-op-threads 1 is usually faster"
+    )
+    passes(own=0.5, others=1.5)
+    assert two.look() == ""
+    crowded = of(8, 8)
+    passes(own=1.0, others=20.0)
+    assert "--system.intra-op-threads 1 " in crowded.look()
+    elsewhere = Neighbours(2, lambda: None)
+    passes(own=1.0, others=1.0)
+    assert elsewhere.look() == ""
+
+
+def test_the_machines_seconds_hold_this_processs():
+    before = machine_seconds()
+    if before is None:
+        pytest.skip("no /proc/stat here")
+    own = time.process_time()
+    while time.process_time() - own < 0.3:
+        pass
+    cores, seconds = machine_seconds() or (0, 0.0)
+    assert cores == before[0] >= 1 and seconds - before[1] >= 0.25
