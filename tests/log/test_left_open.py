@@ -45,7 +45,8 @@ def after_steps(tells, counts: list[int | None]) -> None:
     job = SimpleNamespace(
         state=SimpleNamespace(meters=meters, scaler=None, step=len(counts)),
         run=SimpleNamespace(plan=SimpleNamespace(global_batch=8)), world=world, recorder=tells,
-        interval=SimpleNamespace(close=lambda *_: PACE), neighbours=Neighbours(), clock=SimpleNamespace(seconds=lambda: 1.0), seconds_left=lambda _: 1.0,
+        interval=SimpleNamespace(close=lambda *_: PACE), neighbours=Neighbours(),
+        clock=SimpleNamespace(seconds=lambda: 1.0), seconds_left=lambda _: 1.0,
         own_numbers=lambda *_: [0, 0], facts_of_ranks=lambda _: {}, facts_of_step=lambda sizes: sizes,
     )  # fmt: skip
     step = SimpleNamespace(times=None, sizes=SimpleNamespace(read=dict), late_captures=0)
