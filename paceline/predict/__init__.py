@@ -70,7 +70,7 @@ def load(
     if path.suffix in GRAPHS and path.is_file():
         from paceline.predict.graph_model import GraphPredictor, open_graph
 
-        return GraphPredictor(open_graph(path, trust=trust, checkpoint=checkpoint, workload=workload))
+        return GraphPredictor(open_graph(path, trust=trust, checkpoint=checkpoint, workload=workload, recipe=recipe))
     from paceline.training.named_run import means_weights, named_recipe, weights_of
 
     weights = means_weights(path, recipe)

@@ -113,7 +113,7 @@ class GraphModel:
                 outputs = self.runner.run(arguments)
             except Exception as problem:  # the packages' errors are of no common type
                 raise CheckpointError(f"{self.folder}: its graph fails ({_reason(problem)}).") from None
-            if not _as_said(outputs, len(arguments[0]), len(self.classes)):
+            if not _as_said(outputs, outputs_of(self.recipe), len(arguments[0]), len(self.classes)):
                 raise CheckpointError(f"{self.folder}: its answers are not for the classes and outputs that it names.")
             return outputs
 
@@ -132,16 +132,22 @@ def detections(outputs: Outputs, size: tuple[int, int]) -> np.ndarray:
     return np.column_stack((boxes / extent, scores, labels + 1)).astype(np.float32)
 
 
-def open_graph(path: Path, *, trust: bool = False, checkpoint: str = "best", workload: str = "") -> GraphModel:
-    """Open a file with a card. Neither checkpoint nor workload can be named for one; `trust` is consent to what a .pt2 may run.
+def open_graph(
+    path: Path, *, trust: bool = False, checkpoint: str = "best", workload: str = "", recipe: str = ""
+) -> GraphModel:
+    """Open a file with a card. No checkpoint, workload or recipe can be named for one; `trust` is consent to what a .pt2 may run.
 
     Raises UserError for those, without consent, and where the form's package is not installed, CheckpointError for a file that is none
     of ours.
     """
     refuse_graph(path, "load", trust=trust)
-    for flag, value, usual in (("--checkpoint", checkpoint, "best"), ("--workload", workload, "")):
+    for flag, value, usual in (
+        ("--checkpoint", checkpoint, "best"),
+        ("--workload", workload, ""),
+        ("--recipe", recipe, ""),
+    ):
         if value != usual:
-            raise UserError(f"{flag} {value}: for a run, and {path} holds one model, whole. Leave it away.")
+            raise UserError(f"{flag} {value}: for a run or weights, and {path} holds one model, whole. Leave it away.")
     form = FORMS[path.suffix]
     if find_spec(form.package) is None:
         raise UserError(f"{path}: is read by {form.package}, which is not installed. {to_install(form.extra)}")
@@ -149,7 +155,7 @@ def open_graph(path: Path, *, trust: bool = False, checkpoint: str = "best", wor
     task = facts["recipe"].get("task")
     if task not in WORKLOADS:
         raise CheckpointError(f"{path}: its task {short(task)} is not one of ours ({', '.join(WORKLOADS)}).")
-    recipe = saved_recipe(facts, path, named="", again=str)
+    fitting = saved_recipe(facts, path, named="", again=str)
     classes, own, graph = saved_classes(facts, path), WORKLOADS[task], facts["graph"]
     try:
         runner = form.runner(path, graph.get("numbers", ""))
@@ -159,10 +165,10 @@ def open_graph(path: Path, *, trust: bool = False, checkpoint: str = "best", wor
         reason = problem.strerror if isinstance(problem, OSError) and problem.strerror else _reason(problem)
         raise CheckpointError(f"{path}: {form.package} does not open it ({reason}).") from None
     shape = graph["height"], graph["width"]
-    fits = task == "maskrcnn" or shape == own.eval_shape(recipe, 1, 1)
-    if not fits or not _is_ours(runner, graph, recipe):
+    fits = task == "maskrcnn" or shape == own.eval_shape(fitting, 1, 1)
+    if not fits or not _is_ours(runner, graph, fitting):
         raise CheckpointError(f"{path}: it does not take and give what its card says, as files of ours do.")
-    return GraphModel(path, own, recipe, classes, path.name, int(facts.get("step", 0)), facts, runner)
+    return GraphModel(path, own, fitting, classes, path.name, int(facts.get("step", 0)), facts, runner)
 
 
 def _is_ours(runner: Runner, graph: Mapping[str, Any], recipe: Recipe) -> bool:
@@ -170,17 +176,23 @@ def _is_ours(runner: Runner, graph: Mapping[str, Any], recipe: Recipe) -> bool:
     batch, sides = graph.get("batch"), (graph["height"], graph["width"])
     photos = ("float32", (3, *sides)) if graph["layout"] == NCHW else ("uint8", (*sides, 3))
     wanted = {"photos": photos, **({"sizes": ("int64", (2,))} if recipe.task == "maskrcnn" else {})}
-    names = CLASSES if recipe.task == "classification" else BOXES
-    names = (*names, "masks") if getattr(recipe.model, "masks", False) else names
     inputs = [Port(name, kind, (batch, *shape)) for name, (kind, shape) in wanted.items()]
-    outputs = [(name, "int64" if name == "labels" else "float32") for name in names]
+    outputs = [(name, "int64" if name == "labels" else "float32") for name in outputs_of(recipe)]
     given = [(one.name, one.kind) for one in runner.outputs]
     return runner.inputs is None or (list(runner.inputs) == inputs and given == outputs)
 
 
-def _as_said(outputs: Sequence[np.ndarray], count: int, classes: int) -> bool:
-    if len(outputs) < 3:
-        return len(outputs) == 1 and outputs[0].shape == (count, classes)
+def outputs_of(recipe: Recipe) -> tuple[str, ...]:
+    """Names of a graph's outputs, in its order."""
+    names = CLASSES if recipe.task == "classification" else BOXES
+    return (*names, "masks") if getattr(recipe.model, "masks", False) else names
+
+
+def _as_said(outputs: Sequence[np.ndarray], names: Sequence[str], count: int, classes: int) -> bool:
+    if len(outputs) != len(names):
+        return False
+    if names == CLASSES:
+        return outputs[0].shape == (count, classes)
     boxes, scores, labels, *masks = outputs
     places = labels.shape
     return (

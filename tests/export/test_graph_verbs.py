@@ -233,6 +233,8 @@ def test_what_is_no_onnx_file_is_refused(resnet_run, file, tmp_path, capsys, mon
     refused(command(capsys, "predict", tmp_path / "pipe.onnx", photo), "pipe.onnx")
     refused(command(capsys, "predict", file, photo, "--checkpoint", "last"), "--checkpoint last")
     refused(command(capsys, "predict", file, photo, "--trust"), "--trust", "cats.onnx", "Leave it away")
+    with pytest.raises(UserError, match="--recipe resnet50: for a run or weights"):
+        paceline.load(file, recipe="resnet50")
     monkeypatch.setattr(graph_model, "find_spec", lambda _: None)
     refused(command(capsys, "predict", file, photo), "pip install", "onnxruntime")
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from onnx import TensorProto, helper, numpy_helper
 
 import paceline
@@ -71,3 +72,21 @@ def test_a_graph_that_takes_nothing_is_refused(tmp_path):
     without_inputs(file, [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 2]) for name in "ab"])
     with pytest.raises(CheckpointError, match="does not take and give what its card says"):
         paceline.load(file)
+
+
+def test_a_pt2_that_gives_classes_where_boxes_are_named_is_refused(tmp_path):
+    recipe = RECIPES["ssd-tiny"]()
+    height, width = WORKLOADS["ssd"].eval_shape(recipe, 1, 1)
+
+    class Classes(torch.nn.Module):
+        def forward(self, photos: torch.Tensor) -> tuple[torch.Tensor]:
+            return (photos.float().mean((1, 2))[:, :2],)
+
+    file, photo = tmp_path / "model.pt2", np.zeros((1, height, width, 3), np.uint8)
+    torch.export.save(torch.export.export(Classes(), (torch.from_numpy(photo),)), file)
+    facts = {"name": "a", "recipe": asdict(recipe), "system": {}, "classes": ["cat", "dog"], "data": {}}
+    sizes = {"layout": "NHWC uint8", "height": height, "width": width, "batch": 1}
+    with zipfile.ZipFile(file, "a") as archive:
+        archive.writestr(IN_ZIP, json.dumps({**json.loads(make_card(facts)), "graph": sizes}))
+    with pytest.raises(CheckpointError, match="its answers are not for the classes and outputs that it names"):
+        paceline.load(file, trust=True).predict(photo[0])
