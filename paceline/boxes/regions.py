@@ -40,30 +40,31 @@ def proposals(
     nms_over: NMSOver,
     post_of: PostOf,
     post_group: int = 0,
+    groups: int = 1,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Proposals of each photo, best first.
 
     logits, deltas, anchors  of each level (B, n_l), (B, n_l, 4) and (n_l, 4) ltrb px
     sizes       (B, 2) height and width of the photos in the input; boxes are clipped to them
     pre         candidates that enter suppression, by logit: of each level, or of all levels with nms_over "image"
-    post        proposals of an image; with post_of "batch" B * post of the whole batch, the best, however they spread
-    post_group  with post_of "batch" the whole batch's number; 0: B * post
+    post        proposals of an image; with post_of "batch" B / groups * post of each group, the best, however they spread
+    post_group  with post_of "batch" a group's number; 0: B / groups * post
+    groups      with post_of "batch" consecutive equal parts of the batch
     iou         of two candidates of a list that overlap by more, the better one is kept
     least_side  narrower or lower boxes are dropped before suppression, pixels
     limit       most that a width or height may grow, logarithm
     return      (B, P, 4) float32, zeros in empty places, (B, P) bool, whether a place is taken, and (B,) int64, candidates
                 whose suppression was left open: see `keep_fixed`, always 0 on a CPU; no gradient.
-                P is post; with post_of "batch" the batch's number, or an image's candidates where they are fewer.
+                P is post; with post_of "batch" a group's number, or an image's candidates where they are fewer.
                 Fixed shapes and no host synchronisation, except on a CPU
     """
-    images = len(sizes)
     lists = candidates(logits, deltas, anchors, sizes, pre=pre, limit=limit, nms_over=nms_over)
-    of_batch = post_group or images * post
-    places = post if post_of == "image" else min(of_batch, sum(scores.shape[1] for scores, _ in lists))
+    of_group = post_group or len(sizes) // groups * post
+    places = post if post_of == "image" else min(of_group, sum(scores.shape[1] for scores, _ in lists))
     form = proposals_fixed if fixed_shapes(sizes) else proposals_cpu
     boxes, scores, valid, unsettled = form(lists, places, iou=iou, least_side=least_side)
     if post_of == "batch":
-        valid = best_of_batch(scores, valid, of_batch)
+        valid = best_of_groups(scores, valid, of_group, groups)
     return boxes.masked_fill(~valid.unsqueeze(2), 0.0), valid, unsettled
 
 
@@ -134,10 +135,16 @@ def proposals_fixed(
     return pad_end(chosen, places, 0.0).transpose(1, 2), found, found > -torch.inf, unsettled.sum(dim=1)
 
 
-def best_of_batch(scores: Tensor, valid: Tensor, count: int) -> Tensor:
-    """(B, P) bool: the valid places that are among the `count` best of all images; equals: the earlier image first."""
-    order = scores.masked_fill(~valid, -torch.inf).flatten().argsort(descending=True, stable=True)
-    chosen = torch.zeros_like(order, dtype=torch.bool).index_fill(0, order[:count], True)
+def best_of_groups(scores: Tensor, valid: Tensor, count: int, groups: int) -> Tensor:
+    """(B, P) bool: the valid places that are among the `count` best of their group of images; equals: the earlier image first.
+
+    groups  consecutive equal parts of the B images
+    """
+    width = valid.numel() // groups
+    ranked = scores.masked_fill(~valid, -torch.inf).view(groups, width)
+    order = ranked.argsort(dim=1, descending=True, stable=True)[:, :count]
+    order = order + width * torch.arange(groups, device=order.device).unsqueeze(1)
+    chosen = torch.zeros_like(valid).flatten().index_fill(0, order.flatten(), True)
     return valid & chosen.view_as(valid)
 
 

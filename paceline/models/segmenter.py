@@ -177,30 +177,24 @@ class Segmenter(nn.Module):
         with torch.no_grad():  # no gradient passes through proposals; sampled anchors are computed again, with one
             logits, deltas = self.network.rpn.head(levels)  # pyright: ignore[reportCallIssue]
         anchors = self._anchors_of(batch.images, levels)
-        # Where the best proposals of a batch are kept, that batch is a loss group, like a GPU's images in the original.
-        parts = self.loss_groups if self.training and rpn.post_of == "batch" else 1
-        found = [
-            proposals(
-                some_logits,
-                some_deltas,
-                anchors,
-                sizes,
-                pre=rpn.pre_train if self.training else rpn.pre_test,
-                post=rpn.post_train if self.training else rpn.post_test,
-                iou=rpn.iou,
-                least_side=rpn.least_side,
-                limit=rpn.limit,
-                nms_over=rpn.nms_over,
-                post_of=rpn.post_of if self.training else "image",
-                post_group=rpn.post_group if self.training else 0,
-            )
-            for some_logits, some_deltas, sizes in zip(
-                zip(*(level.chunk(parts) for level in logits)),
-                zip(*(level.chunk(parts) for level in deltas)),
-                batch.sizes.chunk(parts),
-            )
-        ]
-        return Proposed(levels, anchors, *(torch.cat(part) for part in zip(*found)))
+        found = proposals(
+            logits,
+            deltas,
+            anchors,
+            batch.sizes,
+            pre=rpn.pre_train if self.training else rpn.pre_test,
+            post=rpn.post_train if self.training else rpn.post_test,
+            iou=rpn.iou,
+            least_side=rpn.least_side,
+            limit=rpn.limit,
+            nms_over=rpn.nms_over,
+            post_of=rpn.post_of if self.training else "image",
+            post_group=rpn.post_group if self.training else 0,
+            groups=self.loss_groups
+            if self.training
+            else 1,  # a batch is a loss group, as a GPU's images in the original
+        )
+        return Proposed(levels, anchors, *found)
 
     def _input(self, batch: InstanceBatch) -> Tensor:
         """Normalised photos; the padding is 0, which no pixel value is exactly."""

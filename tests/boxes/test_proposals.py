@@ -169,6 +169,30 @@ def test_equal_logits_keep_the_order_of_levels_and_anchors() -> None:
         torch.testing.assert_close(boxes[valid], expected[large], rtol=1e-5, atol=1e-4)
 
 
+@examples(15)
+@given(
+    seed=st.integers(0, 10**6),
+    images=st.sampled_from([1, 2, 3]),
+    groups=st.sampled_from([1, 2, 3]),
+    counts=st.sampled_from([[40, 10, 3], [1, 1], [0, 5], [0]]),
+    spread=st.sampled_from([0.0, 3.0]),
+    post=st.sampled_from([1, 6, 60]),
+    post_group=st.sampled_from([0, 7]),
+)
+def test_groups_of_a_batch_are_batches_of_their_own(seed, images, groups, counts, spread, post, post_group) -> None:
+    logits, deltas, anchors = outputs(seed, images=images * groups, counts=counts, spread=spread)
+    sizes = SIZES[torch.arange(images * groups) % len(SIZES)]
+    rules = dict(pre=8, post=post, iou=0.7, least_side=1e-3, limit=LIMIT, nms_over="level", post_of="batch")
+    rules["post_group"] = post_group
+    for form in (proposals, fixed_shapes):
+        whole = form(logits, deltas, anchors, sizes, **rules, groups=groups)
+        parts = [
+            form([level[at] for level in logits], [level[at] for level in deltas], anchors, sizes[at], **rules)
+            for at in torch.arange(images * groups).chunk(groups)
+        ]
+        assert all(torch.equal(one, torch.cat(several)) for one, several in zip(whole, zip(*parts)))
+
+
 def test_no_gradient_and_float32_whatever_comes_in() -> None:
     logits, deltas, anchors = outputs(seed=1)
     logits = [level.bfloat16().requires_grad_() for level in logits]
