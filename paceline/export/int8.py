@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from paceline.config.errors import DataError, UserError
@@ -88,10 +89,12 @@ class Calibrated:
         before = logging.root.manager.disable
         logging.disable(logging.WARNING)  # advice to optimise a graph that is folded already
         try:
-            quantize_static(
-                model, out, Reader(), op_types_to_quantize=[*LAYERS, *BETWEEN], nodes_to_quantize=chosen, per_channel=True,
-                reduce_range=True, activation_type=QuantType.QUInt8, weight_type=QuantType.QInt8,
-            )  # fmt: skip
+            # It also computes scales of what is not chosen, and decoding has -inf for places that are empty.
+            with np.errstate(invalid="ignore"):
+                quantize_static(
+                    model, out, Reader(), op_types_to_quantize=[*LAYERS, *BETWEEN], nodes_to_quantize=chosen, per_channel=True,
+                    reduce_range=True, activation_type=QuantType.QUInt8, weight_type=QuantType.QInt8,
+                )  # fmt: skip
         finally:
             logging.disable(before)
         written = load(out).graph

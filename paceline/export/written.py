@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -87,3 +87,17 @@ class Written:
                 f"{BOX:g} px, masks {MASK:g}. --compare 0 writes it all the same"
             )
         yield f"beside the model's own answers, {said}"
+        if self.graph.task == "maskrcnn" and not self.flags.size:
+            yield from smaller_shape(
+                [photo.size for photo in self.photos], self.graph.shape, self.trained.recipe.input.multiple
+            )
+
+
+def smaller_shape(sizes: Sequence[tuple[int, int]], shape: tuple[int, int], multiple: int) -> Iterator[str]:
+    """A line where the photos leave much of a graph's input to padding, which the network sees too.
+
+    sizes  height and width of the photos in the input; shape: of the input; multiple: of both its sides
+    """
+    height, width = (-(-max(sides) // multiple) * multiple for sides in zip(*sizes))
+    if height * width < 0.9 * shape[0] * shape[1]:
+        yield f"these photos fill {height}x{width} of {shape[0]}x{shape[1]}: --size {height}x{width} leaves less to padding"
