@@ -65,6 +65,7 @@ def main() -> None:
     def read(file: Path) -> Tensor:
         return torchvision.io.decode_image(str(file), "RGB").float() / 255
 
+    work.mkdir(parents=True, exist_ok=True)
     if not out.exists():
         torch.save(drawn([read(file) for file in files[:2]]).state_dict(), work / "maskrcnn.pth")
         made = ["--out", str(out), "--size", asked.size, "--photos", str(asked.photos), "--compare", "2"]
@@ -83,13 +84,11 @@ def main() -> None:
         )
 
     model.transform.batch_images = padded
-    own, theirs, used = [], [], 0
-    for file in files:
-        pixels, (rows, columns), (h, w) = reader.as_input(file.read_bytes(), opened.facts)
-        if h > w or used == asked.count:
-            continue
-        used += 1
-        model.transform.min_size, model.transform.max_size = (rows,), columns  # it is resized already
+    own, theirs = [], []
+    for file in files[: asked.count]:
+        pixels, (rows, columns), _ = reader.as_input(file.read_bytes(), opened.facts)
+        sides = sorted((rows, columns))
+        model.transform.min_size, model.transform.max_size = (sides[0],), sides[1]  # it is resized already
         with torch.inference_mode():
             found = model([torch.from_numpy(pixels[:rows, :columns]).permute(2, 0, 1).float() / 255])[0]
         places = 100
