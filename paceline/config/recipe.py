@@ -75,7 +75,7 @@ class Optim:
     clip_norm: ZeroOrMore = 0.0  # a gradient whose norm over all weights is larger is scaled down to it; 0 = off
     bias_lr: AboveZero = 1.0  # factor on the learning rate of biases
     head_rate: AboveZero = 1.0  # factor on the learning rate of all layers outside the trunk: head, pyramid, extra maps
-    layer_decay: Share = 1.0  # the trunk's last stage has this factor on its learning rate, each stage below once more
+    layer_decay: Share = 1.0  # on the rate of the trunk's last stage, once more for each below; no gain on few photos
 
 
 @dataclass(frozen=True)
