@@ -95,7 +95,7 @@ class PhotoInput:
     flip: Fraction = 0.5  # probability of a horizontal flip
     vflip: Fraction = 0.0  # probability of a vertical flip
     rot90: Fraction = 0.0  # probability of a turn by 90, 180 or 270 degrees; 0.75: no direction is up
-    augment: Augment = "none"  # trivial (TrivialAugmentWide), rand (RandAugment, 2 of magnitude 9); no gain on few photos
+    augment: Augment = "none"  # trivial (TrivialAugmentWide), rand (RandAugment, 2 of size 9); no gain for few photos
     erase: Fraction = 0.0  # then the probability that a rectangle, 2 to 33 percent of the picture, becomes the mean
     mixup: ZeroOrMore = 0.0  # alpha of pairs of mixed photos, shares Beta(alpha, alpha); 0 = off; no gain on few photos
     cutmix: ZeroOrMore = 0.0  # alpha of a rectangle of the neighbour's; with mixup one of both; no gain on few photos
