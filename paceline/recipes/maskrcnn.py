@@ -245,10 +245,12 @@ def custom_cpu() -> MaskRCNNRecipe:
     small, whole = tiny(), custom()
     return replace(
         whole,
-        model=replace(small.model, depth=18, width=64, norm="frozen", freeze=3),
+        model=replace(
+            small.model, depth=18, width=64, norm="frozen", freeze=3, roi=replace(small.model.roi, channels=256)
+        ),
         input=replace(small.input, short=(384, 448), long=608),
         bn_span=8,
-        optim=replace(small.optim, lr=0.001),
+        optim=replace(small.optim, lr=0.001, head_rate=3.0),
         schedule=Schedule(kind="cosine", unit="run", warmup=0.05),
         ema=0.99,
         quality=Quality(first=4, every=4),
@@ -325,7 +327,8 @@ def custom_boxes() -> MaskRCNNRecipe:
 def custom_cpu_boxes() -> MaskRCNNRecipe:
     """The same on a CPU: `paceline train fasterrcnn-custom-cpu --data DIR --weights resnet18`.
 
-    `maskrcnn-custom-cpu` without its mask head.
+    `maskrcnn-custom-cpu` without its mask head, and with the box head and rate that results/tuning measured boxes with.
     """
     small = custom_cpu()
-    return replace(small, model=replace(small.model, masks=False))
+    model = replace(small.model, masks=False, roi=tiny().model.roi)
+    return replace(small, model=model, optim=replace(small.optim, head_rate=1.0))

@@ -169,7 +169,7 @@ def custom() -> ImageRecipe:
 
 
 def custom_cpu() -> ImageRecipe:
-    """The same on a CPU: ResNet-18 or a lighter trunk of timm's, 10 epochs.
+    """The same on a CPU: ResNet-18 or a lighter trunk of timm's, 24 epochs.
 
     paceline train resnet50-custom-cpu --data DIR --weights resnet18
     paceline train resnet50-custom-cpu --data DIR --model.trunk timm/tf_efficientnet_lite0 --weights efficientnet-lite0
@@ -184,10 +184,10 @@ def custom_cpu() -> ImageRecipe:
         model=ResNetModel(depth=18, norm="frozen", first_head="fitted"),
         input=replace(whole.input, size=224, eval_resize=288, eval_size=256),
         global_batch=32,
-        epochs=10,
+        epochs=24,
         bn_span=32,
         optim=Optim(kind="adamw", lr=5e-4, momentum=0.9, weight_decay=0.05, decay_on="no_norm_no_bias"),
-        quality=Quality(first=2, every=2),
+        quality=Quality(first=3, every=3),
         pretrained="resnet18",
     )
 

@@ -46,7 +46,10 @@ PLAIN: tuple[Row, ...] = (
     ("fasterrcnn-custom", TORCHVISION),
     ("maskrcnn-gluoncv", {}),
 )
-SMALL: tuple[Row, ...] = (("resnet50-tiny", {}), ("ssd-tiny", {}), ("maskrcnn-tiny", {}), ("fasterrcnn-custom-cpu", {}))
+SMALL: tuple[Row, ...] = tuple(
+    (name, {})
+    for name in ("resnet50-tiny", "ssd-tiny", "maskrcnn-tiny", "maskrcnn-custom-cpu", "fasterrcnn-custom-cpu")
+)
 # Recipes by form of the file; the first that takes it whole is used. A form without a row has PLAIN.
 ROWS: dict[str, tuple[Row, ...]] = {
     "reference": (("ssd", {}),),

@@ -171,9 +171,10 @@ TABLES: dict[str, Table] = {
         ours(OWN, model__depth=18, model__width=64, model__norm="frozen", model__freeze=3, model__frozen="none", model__channels=64,
              model__fpn_norm="batch", model__rpn__sizes=(16.0, 32.0, 64.0, 128.0, 224.0), model__rpn__positive_iou=0.5,
              model__rpn__samples=128, model__rpn__pre_train=300, model__rpn__pre_test=300, model__rpn__post_train=200,
-             model__rpn__post_test=200, model__roi__samples=64, model__roi__positive_share=0.5, model__roi__channels=128,
+             model__rpn__post_test=200, model__roi__samples=64, model__roi__positive_share=0.5, model__roi__channels=256,
              model__mask__convs=2, model__mask__canvas=56, model__detect__candidates=400, input__short=(384, 448), input__long=608,
              input__crop=0.6, input__jitter="matrix", epochs=24, images_seen=0, bn_span=8, optim__kind="adamw", optim__lr=0.001,
+             optim__head_rate=3.0,
              optim__weight_decay=0.05, schedule__kind="cosine", schedule__unit="run", schedule__warmup=0.05, ema=0.99,
              quality__targets=(), quality__first=4, quality__every=4, pretrained="resnet18"),
     ),
@@ -195,7 +196,7 @@ TABLES |= {
     name: joined(TABLES[whole], ours("without the mask head", model__masks=False, **changed))
     for name, whole, changed in (
         ("fasterrcnn-custom", "maskrcnn-custom", {"pretrained": "fasterrcnn"}),
-        ("fasterrcnn-custom-cpu", "maskrcnn-custom-cpu", {}),
+        ("fasterrcnn-custom-cpu", "maskrcnn-custom-cpu", {"model__roi__channels": 128, "optim__head_rate": 1.0}),
     )
 }
 TABLES["fasterrcnn"] = joined(

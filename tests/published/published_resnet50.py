@@ -122,8 +122,8 @@ TABLES: dict[str, Table] = {
     "resnet50-custom-cpu": joined(
         CUSTOM,
         ours(OWN, model__depth=18, model__norm="frozen", model__first_head="fitted", input__size=224, input__eval_resize=288,
-             input__eval_size=256, global_batch=32, epochs=10.0, bn_span=32, optim__kind="adamw", optim__lr=5e-4,
-             optim__nesterov=False, optim__weight_decay=0.05, quality__first=2, quality__every=2, pretrained="resnet18"),
+             input__eval_size=256, global_batch=32, epochs=24.0, bn_span=32, optim__kind="adamw", optim__lr=5e-4,
+             optim__nesterov=False, optim__weight_decay=0.05, quality__first=3, quality__every=3, pretrained="resnet18"),
     ),
     "resnet50-tiny": joined(
         SGD,

@@ -28,7 +28,7 @@ def looked_at(name, photos, given=(), accelerator="cpu", **controls):
         ("ssd", 900, "cuda", "made for 117,266 photos, 130 times the 900", "train ssd-custom --data mine"),
         ("maskrcnn-gluoncv", 500, "cpu", "made for 117,266 photos, 235 times", "train maskrcnn-custom-cpu --data mine"),
         ("ssd-custom-cpu", 6, "cpu", "a batch of 8 is more than the 6", "train ssd-custom-cpu --data mine --auto"),
-        ("resnet50-custom-cpu", 80, "cpu", "make 25 steps of 32 in all", "train resnet50-custom-cpu --data mine --auto"),
+        ("resnet50-custom-cpu", 80, "cpu", "make 60 steps of 32 in all", "train resnet50-custom-cpu --data mine --auto"),
     ],
 )  # fmt: skip
 def test_too_few_photos_are_refused_with_the_command_that_fits(name, photos, accelerator, reason, command):
