@@ -191,7 +191,6 @@ def machine_seconds() -> tuple[int, float] | None:
     except OSError:
         return None
     cores = sum(1 for line in lines if line.startswith("cpu") and line[3:4].isdigit())
-    user, nice, system, _idle, _waiting, *rest = (int(word) for word in lines[0].split()[1:])
-    return cores, (user + nice + system + sum(rest[:2])) / os.sysconf(
-        "SC_CLK_TCK"
-    )  # rest: interrupts, then guests, counted already
+    # After these two come interrupts, hard and soft; guests' time, further on, is in the user's.
+    user, nice, system, _idle, _waiting, hard, soft, *_ = (int(word) for word in lines[0].split()[1:])
+    return cores, (user + nice + system + hard + soft) / os.sysconf("SC_CLK_TCK")

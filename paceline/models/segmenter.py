@@ -190,9 +190,7 @@ class Segmenter(nn.Module):
             nms_over=rpn.nms_over,
             post_of=rpn.post_of if self.training else "image",
             post_group=rpn.post_group if self.training else 0,
-            groups=self.loss_groups
-            if self.training
-            else 1,  # a batch is a loss group, as a GPU's images in the original
+            groups=self.loss_groups if self.training else 1,  # like the images of a GPU in the original
         )
         return Proposed(levels, anchors, *found)
 
