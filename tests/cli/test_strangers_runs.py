@@ -207,6 +207,7 @@ OWN_WAYS = {
     "training/checkpoint/write.py": 2,  # written just now, and read back
     "training/checkpoint/layout.py": 1,  # a probe, made exclusively
     "log/output.py": 4,  # the null device, and streams
+    "log/pace.py": 1,  # the kernel's
     "pages/page.py": 1,  # the template of a workload of one's own: code
     "training/mirror.py": 3,  # this process's own run, on its way to a bucket; the descriptor of open_plain
     "mlperf/judge.py": 1,  # a log that was read before, copied for MLPerf's tool
