@@ -160,22 +160,25 @@ class Neighbours:
     def __init__(self, threads: int = 0, read: Callable[[], tuple[int, float] | None] | None = None) -> None:
         """threads: that meet in every operation of a step, on a CPU; fewer than 2 are not watched. read: as `machine_seconds`."""
         self._threads, self._read = threads, read or machine_seconds
-        self._since = self._now()
+        self._since = self._now() if threads > 1 else None
 
-    def _now(self) -> tuple[float, float, float, int] | None:
-        """-> (wall seconds, this process's CPU seconds, the machine's, its cores); None where they are not known or not asked."""
-        whole = self._read() if self._threads > 1 else None
-        return whole and (time.monotonic(), time.process_time(), whole[1], whole[0])
+    def _now(self) -> tuple[float, float, int, float] | None:
+        """-> (wall seconds, this process's CPU seconds, the machine's cores, its CPU seconds); None where these are not known."""
+        machine = self._read()
+        return machine and (time.monotonic(), time.process_time(), *machine)
 
     def look(self) -> str:
         """-> a warning, "" for none, which it is until some seconds were watched; there is one a run."""
-        now = self._now()
-        if self._since is None or now is None or now[0] - self._since[0] < WATCHED_SECONDS:
+        if self._since is None or time.monotonic() - self._since[0] < WATCHED_SECONDS:
             return ""
-        wall, own, whole, cores = (now[0] - self._since[0], now[1] - self._since[1], now[2] - self._since[2], now[3])
+        before, now = self._since, self._now()
         self._since = now
+        if now is None:
+            return ""
+        wall, own, whole, cores = now[0] - before[0], now[1] - before[1], now[3] - before[3], now[2]
         others = max(0.0, whole - own) / wall
-        if self._threads + others < cores + CROWDED_CORES:
+        # More threads than cores crowd themselves, and nobody else is to blame.
+        if others < CROWDED_CORES or self._threads + others < cores + CROWDED_CORES:
             return ""
         self._since = None
         return (
@@ -188,9 +191,9 @@ def machine_seconds() -> tuple[int, float] | None:
     """-> (cores, CPU seconds of all processes since the machine started), from Linux's /proc/stat; None elsewhere."""
     try:
         lines = Path("/proc/stat").read_text().splitlines()
-    except OSError:
+        # After these two come interrupts, hard and soft; guests' time, further on, is in the user's.
+        user, nice, system, _idle, _waiting, hard, soft, *_ = (int(word) for word in lines[0].split()[1:])
+    except (OSError, ValueError, IndexError):  # a sandbox's has other lines, or none
         return None
     cores = sum(1 for line in lines if line.startswith("cpu") and line[3:4].isdigit())
-    # After these two come interrupts, hard and soft; guests' time, further on, is in the user's.
-    user, nice, system, _idle, _waiting, hard, soft, *_ = (int(word) for word in lines[0].split()[1:])
     return cores, (user + nice + system + hard + soft) / os.sysconf("SC_CLK_TCK")

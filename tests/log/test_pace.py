@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from paceline.accelerators import peak_memory
+from paceline.log import pace
 from paceline.log.pace import SLOW_INTERVALS, WATCHED_SECONDS, Interval, Neighbours, Stragglers, machine_seconds
 from paceline.log.prose import flop_rate
 from paceline.ranks.exchange import smallest_and_each
@@ -103,9 +104,13 @@ def test_other_processes_on_the_cores_are_told_of_once(monkeypatch):
     )
     passes(own=0.5, others=1.5)
     assert two.look() == ""
-    crowded = of(8, 8)
-    passes(own=1.0, others=20.0)
+    crowded, too_many = of(8, 8), of(4, 2)
+    passes(own=1.0, others=8.0)
     assert "--system.intra-op-threads 1 " in crowded.look()
+    assert "on 8.0 of" in too_many.look()
+    alone = of(4, 2)
+    passes(own=2.0, others=0.1)
+    assert alone.look() == ""  # more threads than cores, and nobody else
     elsewhere = Neighbours(2, lambda: None)
     passes(own=1.0, others=1.0)
     assert elsewhere.look() == ""
@@ -120,3 +125,11 @@ def test_the_machines_seconds_hold_this_processs():
         pass
     cores, seconds = machine_seconds() or (0, 0.0)
     assert cores == before[0] >= 1 and seconds - before[1] >= 0.25
+
+
+@pytest.mark.parametrize("content", [None, "", "cpu\n", "cpu a b c\n", "intr 0\n"])
+def test_a_machine_whose_seconds_cannot_be_read_says_nothing(content, tmp_path, monkeypatch):
+    if content is not None:
+        (tmp_path / "stat").write_text(content)
+    monkeypatch.setattr(pace, "Path", lambda _: tmp_path / "stat")
+    assert machine_seconds() is None and Neighbours(2).look() == ""
