@@ -95,10 +95,10 @@ class PhotoInput:
     flip: Fraction = 0.5  # probability of a horizontal flip
     vflip: Fraction = 0.0  # probability of a vertical flip
     rot90: Fraction = 0.0  # probability of a turn by 90, 180 or 270 degrees; 0.75: no direction is up
-    augment: Augment = "none"  # trivial: TrivialAugmentWide (no gain on few photos); rand: RandAugment, 2 of magnitude 9
+    augment: Augment = "none"  # trivial: TrivialAugmentWide, no gain on few photos; rand: RandAugment, two of 9
     erase: Fraction = 0.0  # then the probability that a rectangle, 2 to 33 percent of the picture, becomes the mean
-    mixup: ZeroOrMore = 0.0  # alpha: a photo mixed with its neighbour by Beta(alpha, alpha); 0 = off (no gain on few photos)
-    cutmix: ZeroOrMore = 0.0  # alpha: a rectangle is the neighbour's; with mixup: one of the two (no gain on few photos)
+    mixup: ZeroOrMore = 0.0  # alpha: photos mixed in pairs by Beta(alpha, alpha); 0 = off; no gain on few photos
+    cutmix: ZeroOrMore = 0.0  # alpha: a rectangle is the neighbour's; with mixup: either; no gain on few photos
     eval_resize: int = 256  # evaluation: the shorter side is resized to this, pixels
     eval_size: Count = 224  # evaluation: side of the centre crop, pixels
     mean: tuple[Finite, Finite, Finite] = (0.485, 0.456, 0.406)  # subtracted from RGB in 0..1
