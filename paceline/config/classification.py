@@ -95,7 +95,7 @@ class PhotoInput:
     flip: Fraction = 0.5  # probability of a horizontal flip
     vflip: Fraction = 0.0  # probability of a vertical flip
     rot90: Fraction = 0.0  # probability of a turn by 90, 180 or 270 degrees; 0.75: no direction is up
-    augment: Augment = "none"  # trivial: TrivialAugmentWide, no gain on few photos; rand: RandAugment, two of 9
+    augment: Augment = "none"  # trivial: TrivialAugmentWide, no gain on few photos; rand: RandAugment of magnitude 9
     erase: Fraction = 0.0  # then the probability that a rectangle, 2 to 33 percent of the picture, becomes the mean
     mixup: ZeroOrMore = 0.0  # alpha: photos mixed in pairs by Beta(alpha, alpha); 0 = off; no gain on few photos
     cutmix: ZeroOrMore = 0.0  # alpha: a rectangle is the neighbour's; with mixup: either; no gain on few photos
