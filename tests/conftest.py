@@ -6,6 +6,7 @@ import os
 import re
 import secrets
 import shutil
+import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 # Before torch is loaded: see paceline/cli/main.py. Several test processes share few cores.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -41,6 +43,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="the long form: tests marked nightly, and 20 times as many generated examples",
     )
+    parser.addoption(
+        "--simulated",
+        choices=("values", "counts"),
+        help="on a CUDA device that computes nothing (tests/simulated), for tests/gpu where there is no GPU: with right values, which "
+        "CPU kernels write, or with none, fast and at full size",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -52,6 +60,27 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.setdefault(
             SEED, str(secrets.randbelow(10**6))
         )  # before other processes start, which have it from here
+
+
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """With --simulated the same words go to another Python, since a library comes before CUDA's only as a process starts."""
+    if config.getoption("--simulated") is None or "SIMULATED_VALUES" in os.environ:
+        return
+    sys.path.insert(0, str(ROOT / "tests" / "simulated"))
+    import device
+
+    words = [
+        sys.executable,
+        str(ROOT / "tests" / "simulated" / "start.py"),
+        "-m",
+        "pytest",
+        *config.invocation_params.args,
+    ]
+    os.execve(
+        sys.executable,
+        words,
+        device.environment(SIMULATED_VALUES=str(int(config.getoption("--simulated") == "values"))),
+    )
 
 
 @pytest.hookimpl(optionalhook=True)

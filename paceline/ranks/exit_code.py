@@ -55,3 +55,5 @@ def settle_environment() -> None:
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     # torch's profiler library (--profile) logs its start and stop, and an error for want of a GPU; 99 is above all of them.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+    # torch 2.15 has kernels in Triton, and Triton 3.9 warns at the first until somebody chooses. This is what it does unasked.
+    os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")

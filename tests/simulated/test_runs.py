@@ -1,0 +1,80 @@
+"""The command line on the simulated CUDA device: full-size recipes that are captured, tiny ones with values, devices that fail."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from paceline.log.events import read_events
+
+TINY = "--steps 6 --global-batch 8 --optim.lr 0.01 --save-every 2 --eval-every 100 --seed 3".split()
+NIGHT = pytest.mark.nightly("whole runs on the simulated device")
+
+
+@NIGHT
+@pytest.mark.parametrize("recipe", ["resnet50", "ssd", "maskrcnn", "maskrcnn-nvidia-96"])
+def test_a_full_size_recipe_is_captured_and_replayed(on_device, tmp_path: Path, recipe: str) -> None:
+    words = [
+        "train",
+        recipe,
+        "--system",
+        "gpu",
+        "--system.graph",
+        "--synthetic",
+        "--steps",
+        "3",
+        "--out",
+        str(tmp_path / "run"),
+    ]
+    done, counted = on_device("-m", "paceline", *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 step captured" in done.stdout and counted["broken rules"] == []
+    assert counted["counts"]["graph launches"] >= 3
+    assert not [wait for wait in counted["waits"] if " run_step" in wait]
+
+
+@NIGHT
+@pytest.mark.parametrize("recipe", ["resnet50-tiny", "ssd-tiny", "maskrcnn-tiny"])
+def test_a_run_that_is_sent_replayed_or_resumed_has_the_same_bits(on_device, tmp_path: Path, recipe: str) -> None:
+    # Mask R-CNN has no deterministic form on a GPU; the device's values come from one thread of a CPU all the same.
+    exact = [] if recipe.startswith("maskrcnn") else ["--exact"]
+
+    def weights(name: str, *more: str) -> dict[str, torch.Tensor]:
+        words = ["train", recipe, "--system", "gpu", *exact, "--out", str(tmp_path / name), *TINY, *more]
+        done, counted = on_device("-m", "paceline", *words, SIMULATED_VALUES="1")
+        assert done.returncode == 0 and counted["broken rules"] == [], done.stdout + done.stderr
+        (last,) = (tmp_path / name).glob(
+            "checkpoints/step-00000" + ("3" if "3" in more else "6") + "/model.safetensors"
+        )
+        return load(last)
+
+    from safetensors.torch import load_file as load
+
+    sent, replayed = weights("sent"), weights("replayed", "--system.graph")
+    weights("stopped", "--system.graph", "--steps", "3")
+    resumed = weights("stopped", "--system.graph")
+    for name, tensor in sent.items():
+        assert torch.equal(replayed[name], tensor) and torch.equal(resumed[name], tensor), name
+
+
+@NIGHT
+@pytest.mark.parametrize("failure", ["launch 3000", "copy 430"])
+def test_a_device_that_fails_ends_the_run_and_leaves_its_checkpoints(on_device, tmp_path: Path, failure: str) -> None:
+    words = ["-m", "paceline", "train", "resnet50-tiny", "--system", "gpu", "--out", str(tmp_path / "run"), *TINY]
+    done, _ = on_device(*words, SIMULATED_VALUES="1", SIMULATED_FAIL=failure)
+    assert done.returncode in (2, 3) and ("failed" in done.stdout or "paceline:" in done.stderr), (
+        done.stdout + done.stderr
+    )
+    done, _ = on_device(*words, SIMULATED_VALUES="1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert list(read_events(tmp_path / "run" / "events.jsonl"))[-1]["event"] == "end"
+
+
+@NIGHT
+def test_too_little_memory_cuts_the_batch_and_not_the_result(on_device, tmp_path: Path) -> None:
+    words = ["train", "resnet50", "--system", "gpu", "--synthetic", "--steps", "2", "--out", str(tmp_path / "run")]
+    done, _ = on_device("-m", "paceline", *words, "--system.images-per-forward", "512", SIMULATED_GIB="14")
+    print(done.stdout, done.stderr)
+    assert done.returncode == 0
