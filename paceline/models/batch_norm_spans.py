@@ -160,8 +160,9 @@ class _JoinedByKernels(torch.autograd.Function):
         )
         sums = torch.cat((grad_sum, product_sum))
         dist.all_reduce(sums, group=ctx.group)
+        grad_sum, product_sum = sums.chunk(2)
         grad_input = torch.batch_norm_backward_elemt(
-            grad_output, input, mean, scale, weight, *sums.chunk(2), counts.to(torch.int32)
+            grad_output, input, mean, scale, weight, grad_sum, product_sum, counts.to(torch.int32)
         )
         return grad_input, grad_weight, grad_bias, None, None, None
 
