@@ -187,7 +187,9 @@ def pool_fixed(
         member = (levels == level) & (image >= 0)
         place = torch.where(member.unsqueeze(1), boxes.detach().float(), FAR_AWAY)
         regions = torch.cat((image.clamp(min=0).unsqueeze(1).float(), place), dim=1)
-        part = kernel(feature.float(), regions, scale=1 / stride)
+        # In the layout that the kernel reads: of a channels_last map it would make a second copy.
+        plain = feature.to(torch.float32, memory_format=torch.contiguous_format)
+        part = kernel(plain, regions, scale=1 / stride)
         result = part if result is None else result + part
     assert result is not None
     return result.to(features[0].dtype)

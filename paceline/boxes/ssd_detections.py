@@ -19,10 +19,12 @@ from paceline.boxes.geometry import SSD_CODER, clip_fractions
 from paceline.boxes.suppression import gather_boxes, keep_cpu, keep_fixed, top_k
 
 CandidatesOf = Literal["class", "image"]
-# Overlaps of one image's candidates take K * C * BLOCK numbers; this many images at a time keep them below half a gibibyte.
-IMAGES_AT_ONCE = 16
-# Boxes of a block; one round less is always enough to settle them, so suppression leaves nothing open.
-BLOCK = 32
+# Scores, their sorting and K * C * BLOCK overlaps of this many images take 0.65 GiB with COCO's classes and 200 candidates. As many
+# as an evaluation's forward has, mostly: launching the small kernels of a suppression then costs less than what they move.
+IMAGES_AT_ONCE = 64
+# Boxes of a block; one round less is always enough to settle them, so suppression leaves nothing open. All blocks together take
+# about C rounds whatever their size; small ones take less memory.
+BLOCK = 16
 # A CPU examines the best scores of (this times D) default boxes first: mostly enough of them are kept. Then four times as many, and
 # so on until all are examined.
 FIRST_LOOK = 2

@@ -62,22 +62,34 @@ def keep_fixed(
         return own(boxes, valid, iou, classes), unsettled
     keep = valid.clone()
     count = boxes.shape[-2]
+    # A product of matrices counts the boxes that beat another one: one kernel that reads the overlaps once, where a mask and its
+    # `any` are three passes and as many kernels. Such a count may be rounded; it is 0 or it is not.
+    counting = _counting_type(boxes.device)
     for first in range(0, count, block):
         inside, end = slice(first, first + block), min(first + block, count)
         beats = pairwise_iou(boxes[..., inside, :], boxes[..., first:, :]) > iou
         if classes is not None:
             beats &= classes[..., inside, None] == classes[..., None, first:]
+        beats = beats.to(counting)
         # A box is beaten by earlier ones of its list only.
         among = beats[..., : end - first].triu(1)
-        candidates = keep[..., inside]
+        candidates = keep[..., None, inside].to(counting)
         kept = before = candidates
         for _ in range(rounds):
-            before, kept = kept, candidates & ~(among & kept.unsqueeze(-1)).any(dim=-2)
-        unsettled += (before != kept).sum(dim=-1)
-        keep[..., inside] = kept
+            # 1 where a candidate, 1, exceeds the count of those that are kept and beat it.
+            before, kept = kept, torch.matmul(kept, among).lt_(candidates)
+        unsettled += (before != kept).sum(dim=(-2, -1))
+        keep[..., inside] = kept.squeeze(-2)
         if end < count:
-            keep[..., end:] &= ~(beats[..., end - first :] & kept.unsqueeze(-1)).any(dim=-2)
+            keep[..., end:] &= torch.matmul(kept, beats[..., end - first :]).squeeze(-2) == 0
     return keep, unsettled
+
+
+def _counting_type(device: torch.device) -> torch.dtype:
+    """The cheapest type for small counts, and one that autocast leaves as it is."""
+    if device.type == "cuda":
+        return torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else torch.float16
+    return torch.float32
 
 
 def top_k(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:

@@ -23,6 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from paceline.config.errors import RecipeError
+from paceline.models.batch_norm_spans import joined_batch_norm, split_batch_norm
 
 
 class BatchNorm(nn.BatchNorm2d):
@@ -56,91 +57,16 @@ class BatchNorm(nn.BatchNorm2d):
         if not self.collects:
             return F.batch_norm(input, *own, training=True, momentum=self.momentum, eps=self.eps)
         if self.join > 1:
-            output, statistics = _GroupBatchNorm.apply(
-                input, self.weight, self.bias, self.eps, self.join, self.join_group
-            )
-            self.pending.add_(statistics, alpha=1 / self.forwards)
-            return output
-        return self._ghost(input)
-
-    def _ghost(self, input: Tensor) -> Tensor:
-        if input.shape[0] % self.groups:
+            shared = self.join, self.join_group
+            output, statistics = joined_batch_norm(input, self.weight, self.bias, self.eps, *shared)
+        elif input.shape[0] % self.groups:
             raise RecipeError(
                 f"a forward of {input.shape[0]} images cannot be split into {self.groups} BatchNorm groups"
             )
-        # Momentum 1 makes the kernel write the group's own mean and variance here: no second pass over the images.
-        # Zeros, not empty: the kernel computes 1 * new + 0 * old, and 0 * NaN is NaN.
-        statistics = self.pending.new_zeros((self.groups, *self.pending.shape))
-        outputs = [
-            F.batch_norm(
-                part,
-                statistics[index, 0],
-                statistics[index, 1],
-                self.weight,
-                self.bias,
-                True,
-                momentum=1.0,
-                eps=self.eps,
-            )
-            for index, part in enumerate(input.split(input.shape[0] // self.groups))
-        ]
-        self.pending.add_(statistics.sum(0), alpha=1 / (self.groups * self.forwards))
-        return torch.cat(outputs) if self.groups > 1 else outputs[0]
-
-
-class _GroupBatchNorm(torch.autograd.Function):
-    """BatchNorm over the joined images of R ranks that hold B images each.
-
-    Forward exchanges each rank's (mean, variance), backward the two sums that the input's gradient needs; the
-    gradients of weight and bias stay this rank's share, to be summed with all other gradients.
-    Everything is computed in fp32, whatever the input's type.
-    """
-
-    @staticmethod
-    def forward(  # type: ignore[override]
-        ctx, input: Tensor, weight: Tensor, bias: Tensor, eps: float, join: int, group: dist.ProcessGroup
-    ) -> tuple[Tensor, Tensor]:
-        count = input.numel() // input.shape[1] * join
-        variance, mean = torch.var_mean(input.float(), dim=(0, 2, 3), correction=0)
-        mine = torch.cat((mean, variance))
-        every = torch.empty((join * mine.numel(),), dtype=mine.dtype, device=mine.device)
-        dist.all_gather_into_tensor(every, mine, group=group)
-        means, variances = every.view(join, 2, -1).unbind(1)
-        # Chan et al. 1983 for equal counts: squares of sums never appear, so nothing cancels.
-        mean = means.mean(0)
-        variance = (variances + (means - mean).square()).mean(0)
-        scale = torch.rsqrt(variance + eps)
-        output = (input.float() - _over_channels(mean)) * _over_channels(scale * weight) + _over_channels(bias)
-        ctx.save_for_backward(input, weight, mean, scale)
-        ctx.count, ctx.group = count, group
-        statistics = torch.stack((mean, variance * (count / max(1, count - 1))))
-        ctx.mark_non_differentiable(statistics)
-        return _of_type(output, input.dtype), statistics
-
-    @staticmethod
-    def backward(ctx, grad_output: Tensor, _: Tensor):  # type: ignore[override]
-        input, weight, mean, scale = ctx.saved_tensors
-        grad = grad_output.float()
-        normalised = (input.float() - _over_channels(mean)) * _over_channels(scale)
-        sums = torch.cat((grad.sum((0, 2, 3)), (grad * normalised).sum((0, 2, 3))))
-        grad_bias, grad_weight = sums.clone().chunk(2)
-        dist.all_reduce(sums, group=ctx.group)
-        mean_grad, mean_product = (sums / ctx.count).chunk(2)
-        grad_input = grad - _over_channels(mean_grad) - normalised * _over_channels(mean_product)
-        grad_input = _of_type(grad_input * _over_channels(scale * weight), input.dtype)
-        return grad_input, _of_type(grad_weight, weight.dtype), _of_type(grad_bias, weight.dtype), None, None, None
-
-
-def _of_type(values: Tensor, dtype: torch.dtype) -> Tensor:
-    """`values.to(dtype)`, not called where it would do nothing: where an autograd.Function returns one tensor under two names,
-    PyTorch 2.11's compiler computes wrong gradients (its issue 180642).
-    """
-    return values if values.dtype == dtype else values.to(dtype)
-
-
-def _over_channels(values: Tensor) -> Tensor:
-    """(C,) -> (1, C, 1, 1)."""
-    return values.view(1, -1, 1, 1)
+        else:
+            output, statistics = split_batch_norm(input, self.weight, self.bias, self.groups, self.eps)
+        self.pending.add_(statistics, alpha=1 / (self.groups * self.forwards))
+        return output
 
 
 def batch_norms(model: nn.Module) -> Iterator[BatchNorm]:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torchvision.ops.poolers import LevelMapper
 
-from paceline.boxes import forms
+from paceline.boxes import forms, roi_pooling
 from paceline.boxes.roi_pooling import levels_of, pool_regions, samples
 
 HEIGHT, WIDTH = 128, 192
@@ -275,3 +275,24 @@ def test_no_region_at_all_keeps_every_level_in_roi_pool_s_graph(form, image) -> 
     assert found.shape == (len(image), 3, 7, 7) and not found.any()
     for feature, gradient in zip(features, torch.autograd.grad(found.sum(), features)):
         assert gradient.shape == feature.shape and not gradient.any()
+
+
+@pytest.mark.parametrize("mode", ["align", "pool"])
+def test_an_accelerators_kernel_is_given_each_level_in_float32_and_in_its_own_layout(monkeypatch, mode) -> None:
+    """It would copy any other layout once more."""
+    given = []
+
+    def seen(kernel, features: Tensor, *args, **kwargs) -> Tensor:
+        given.append(features)
+        return kernel(features, *args, **kwargs)
+
+    for name in ("roi_align", "roi_pool"):
+        monkeypatch.setattr(roi_pooling, name, partial(seen, getattr(roi_pooling, name)))
+    levels = [level.detach().contiguous(memory_format=torch.channels_last) for level in pyramid(2, 3, torch.bfloat16)]
+    where = torch.tensor([0, 1]), some_boxes(2), torch.tensor([0, 2])
+    rules = {"side": 3, "sampling_ratio": 2, "aligned": False, "mode": mode}
+    found = fixed_shapes(levels, STRIDES, *where, **rules)
+    assert [features.dtype for features in given] == [torch.float32] * len(STRIDES)
+    assert all(features.is_contiguous() for features in given)
+    plain = [level.contiguous() for level in levels]
+    assert torch.equal(found, fixed_shapes(plain, STRIDES, *where, **rules))

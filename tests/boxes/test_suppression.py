@@ -115,6 +115,19 @@ def test_too_few_rounds_are_counted_and_an_even_number_keeps_too_many(rounds) ->
     assert torch.equal(kept, right) and not unsettled.any()
 
 
+@pytest.mark.parametrize("counting", [torch.float16, torch.bfloat16])
+def test_counts_in_half_precision_keep_the_same_boxes(monkeypatch, counting) -> None:
+    """Up to 255 equal boxes beat one of their block, among them many that nearly overlap."""
+    boxes = torch.cat((crowd(2, 700, seed=5), crowd(2, 1, seed=6).expand(-1, BLOCK + 9, -1)), dim=1)
+    boxes = torch.cat((boxes[:, -BLOCK - 9 :], boxes[:, : -BLOCK - 9]), dim=1)
+    valid = torch.rand(2, boxes.shape[1], generator=torch.Generator().manual_seed(1)) < 0.9
+    expected = keep_fixed(boxes, valid, 0.3)
+    monkeypatch.setattr("paceline.boxes.suppression._counting_type", lambda device: counting)
+    found = keep_fixed(boxes, valid, 0.3)
+    assert all(torch.equal(one, other) for one, other in zip(found, expected))
+    assert not found[1].any()
+
+
 def test_the_memory_estimate_runs_it_without_data() -> None:
     boxes = torch.empty(2, 3, 700, 4, device="meta")
     kept, unsettled = keep_fixed(boxes, torch.empty(2, 3, 700, dtype=torch.bool, device="meta"), 0.7, rounds=2)
