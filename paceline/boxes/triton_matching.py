@@ -6,6 +6,8 @@ The first kernel finds each object's best anchor, the second each anchor's best 
 those of the torch form to the bit, for boxes that are finite. Empty slots cost a read of their label.
 """
 
+# pyright: reportArgumentType=false, reportOperatorIssue=false
+# A kernel's text is Triton's language, whose types are not Python's.
 from __future__ import annotations
 
 import torch

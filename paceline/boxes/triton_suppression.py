@@ -5,6 +5,8 @@ The first kernel notes for each box which later ones it overlaps, a bit each. Th
 word at a time. Overlaps are those of `pairwise_iou` to the bit, as in triton_matching.py, and every chain is settled.
 """
 
+# pyright: reportArgumentType=false, reportOperatorIssue=false, reportGeneralTypeIssues=false
+# A kernel's text is Triton's language, whose types are not Python's.
 from __future__ import annotations
 
 import torch
