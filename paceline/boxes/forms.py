@@ -1,4 +1,4 @@
-"""Choose between the two forms of an operation `x`: `x_fixed`, whose shapes follow from shapes alone, and `x_cpu`.
+"""Choose among the forms of an operation `x`: `x_fixed`, whose shapes follow from shapes alone, `x_cpu`, and `x_triton` in two places.
 
 On an accelerator the host must not read a value, or it waits for the device. On a CPU reading values is free, and work can follow
 the rows that exist. Tests hold the two forms equal.
@@ -16,12 +16,24 @@ from torch import Tensor
 Suppression: TypeAlias = Callable[[Tensor, Tensor, float, Tensor | None], Tensor]
 
 _everywhere = False
+_triton = False
 _suppression: Suppression | None = None
 
 
 def fixed_shapes(tensor: Tensor) -> bool:
     """Whether a computation on `tensor` takes the form of fixed shapes: off a CPU, and inside `fixed`."""
     return _everywhere or tensor.device.type != "cpu"
+
+
+def use_triton(wanted: bool) -> None:
+    """Set for the rest of the process whether CUDA takes our kernels in Triton in place of those fixed forms that have one."""
+    global _triton
+    _triton = wanted
+
+
+def in_triton(tensor: Tensor) -> bool:
+    """Whether a computation on `tensor` takes our kernel in Triton, whose answer is the fixed form's to the bit."""
+    return _triton and tensor.device.type == "cuda"
 
 
 def images_cpu(labels: Tensor) -> Iterator[tuple[slice, int]]:

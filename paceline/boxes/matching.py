@@ -20,7 +20,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from paceline.boxes.forms import fixed_shapes, images_cpu
+from paceline.boxes.forms import fixed_shapes, images_cpu, in_triton
 from paceline.boxes.geometry import pairwise_iou
 
 BestAnchor = Literal["positive", "negative"]
@@ -54,7 +54,7 @@ def match_anchors(
                   kind (B, A) int8: 1 positive, 0 negative, -1 neither
     """
     boxes, anchors = boxes.float(), anchors.float()
-    form = overlaps_fixed if fixed_shapes(labels) else overlaps_cpu
+    form = overlaps_triton if in_triton(labels) else overlaps_fixed if fixed_shapes(labels) else overlaps_cpu
     best, slots, forced = form(boxes, labels, anchors, eligible)
     return slots, kinds(best, forced, positive_iou, negative_iou, best_anchor, eligible)
 
@@ -102,6 +102,16 @@ def overlaps_fixed(
         slots = torch.where(value > best, slot + first, slots)
         best = torch.maximum(best, value)
     return best, slots, forced
+
+
+def overlaps_triton(
+    boxes: Tensor, labels: Tensor, anchors: Tensor, eligible: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`overlaps_fixed` by our own kernels."""
+    from paceline.boxes.triton_matching import overlaps
+
+    best, slots, forced = overlaps(boxes, labels, anchors, eligible, True, "first", "first")
+    return best, slots, forced >= 0
 
 
 def overlaps_cpu(
@@ -227,7 +237,8 @@ def match(
         slots, positives = (torch.empty_like(part).index_copy_(1, order, part) for part in found)
         return slots, positives
     if fixed_shapes(labels):
-        return match_fixed(boxes, labels, anchors, iou, positive, tie, equal)
+        form = match_triton if in_triton(labels) else match_fixed
+        return form(boxes, labels, anchors, iou, positive, tie, equal)
     slots = labels.new_zeros(len(labels), len(anchors))
     positives = torch.zeros_like(slots, dtype=torch.bool)
     for one, used in images_cpu(labels):
@@ -261,4 +272,16 @@ def match_fixed(
     nobody, reduce = (-1, "amax") if tie == "last" else (objects, "amin")
     forced = torch.full_like(slots, nobody).scatter_reduce_(1, anchor, number.masked_fill(~forces, nobody), reduce)
     by_force = forced != nobody
+    return torch.where(by_force, forced, slots), positives | by_force
+
+
+def match_triton(
+    boxes: Tensor, labels: Tensor, anchors: Tensor, iou: float, positive: Positive, tie: Tie, equal: Tie = "first"
+) -> tuple[Tensor, Tensor]:
+    """`match_fixed` by our own kernels."""
+    from paceline.boxes.triton_matching import overlaps
+
+    best, slots, forced = overlaps(boxes, labels, anchors, None, False, equal, tie)
+    by_force = forced >= 0
+    positives = best > iou if positive == "above" else best >= iou
     return torch.where(by_force, forced, slots), positives | by_force

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from paceline.boxes.forms import own_suppression
+from paceline.boxes.forms import in_triton, own_suppression
 from paceline.boxes.geometry import pairwise_iou
 from paceline.boxes.kernels import nms
 
@@ -60,6 +60,10 @@ def keep_fixed(
     unsettled = torch.zeros(valid.shape[:-1], dtype=torch.int64, device=boxes.device)
     if (own := own_suppression()) is not None:
         return own(boxes, valid, iou, classes), unsettled
+    if in_triton(boxes):
+        from paceline.boxes.triton_suppression import keep_best
+
+        return keep_best(boxes, valid, iou, classes), unsettled
     keep = valid.clone()
     count = boxes.shape[-2]
     # A product of matrices counts the boxes that beat another one: one kernel that reads the overlaps once, where a mask and its

@@ -112,7 +112,7 @@ def run(arguments: Sequence[str]) -> int:
     _refuse_early(subject.recipe, flags.data if launch.world == 1 else "")
 
     from paceline.cli.eval_weights import classes_of
-    from paceline.machine.machine import choose_device, set_threads
+    from paceline.machine.machine import choose_device, choose_kernels, set_threads
     from paceline.machine.placing import bound, choose_adapter
     from paceline.ranks.environment import environment
     from paceline.ranks.world import open_world
@@ -122,6 +122,7 @@ def run(arguments: Sequence[str]) -> int:
 
     system, recipe = subject.system, subject.recipe
     device = choose_device(system, launch.local_rank, launch.local_world)
+    choose_kernels(system)
     controls = Controls(data=flags.data or subject.controls.data) if flags.elsewhere else subject.controls
     controls = replace(controls, limit_val=flags.limit_val or controls.limit_val)
     alike = None

@@ -152,8 +152,9 @@ def parse_recipe(
     changed = settle_length(Recipe(**vars(parsed.recipe)), given)
     check_batch_and_lr(recipe, changed, given)
     check_recipe(changed)
-    # Number format and accelerator are not known before the machine is detected, so loss scale and graph are checked later.
-    check_system(dataclasses.replace(parsed.system, loss_scale=0.0, graph=False) if asks else parsed.system)
+    # Number format and accelerator are not known before the machine is detected: what depends on them is checked later.
+    later = {"loss_scale": 0.0, "graph": False, "kernels": "torch"} if asks else {}
+    check_system(dataclasses.replace(parsed.system, **later))
     # Variables: the system's, over them those published for so many nodes, over them the run's and the command line's.
     published = published_for(name, system_name, nodes_of(parsed.controls, given, parsed.system.per_node))
     layers = (system.env, published.env if published else ())

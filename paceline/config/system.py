@@ -16,6 +16,7 @@ from paceline.config.errors import RecipeError
 Precision = Literal["fp32", "bf16", "fp16"]
 # torch's device types; AMD's ROCm calls itself cuda too.
 Accelerator = Literal["cpu", "cuda", "hpu", "xpu", "mps"]
+Kernels = Literal["torch", "triton"]
 Fabric = Literal["", "tcp", "roce", "ib", "efa"]
 Binding = Literal["off", "node", "no-smt", "exclusive"]
 # More than any machine has, or can use; at too many threads OpenMP would end the process without a word.
@@ -42,6 +43,7 @@ class System:
     channels_last: bool = True  # NHWC memory for images and activations
     compile: bool = False  # torch.compile the model
     graph: bool = False  # capture each input shape's whole step as a CUDA graph and replay it; no GPU has run it yet
+    kernels: Kernels = "torch"  # torch's, or triton: ours, for matching and suppression; same bits, never run on a GPU
     loader_threads: Threads = 0  # threads a rank that read and decode; 0 = cores of the node / ranks on it
     fetch_threads: Threads = 0  # threads a rank that fetch photos ahead of decoding; 0 = 2 for buckets, none for files
     store_cache: str = "off"  # local disk for what buckets and web servers send, e.g. 200GiB, in PACELINE_CACHE; off
@@ -74,6 +76,11 @@ def check_system(system: System) -> None:
     if system.graph and system.accelerator != "cuda":
         raise RecipeError(
             f"--system.graph: CUDA graphs are captured on cuda, and this run computes on {system.accelerator}. Leave it away."
+        )
+    if system.kernels != "torch" and system.accelerator != "cuda":
+        raise RecipeError(
+            f"--system.kernels {system.kernels}: those kernels are for cuda, and this run computes on {system.accelerator}. "
+            "Leave it away."
         )
     if not re.fullmatch(r"[A-Za-z0-9_.:@+-]{0,15}", system.interface):
         raise RecipeError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -9,6 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 
 from paceline.accelerators import NAMES, count
+from paceline.boxes.forms import use_triton
 from paceline.config.errors import RecipeError
 from paceline.config.reporting import SILENT, Reporter
 from paceline.config.system import MOST_THREADS, System
@@ -100,6 +102,16 @@ def autocast_for(system: System, device: torch.device) -> Callable[[], AbstractC
         return nullcontext() if number is None else torch.autocast(device.type, dtype=number)
 
     return autocast
+
+
+def choose_kernels(system: System) -> None:
+    """--system.kernels, for the rest of the process. Raises RecipeError where Triton is missing."""
+    wanted = system.kernels == "triton"
+    if wanted and importlib.util.find_spec("triton") is None:
+        raise RecipeError(
+            "--system.kernels triton: there is no package triton beside this torch; CUDA's build brings it. Leave it away."
+        )
+    use_triton(wanted)
 
 
 def make_exact(exact: bool) -> None:

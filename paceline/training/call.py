@@ -15,7 +15,7 @@ from paceline.config.printable import did_you_mean
 from paceline.config.recipe import Recipe, override
 from paceline.log.console import Console, open_console
 from paceline.log.output import lasting_output
-from paceline.machine.machine import choose_device
+from paceline.machine.machine import choose_device, choose_kernels
 from paceline.machine.placing import choose_adapter
 from paceline.machine.shortage import failures_in_words
 from paceline.ranks.environment import environment
@@ -117,6 +117,7 @@ def run_training(request: Request, console: Console | None = None) -> Ending:
             for note in notes if launch.rank == 0 else ():
                 console.warning(note)
             device = choose_device(request.system, launch.local_rank, launch.local_world)
+            choose_kernels(request.system)
             choose_adapter(request.system, launch, os.environ)
             with (
                 open_world(launch, device=device, facts=facts, secret_folder=folder) as world,

@@ -60,7 +60,7 @@ def describe(
         *([] if brief else _weights(weights or recipe.pretrained)),
         f"system   {system_name}   {system.chip or system.accelerator} x {system.per_node} a node, {system.memory_gib:g} GiB each   "
         f"{system.precision}   channels_last {_on(system.channels_last)}   compile {_on(system.compile)}"
-        f"{'   graph on' if system.graph else ''}",
+        f"{'   graph on' if system.graph else ''}{'   kernels triton' if system.kernels == 'triton' else ''}",
         *([] if brief else torch_of(system)),
         *_published(name, recipe.task, system_name, system),
         f"plan     {counted(plan.world, 'rank')} on {counted(plan.nodes, 'node')}{_evaluating(plan)}   "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -22,6 +23,16 @@ def test_off_a_cpu_shapes_are_fixed_and_on_one_where_it_was_asked_for() -> None:
     with pytest.raises(KeyError), forms.fixed():
         raise KeyError
     assert not forms.fixed_shapes(here)
+
+
+def test_our_kernels_are_for_cuda_alone_and_where_they_were_asked_for() -> None:
+    tensors = [SimpleNamespace(device=torch.device(kind)) for kind in ("cuda", "cpu", "meta", "hpu")]
+    try:
+        for wanted in (True, False):
+            forms.use_triton(wanted)
+            assert [forms.in_triton(tensor) for tensor in tensors] == [wanted, False, False, False]
+    finally:
+        forms.use_triton(False)
 
 
 def test_no_network_and_no_loss_asks_for_the_device_itself() -> None:

@@ -51,11 +51,13 @@ def test_whether_a_loss_scale_fits_is_judged_by_the_machines_precision(asked, mo
 
 
 @pytest.mark.parametrize("words", [(), ("--system", "gpu")])
-def test_whether_steps_can_be_captured_is_judged_by_the_machines_accelerator(asked, monkeypatch, words):
-    assert parsed(*words, "--system.graph").system.graph
+@pytest.mark.parametrize("flag", ["--system.graph", "--system.kernels=triton"])
+def test_what_is_for_cuda_is_judged_by_the_machines_accelerator(asked, monkeypatch, words, flag):
+    found = parsed(*words, flag).system
+    assert found.graph or found.kernels == "triton"
     monkeypatch.setitem(SYSTEMS, (words or ("auto",))[-1], System)
-    with pytest.raises(RecipeError, match=r"--system\.graph"):
-        _ = parsed(*words, "--system.graph").system
+    with pytest.raises(RecipeError, match=rf"{flag.partition('=')[0]}\b.* computes on cpu"):
+        _ = parsed(*words, flag).system
 
 
 def test_numbers_that_no_machine_has_are_refused_before_it_is_asked(asked):

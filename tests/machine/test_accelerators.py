@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -13,7 +14,7 @@ from paceline import accelerators
 from paceline.config.errors import RecipeError
 from paceline.config.system import System
 from paceline.machine.detect import auto, gpu
-from paceline.machine.machine import choose_device
+from paceline.machine.machine import choose_device, choose_kernels
 from paceline.machine.machines import SYSTEMS
 from paceline.ranks.launcher import SINGLE
 from paceline.ranks.world import open_world
@@ -118,3 +119,10 @@ def test_where_there_is_no_float64_losses_are_summed_in_float32():
     meters.dtype = torch.float32
     meters.add({"loss": torch.tensor(2.0, dtype=torch.bfloat16)}, 0)
     assert meters.sums["loss"].dtype == torch.float32
+
+
+def test_kernels_in_triton_are_refused_where_it_is_missing(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(RecipeError, match=r"^--system\.kernels triton: there is no package triton .* Leave it away\.$"):
+        choose_kernels(System("cuda", kernels="triton"))
+    choose_kernels(System("cuda"))  # torch's need none
