@@ -99,7 +99,7 @@ def _kernels() -> Any:
 
 def _find() -> None:
     global _found
-    failure: OSError | None = None
+    failure: BaseException | None = None
     found = importlib.util.find_spec("torchvision")
     for folder in (found.submodule_search_locations or ()) if found is not None else ():
         for library in sorted(Path(folder).glob("_C*")):
@@ -107,10 +107,15 @@ def _find() -> None:
                 try:
                     torch.ops.load_library(str(library))
                 except OSError as problem:
-                    failure = problem
+                    failure = problem.__cause__ or problem
     if not _there():
-        import torchvision  # noqa: F401  # it raises the reason, or finds the kernels elsewhere
-    if not _there() and failure is not None:  # torchvision keeps it to itself, as where memory was short
+        try:
+            import torchvision  # noqa: F401  # it raises the reason, or finds the kernels elsewhere
+        except (
+            RuntimeError
+        ) as problem:  # it misses an operator of the library, and keeps why it was not loaded to itself
+            failure = failure or problem
+    if not _there() and failure is not None:  # as where memory was short
         raise ImportError(str(failure)) from failure
     _found = True
 

@@ -22,7 +22,8 @@ def split_batch_norm(input: Tensor, weight: Tensor, bias: Tensor, groups: int, e
     -> output (B, C, H, W) of the input's type and layout
        statistics (2, C), fp32: sum over the groups of (mean, unbiased variance), without a gradient
     """
-    if groups > 1 and _has_kernels(input):
+    # In fp32 and fp16 torch takes cuDNN's kernels, which read less at once: no GPU has said which of the two costs more there.
+    if groups > 1 and input.dtype == torch.bfloat16 and _has_kernels(input):
         return _Split.apply(input, weight, bias, groups, eps)
     # Momentum 1 makes the kernel write the group's own mean and variance here: no second pass over the images.
     # Zeros, not empty: the kernel computes 1 * new + 0 * old, and 0 * NaN is NaN.
@@ -56,8 +57,8 @@ class _Split(torch.autograd.Function):
     """G groups by kernels that write into one output: without a copy of every output, and with one sum of the gradients of
     weight and bias instead of G - 1 each.
 
-    torch's own kernels for every type, also where F.batch_norm takes cuDNN's (fp32, fp16): cuDNN's operation with `out=` puts
-    another tensor in the place of the reserve it is given, which PyTorch 2.11 refuses.
+    torch's own kernels, which F.batch_norm takes for bf16 too: cuDNN's operation with `out=` puts another tensor in the place of
+    the reserve that it is given, which PyTorch 2.11 refuses.
     """
 
     @staticmethod

@@ -1,0 +1,97 @@
+"""What a step of the full-size recipes may ask of a GPU: launches, fills, copies, waits, memory, collectives. Growth shows here.
+
+Counted on the simulated device at the published images of a forward, in bf16 where nothing else is named, with 64 object slots, on
+torch 2.15. Another torch may differ by a tenth; a number that falls by more than a twentieth is written down anew.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+
+@dataclass(frozen=True)
+class Budget:
+    kernels: int
+    fills: int
+    copies: int  # on the device
+    peak: tuple[float, float]  # of the allocator, as parts of the estimate: without the workspaces of convolutions
+
+
+BUDGETS = {
+    "resnet50 256": Budget(1_775, 534, 2, (0.75, 1.0)),
+    "resnet50 256 --bn-span 256": Budget(713, 110, 2, (0.75, 1.0)),
+    "resnet50 256 --precision fp16": Budget(1_424, 58, 3, (0.75, 1.0)),
+    "ssd 128": Budget(1_366, 309, 4, (0.85, 1.0)),
+    "maskrcnn 16": Budget(3_253, 90, 89, (0.85, 1.0)),
+    "maskrcnn-nvidia-96 12": Budget(3_157, 93, 88, (0.85, 1.0)),
+    "maskrcnn-gluoncv 8": Budget(6_719, 113, 67, (0.85, 1.0)),
+}
+DAY = "maskrcnn-nvidia-96 12"  # the largest part of what can grow, in 5 CPU seconds
+NEWEST = torch.__version__.startswith("2.15")
+
+
+def cases() -> list[Any]:
+    night = pytest.mark.nightly("7 s a full-size step")
+    return [pytest.param(words, marks=[] if words == DAY else night) for words in BUDGETS]
+
+
+def count(on_device: Any, words: str, **settings: str) -> dict[str, Any]:
+    done, _ = on_device("tests/simulated/one_step.py", *words.split(), **settings)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def held(found: int, most: int) -> bool:
+    return most * 0.95 <= found <= most if NEWEST else found <= most * 1.1
+
+
+@pytest.mark.parametrize("words", cases())
+def test_a_step_stays_within_its_budget(on_device, words: str) -> None:
+    budget, found = BUDGETS[words], count(on_device, words)
+    counts = found["counts"]
+    assert found["broken rules"] == [] and found["waits"] == []
+    assert held(found["kernels"], budget.kernels), found["by kernel"]
+    assert counts["fills"] <= budget.fills * 1.1 and counts["copies device to device"] <= budget.copies * 1.1
+    assert not [what for what in counts if "pageable" in what or what.startswith("allocations")]
+    low, high = budget.peak
+    assert low <= found["peak"] / found["estimated"] <= high
+
+
+@pytest.mark.nightly("7 s a full-size step")
+@pytest.mark.parametrize("words", ["resnet50 256", "ssd 128", "maskrcnn 16"])
+def test_a_replayed_step_is_one_launch(on_device, words: str) -> None:
+    found = count(on_device, f"{words} --graph")
+    assert found["counts"]["graph launches"] == 1 and len(found["graphs"]) == 1
+    nodes = int(found["graphs"][0].removeprefix("graph of ").split()[0])
+    assert nodes <= BUDGETS[words].kernels <= nodes + 30  # the rest writes the step's numbers and losses
+    assert found["broken rules"] == [] and found["waits"] == []
+
+
+@pytest.mark.nightly("processes with a device each")
+@pytest.mark.parametrize("ranks, kernels", [(2, 1_128), (8, 1_128)])
+def test_joined_batch_norm_exchanges_twice_a_layer_in_one_order(
+    on_device, tmp_path: Path, ranks: int, kernels: int
+) -> None:
+    torchrun = [
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        str(ranks),
+        "tests/simulated/one_step.py",
+    ]
+    settings = {"SIMULATED_COLLECTIVES": str(tmp_path / "collectives"), "SIMULATED_DEVICES": str(ranks)}
+    done, _ = on_device(*torchrun, "ssd", "4", "--bn-span", str(4 * ranks), **settings)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout[done.stdout.index("{") :])
+    assert found["kernels"] <= kernels and found["broken rules"] == []
+    orders = [one.read_text().splitlines() for one in sorted(tmp_path.glob("collectives.*"))]
+    assert len(orders) == ranks and all(one == orders[0] for one in orders)
+    layers = 29  # BatchNorms of SSD-ResNet34's trunk, in each of three steps
+    assert sum(" all-gather " in line for line in orders[0]) == 3 * layers
