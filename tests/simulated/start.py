@@ -20,7 +20,7 @@ def main(words: list[str]) -> None:
         import values
 
         values.Values().__enter__()  # until the process ends
-    elif "paceline" in words:  # a run that would end at a loss that is none
+    elif {"paceline", "pytest"} & set(words):  # runs would end at a loss that is none
         import without_values
 
         without_values.pass_for_finite()

@@ -9,7 +9,20 @@ import torch
 
 from paceline.log.events import read_events
 
-TINY = "--steps 6 --global-batch 8 --optim.lr 0.01 --save-every 2 --eval-every 100 --seed 3".split()
+TINY = [
+    "--steps",
+    "6",
+    "--global-batch",
+    "8",
+    "--optim.lr",
+    "0.01",
+    "--save-every",
+    "2",
+    "--eval-every",
+    "100",
+    "--seed",
+    "3",
+]
 NIGHT = pytest.mark.nightly("whole runs on the simulated device")
 
 

@@ -76,10 +76,15 @@ INSTEAD: dict[str, Callable[..., Any]] = {
 }
 
 
+generators: dict[int, torch.Generator] = {}  # a CPU's for each of the device's
+
+
 def on_cpu(value: Any) -> Any:
     """A tensor of the device as a CPU's tensor over the same memory; any other value as it is."""
     if isinstance(value, torch.device):
         return CPU if value.type == "cuda" else value
+    if isinstance(value, torch.Generator) and value.device.type == "cuda":
+        return generators.setdefault(id(value), torch.Generator().manual_seed(value.initial_seed()))
     if not isinstance(value, Tensor) or value.device.type != "cuda":
         return value
     storage = value.untyped_storage()
@@ -167,7 +172,11 @@ class Values(TorchDispatchMode):
             if isinstance(x, Tensor) and x.untyped_storage().data_ptr() not in before
         ]
         operation = Operation(func, host_args, host_kwargs, [(n, x) for n, x in new if x.numel()])
-        if (capturing := torch.cuda.is_current_stream_capturing()) or LATE:
+        capturing = torch.cuda.is_current_stream_capturing()
+        if LATE and not capturing and any(of_host(each) for each in (*flat, *leaves)):
+            settle()
+            operation()
+        elif capturing or LATE:
             number = next(numbers)
             waiting[number] = operation
             if capturing:
@@ -181,6 +190,11 @@ class Values(TorchDispatchMode):
 def has_device(value: Any) -> bool:
     kind = value.device if isinstance(value, Tensor) else value
     return isinstance(kind, torch.device) and kind.type == "cuda"
+
+
+def of_host(value: Any) -> bool:
+    """Whether the host may read or write the tensor as soon as the call returns: pinned memory is in nobody's way before that."""
+    return isinstance(value, Tensor) and value.device.type == "cpu" and not value.is_pinned()
 
 
 def stream() -> ctypes.c_void_p:
