@@ -27,7 +27,7 @@ from torch.utils.flop_counter import flop_registry
 from paceline.config.plan import make_plan, rates_at
 from paceline.config.run import Controls, Run
 from paceline.config.system import System
-from paceline.machine.machine import make_exact
+from paceline.machine.machine import choose_kernels, make_exact
 from paceline.ranks.launcher import read_launch
 from paceline.ranks.world import open_world
 from paceline.recipes import RECIPES
@@ -95,10 +95,17 @@ def build(options: argparse.Namespace, world: Any) -> tuple[Any, ...]:
         recipe, bn_span=span if max(span, options.images) % min(span, options.images) == 0 else options.images
     )
     workload = WORKLOADS[recipe.task]
-    system = System("cuda", precision=options.precision, graph=options.graph, images_per_forward=options.images)
+    system = System(
+        "cuda",
+        precision=options.precision,
+        graph=options.graph,
+        images_per_forward=options.images,
+        kernels=options.kernels,
+    )
     plan = make_plan(recipe, system, world=world.world, most=options.images, train_images=100_000, val_images=1)
     run = Run("simulated", recipe, "gpu", system, plan, Controls())
     make_exact(options.exact)
+    choose_kernels(system)
     made = SimpleNamespace(build=lambda where: workload.build(recipe, workload.classes).to(where))
     state = build_state(build_model(made, run, world), run, world)
     step = TrainStep(state, plan, system, world.device)
@@ -175,6 +182,7 @@ def parser() -> argparse.ArgumentParser:
     words.add_argument("--precision", default="bf16", choices=("fp32", "bf16", "fp16"))
     words.add_argument("--graph", action="store_true", help="a captured step, replayed")
     words.add_argument("--exact", action="store_true")
+    words.add_argument("--kernels", default="torch", choices=("torch", "triton"))
     words.add_argument("--forwards", type=int, default=1, help="of a step")
     words.add_argument("--slots", type=int, default=64, help="of objects in an image")
     words.add_argument("--bn-span", type=int, default=0, help="images that share statistics; 0: as the recipe has it")
