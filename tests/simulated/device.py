@@ -145,3 +145,10 @@ def run(words: Iterable[str], *, timeout: float = 600, **settings: str) -> subpr
 def wants_values(environ: Mapping[str, str] = os.environ) -> bool:
     """Whether this process is to have right values."""
     return environ.get("SIMULATED_VALUES") == "1"
+
+
+if __name__ == "__main__":
+    words = sys.argv[1:]
+    wanted = {"SIMULATED_VALUES": "1"} if words[:1] == ["--values"] else {}
+    start = [sys.executable, str(HERE / "start.py"), *words[len(wanted) :]]
+    os.execve(sys.executable, start, environment(**wanted))
