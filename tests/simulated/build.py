@@ -20,8 +20,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 SOURCES = Path(__file__).with_name("cuda")
-# Names of CUDA's runtime and driver, cuBLAS, cuDNN, NCCL, and of the profiler CUPTI, which would call itself without end. cuFile is not
-# linked by any that is used here.
+# Names of CUDA's runtime and driver, cuBLAS, cuDNN, NCCL, and of the profiler CUPTI, which would call itself without end.
+# cuFile is not linked by any that is used here.
 OURS = re.compile(r"(__cuda|cuda|cublas|cudnn|nccl|cupti|cu[A-Z](?!ile))\w+")
 FLAGS = ("-std=c++17", "-O2", "-fPIC", "-Wall", "-Wno-unused-result", "-Wno-class-memaccess")
 

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
 import torch
+from conftest import Run
+from safetensors.torch import load_file
 
 from paceline.log.events import read_events
 
 TINY = [
-    "--steps",
-    "6",
-    "--global-batch",
-    "8",
-    "--optim.lr",
-    "0.01",
-    "--save-every",
-    "2",
-    "--eval-every",
-    "100",
-    "--seed",
-    "3",
-]
+    "--steps", "6", "--global-batch", "8", "--optim.lr", "0.01", "--save-every", "2", "--eval-every", "100", "--seed", "3",
+]  # fmt: skip
+LAST = "checkpoints/step-000006/model.safetensors"
 NIGHT = pytest.mark.nightly("whole runs on the simulated device")
 
 
@@ -61,9 +54,7 @@ def test_a_run_that_is_sent_replayed_or_resumed_has_the_same_bits(on_device, tmp
         (last,) = (tmp_path / name).glob(
             "checkpoints/step-00000" + ("3" if "3" in more else "6") + "/model.safetensors"
         )
-        return load(last)
-
-    from safetensors.torch import load_file as load
+        return load_file(last)
 
     sent, replayed = weights("sent"), weights("replayed", "--system.graph")
     weights("stopped", "--system.graph", "--steps", "3")
@@ -83,6 +74,37 @@ def test_a_device_that_fails_ends_the_run_and_leaves_its_checkpoints(on_device, 
     done, _ = on_device(*words, SIMULATED_VALUES="1")
     assert done.returncode == 0, done.stdout + done.stderr
     assert list(read_events(tmp_path / "run" / "events.jsonl"))[-1]["event"] == "end"
+
+
+def trained(on_device: Run, out: Path, ranks: int, **settings: str) -> subprocess.CompletedProcess[str]:
+    torchrun = [
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        str(ranks),
+        "tests/simulated/start.py",
+    ]
+    words = ["--bn-span", "16", "--global-batch", "16", "--system.precision", "fp32", "--out", str(out)]
+    own = ["-m", "paceline", "train", "resnet50-tiny", "--system", "gpu", *TINY, *words]
+    return on_device(
+        *(torchrun if ranks > 1 else []), *own, SIMULATED_VALUES="1", SIMULATED_DEVICES=str(ranks), **settings
+    )[0]
+
+
+@NIGHT
+def test_two_ranks_whose_statistics_are_joined_train_what_one_does_even_after_a_collective_failed(
+    on_device: Run, tmp_path: Path
+) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    assert trained(on_device, one, 1).returncode == 0
+    failed = trained(on_device, two, 2, SIMULATED_FAIL="collective 150")
+    assert failed.returncode and ") failed:" in failed.stdout + failed.stderr
+    done = trained(on_device, two, 2)
+    assert done.returncode == 0, done.stdout + done.stderr
+    theirs = load_file(two / LAST)
+    for name, tensor in load_file(one / LAST).items():
+        torch.testing.assert_close(theirs[name], tensor, rtol=2e-3, atol=2e-4, msg=name)
 
 
 @NIGHT
