@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 GIB = 2**30
 # Object slots of an image: more than 99 in 100 images of COCO need.
 TYPICAL_SLOTS = 64
-# What the count misses: convolution workspaces, the gradients of activations in flight, the allocator's fragmentation.
+# What the count misses on a CPU: convolution workspaces, the gradients of activations in flight, the allocator's fragmentation.
 WORKING_SHARE = 0.35
 # Most images of a forward: larger ones were not faster on any machine measured here or published.
 MOST_IMAGES = 512
@@ -94,6 +94,7 @@ def memory_of(
         else f"{classes} classes, {(height, width)}, {small if shape else None}",
         pixels=height * width,
         smaller=(math.prod(small), lambda: workload.made_up(recipe, 2, small, TYPICAL_SLOTS)) if shape else None,
+        share=WORKING_SHARE if system.accelerator == "cpu" else workload.working_share,
     )
 
 
@@ -109,6 +110,7 @@ def estimate(
     remember: str = "",
     pixels: int = 0,
     smaller: tuple[int, Callable[[], Batch]] | None = None,
+    share: float = WORKING_SHARE,
 ) -> MemoryEstimate:
     """The need of one rank.
 
@@ -116,6 +118,7 @@ def estimate(
     make_batch  makes a batch of two images there
     remember    what these follow from beside the recipe: the key of the cached counts; "": not cached
     pixels      of each of these images
+    share       of the kept activations, that a step takes besides
     smaller     pixels of another shape, and what makes such a batch: separates the work that follows the pixels from the rest
     """
     counted = system.accelerator != "cpu"
@@ -133,7 +136,7 @@ def estimate(
         activations /= 2
     # float32 weight, gradient and velocity; the average; a low-precision copy inside autocast.
     per_parameter = 12 + (4 if recipe.ema else 0) + (2 if system.precision != "fp32" else 0)
-    per_image = int(activations * (1 + WORKING_SHARE))
+    per_image = int(activations * (1 + share))
     fewer = pixels - smaller[0] if smaller else 0
     return MemoryEstimate(
         parameters * per_parameter,

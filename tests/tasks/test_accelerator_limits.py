@@ -147,8 +147,11 @@ def test_a_cpu_s_estimate_and_its_cut_stay_as_they_were(task):
     memory = memory_of_network(RECIPES[name](), System("cpu"))
     assert memory.largest == 0
     assert images_that_fit(memory, System("cpu", images_per_forward=4000)) == 4000
-    # What the accelerator's estimate looks at besides changes nothing of it.
-    assert replace(memory_of_network(RECIPES[name](), System("cuda")), largest=0) == memory
+    # What the accelerator's estimate looks at besides changes nothing of it; its working share is of its own.
+    cuda = memory_of_network(RECIPES[name](), System("cuda"))
+    assert replace(cuda, largest=0, per_image=memory.per_image) == memory
+    ratio = (1 + WORKLOADS[task].working_share) / (1 + memory_module.WORKING_SHARE)
+    assert cuda.per_image == pytest.approx(memory.per_image * ratio, rel=1e-6)
     assert images_that_fit(MemoryEstimate(0, 1, 0), System("cpu")) == 512
 
 

@@ -23,6 +23,7 @@ class ResNet(Workload):
     ruleset = "4.0.0"
     finds_objects = False
     photos_at_once = 32
+    working_share = 0.15
     template = "classification.html.jinja"
 
     def check(self, recipe):
