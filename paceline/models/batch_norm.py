@@ -63,19 +63,16 @@ class BatchNorm(nn.BatchNorm2d):
 
     def forward(self, input: Tensor, shortcut: Tensor | None = None, relu: bool = False) -> Tensor:
         """(B, C, H, W) -> (B, C, H, W) of the same type and memory format. In training, G must divide B.
-
-        With `relu`, and before it the shortcut's sum, only where `fuses`: call `relu_of`.
-        """
+        A shortcut and ReLU only where `fuses`: call `relu_of`."""
         own = self.running_mean, self.running_var, self.weight, self.bias
         if not self.training:
             return F.batch_norm(input, *own, training=False, eps=self.eps)
         if self.fuses(input, shortcut):
             from paceline.models.triton_batch_norm import FusedBatchNorm
 
-            line = self.weight, self.bias
-            output, statistics = FusedBatchNorm.apply(input, shortcut, *line, self.groups, self.eps, relu)
+            output, statistics = FusedBatchNorm.apply(input, shortcut, *own[2:], self.groups, self.eps, relu)
             if not self.collects:
-                torch._foreach_lerp_(own[:2], statistics.unbind(0), self.momentum)  # pyright: ignore[reportPrivateImportUsage]
+                torch._foreach_lerp_(_running([self]), statistics.unbind(0), self.momentum)  # pyright: ignore[reportPrivateImportUsage]
                 return output
         elif not self.collects:
             return F.batch_norm(input, *own, training=True, momentum=self.momentum, eps=self.eps)

@@ -11,9 +11,9 @@ Why our own: cuDNN's fused BatchNorm (CUDNN_BATCHNORM_OPS_BN_ADD_ACTIVATION) is 
 and no ReLU. Its frontend's graph of them chooses its engine on a device, so nothing could be proven without one, and has no groups.
 """
 
+# pyright: reportArgumentType=false
+# A kernel's constants are Triton's type to pyright, and numbers here.
 from __future__ import annotations
-
-from typing import NamedTuple
 
 import torch
 import triton
@@ -25,31 +25,20 @@ from paceline.models import triton_batch_norm_kernels as kernels
 TILE, WIDEST = 4096, 64
 # Without fused multiply-adds the mask that is computed again is the output's to the bit.
 OPTIONS = {"enable_fp_fusion": False, "num_warps": 8}
-# Programs of a kernel that sums, about twice what a large GPU holds; a constant, so that sums are the same on every GPU.
-PROGRAMS = 1024
-NARROW = 8  # channels of a program that adds up parts
+# Programs of a kernel that sums, about twice what a large GPU holds and the same on every GPU, as sums must be; channels of a program
+# that adds up parts.
+PROGRAMS, NARROW = 1024, 8
 
 
-class Cut(NamedTuple):
+def cut(images: Tensor, groups: int) -> tuple[int, ...]:
     """How images are cut into programs: N, C, blocks of channels, rows and channels of a tile, rows of a part, P."""
-
-    rows: int
-    channels: int
-    blocks: int
-    high: int
-    wide: int
-    span: int
-    parts: int
-
-    @classmethod
-    def of(cls, images: Tensor, groups: int) -> Cut:
-        channels = images.shape[1]
-        rows = images.numel() // channels // groups
-        wide = max(8, min(WIDEST, triton.next_power_of_2(channels)))
-        blocks, high = triton.cdiv(channels, wide), TILE // wide
-        tiles = triton.cdiv(rows, high)
-        span = high * triton.cdiv(tiles, max(1, min(tiles, PROGRAMS // (blocks * groups))))
-        return cls(rows, channels, blocks, high, wide, span, triton.cdiv(rows, span))
+    channels = images.shape[1]
+    rows = images.numel() // channels // groups
+    wide = max(8, min(WIDEST, triton.next_power_of_2(channels)))
+    blocks, high = triton.cdiv(channels, wide), TILE // wide
+    tiles = triton.cdiv(rows, high)
+    span = high * triton.cdiv(tiles, max(1, min(tiles, PROGRAMS // (blocks * groups))))
+    return rows, channels, blocks, high, wide, span, triton.cdiv(rows, span)
 
 
 @torch.library.custom_op("paceline::batch_norm_forward", mutates_args=())
@@ -64,18 +53,15 @@ def batch_norm_forward(
               sum over the groups of (mean, unbiased variance); bits (B H W, C / 8) uint8, where ReLU let pass, empty without shortcut
     """
     results = output, kept, statistics, bits = _outputs(images, shortcut, weight, groups)
-    cut = Cut.of(images, groups)
-    sums = weight.new_empty(groups, cut.parts, 2, cut.channels)
-    grid = cut.blocks, cut.parts, groups
-    kernels.partial_moments[grid](images, sums, cut.rows, cut.span, cut.channels, cut.high, cut.wide, **OPTIONS)
-    kernels.whole_moments[(triton.cdiv(cut.channels, NARROW),)](
-        sums, kept, statistics, eps, cut.rows, cut.span, cut.parts, cut.channels, groups,
-        triton.next_power_of_2(cut.parts), NARROW, **OPTIONS,
-    )  # fmt: skip
-    kernels.normalise[(cut.blocks * triton.cdiv(cut.rows, cut.high), groups)](
-        images, shortcut, weight, bias, kept, output, bits, cut.rows, cut.channels, cut.blocks,
-        relu, cut.high, cut.wide, **OPTIONS,
-    )  # fmt: skip
+    rows, channels, blocks, high, wide, span, parts = cut(images, groups)
+    sums = weight.new_empty(groups, parts, 2, channels)
+    kernels.partial_moments[blocks, parts, groups](images, sums, rows, span, channels, high, wide, **OPTIONS)
+    sizes = rows, span, parts, channels, groups, triton.next_power_of_2(parts), NARROW
+    kernels.whole_moments[(triton.cdiv(channels, NARROW),)](sums, kept, statistics, eps, *sizes, **OPTIONS)
+    sizes = rows, channels, blocks, relu, high, wide
+    kernels.normalise[blocks * triton.cdiv(rows, high), groups](
+        images, shortcut, weight, bias, kept, output, bits, *sizes, **OPTIONS
+    )
     return results
 
 
@@ -88,22 +74,18 @@ def batch_norm_backward(
     return  gradient of the images; of the shortcut, empty without one; (2, C) float32, of weight and bias
     """
     results = of_images, of_shortcut, of_line = _gradients(images, weight, bits)
-    groups, cut = len(kept), Cut.of(images, len(kept))
-    sums = weight.new_empty(groups, cut.parts, 2, cut.channels)
-    slopes = torch.empty_like(kept)
-    masked = of_shortcut if bits.numel() else None
-    kernels.partial_slopes[cut.blocks, cut.parts, groups](
-        upstream, images, weight, bias, kept, bits, masked, sums, cut.rows, cut.span, cut.channels,
-        relu, cut.high, cut.wide, **OPTIONS,
-    )  # fmt: skip
-    kernels.whole_slopes[(triton.cdiv(cut.channels, NARROW),)](
-        sums, slopes, of_line, cut.rows, cut.parts, cut.channels, groups,
-        triton.next_power_of_2(cut.parts), NARROW, **OPTIONS,
-    )  # fmt: skip
-    kernels.image_gradients[(cut.blocks * triton.cdiv(cut.rows, cut.high), groups)](
-        upstream if masked is None else masked, images, weight, bias, kept, slopes, of_images,
-        cut.rows, cut.channels, cut.blocks, relu and masked is None, cut.high, cut.wide, **OPTIONS,
-    )  # fmt: skip
+    groups, (rows, channels, blocks, high, wide, span, parts) = len(kept), cut(images, len(kept))
+    sums, slopes = weight.new_empty(groups, parts, 2, channels), torch.empty_like(kept)
+    masked, line = of_shortcut if bits.numel() else None, (images, weight, bias, kept)
+    kernels.partial_slopes[blocks, parts, groups](
+        upstream, *line, bits, masked, sums, rows, span, channels, relu, high, wide, **OPTIONS
+    )
+    sizes = rows, parts, channels, groups, triton.next_power_of_2(parts), NARROW
+    kernels.whole_slopes[(triton.cdiv(channels, NARROW),)](sums, slopes, of_line, *sizes, **OPTIONS)
+    sizes = rows, channels, blocks, relu and masked is None, high, wide
+    kernels.image_gradients[blocks * triton.cdiv(rows, high), groups](
+        upstream if masked is None else masked, *line, slopes, of_images, *sizes, **OPTIONS
+    )
     return results
 
 

@@ -43,8 +43,7 @@ def partial_moments(images, sums, rows, span, channels, HIGH: tl.constexpr, WIDE
         apart = tl.where(here, value - near[None, :], 0.0)
         total += apart
         squares += apart * apart
-    rest = tl.sum(total, axis=0)
-    to = sums + (group * tl.num_programs(1) + part) * 2 * channels + channel
+    rest, to = tl.sum(total, axis=0), sums + (group * tl.num_programs(1) + part) * 2 * channels + channel
     tl.store(to, near + rest / count, real)
     tl.store(to + channels, tl.sum(squares, axis=0) - rest * rest / count, real)
 
@@ -56,9 +55,8 @@ def whole_moments(
     """Each group's moments from its parts' (Chan et al. 1983), and their sum over the groups."""
     channel, part = tl.program_id(0) * NARROW + tl.arange(0, NARROW), tl.arange(0, PARTS)
     real = channel < channels
-    here = (part < parts)[:, None] & real[None, :]
+    here, place = (part < parts)[:, None] & real[None, :], part[:, None] * 2 * channels + channel[None, :]
     count = tl.minimum(rows - part * span, span).to(tl.float32)[:, None]
-    place = part[:, None] * 2 * channels + channel[None, :]
     means, variances = tl.zeros([NARROW], tl.float32), tl.zeros([NARROW], tl.float32)
     for group in range(groups):
         own = sums + group * parts * 2 * channels + place
@@ -161,8 +159,8 @@ def image_gradients(
     """One tile of the gradient of the images; RELU: the gradient that is read has not been masked."""
     block, first, group = tl.program_id(0) % blocks, tl.program_id(0) // blocks * HIGH, tl.program_id(1)
     channel, row = block * WIDE + tl.arange(0, WIDE), tl.arange(0, HIGH)
-    real = channel < channels
-    here = (first + row < rows)[:, None] & real[None, :]
+    real, there = channel < channels, first + row < rows
+    here = there[:, None] & real[None, :]
     mean, inverse, slope, shift = line_of(kept, weight, bias, group, channel, real, channels)
     own = slopes + group * 2 * channels + channel
     total, product = tl.load(own, real, 0.0), tl.load(own + channels, real, 0.0)
