@@ -77,6 +77,7 @@ def numbers_that_are_not_finite_stay_so() -> None:
             images[2, 1, place, place] = bad
             found, theirs = (taken(form, layer._replace(images=images), 2, relu) for form in (OURS, fused.of_torch))
             assert found.output[2:, 1].isnan().all() and found.output.isnan().sum() == 2 * 81
+            assert found.statistics[1, 1].isnan() and found.statistics[1].isnan().sum() == 1
             for name in ("of_images", "of_weight"):
                 own, other = getattr(found, name), getattr(theirs, name)
                 assert torch.equal(own.isnan(), other.isnan()), name
