@@ -26,13 +26,13 @@ def fixed_shapes(tensor: Tensor) -> bool:
 
 
 def use_triton(wanted: bool) -> None:
-    """Set for the rest of the process whether CUDA takes our kernels in Triton in place of those fixed forms that have one."""
+    """Set for the rest of the process whether CUDA takes our kernels in Triton where there is one."""
     global _triton
     _triton = wanted
 
 
 def in_triton(tensor: Tensor) -> bool:
-    """Whether a computation on `tensor` takes our kernel in Triton, whose answer is the fixed form's to the bit."""
+    """Whether a computation on `tensor` takes our kernel in Triton: for boxes the fixed form's answer to the bit."""
     return _triton and tensor.device.type == "cuda"
 
 

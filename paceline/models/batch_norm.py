@@ -22,6 +22,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from paceline.boxes.forms import in_triton
 from paceline.config.errors import RecipeError
 from paceline.models.batch_norm_spans import joined_batch_norm, split_batch_norm
 
@@ -49,14 +50,33 @@ class BatchNorm(nn.BatchNorm2d):
         """Whether a forward's statistics wait in `pending`; if not, a forward updates the running buffers itself."""
         return self.groups * self.forwards * self.join > 1
 
-    def forward(self, input: Tensor) -> Tensor:
-        """(B, C, H, W) -> (B, C, H, W) of the same type and memory format. In training, G must divide B."""
+    def fuses(self, input: Tensor, shortcut: Tensor | None = None) -> bool:
+        """Whether this forward takes our kernels in Triton; a compiler reads the plain form, joined ranks need collectives."""
+        return (
+            not torch.compiler.is_compiling()
+            and (in_triton(input) and self.training and self.join == 1 and self.weight.dtype == torch.float32)
+            and input.is_contiguous(memory_format=torch.channels_last)
+            # What torch refuses, and what it answers for no images, stays torch's.
+            and (input.shape[0] % self.groups == 0 and input.numel() > self.groups * self.num_features)
+            and (shortcut is None or (shortcut.shape == input.shape and shortcut.dtype == input.dtype))
+        )
+
+    def forward(self, input: Tensor, shortcut: Tensor | None = None, relu: bool = False) -> Tensor:
+        """(B, C, H, W) -> (B, C, H, W) of the same type and memory format. In training, G must divide B.
+        A shortcut and ReLU only where `fuses`: call `relu_of`."""
         own = self.running_mean, self.running_var, self.weight, self.bias
         if not self.training:
             return F.batch_norm(input, *own, training=False, eps=self.eps)
-        if not self.collects:
+        if self.fuses(input, shortcut):
+            from paceline.models.triton_batch_norm import FusedBatchNorm
+
+            output, statistics = FusedBatchNorm.apply(input, shortcut, *own[2:], self.groups, self.eps, relu)
+            if not self.collects:
+                torch._foreach_lerp_(_running([self]), statistics.unbind(0), self.momentum)  # pyright: ignore[reportPrivateImportUsage]
+                return output
+        elif not self.collects:
             return F.batch_norm(input, *own, training=True, momentum=self.momentum, eps=self.eps)
-        if self.join > 1:
+        elif self.join > 1:
             shared = self.join, self.join_group
             output, statistics = joined_batch_norm(input, self.weight, self.bias, self.eps, *shared)
         elif input.shape[0] % self.groups:
@@ -67,6 +87,16 @@ class BatchNorm(nn.BatchNorm2d):
             output, statistics = split_batch_norm(input, self.weight, self.bias, self.groups, self.eps)
         self.pending.add_(statistics, alpha=1 / (self.groups * self.forwards))
         return output
+
+
+def relu_of(norm: nn.Module, input: Tensor, shortcut: Tensor | None = None) -> Tensor:
+    """relu(norm(input) + shortcut) for a norm of any kind, (B, C, H, W) each; what the norm returns is overwritten."""
+    if isinstance(norm, BatchNorm) and norm.fuses(input, shortcut):
+        return norm(input, shortcut, relu=True)
+    output = norm(input)
+    if shortcut is not None:
+        output += shortcut
+    return F.relu(output, inplace=True)
 
 
 def batch_norms(model: nn.Module) -> Iterator[BatchNorm]:

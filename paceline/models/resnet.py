@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from paceline.config.classification import Padding, StrideIn, TrunkModel
 from paceline.config.errors import RecipeError
-from paceline.models.batch_norm import BatchNorm
+from paceline.models.batch_norm import BatchNorm, relu_of
 from paceline.models.layers import Conv2d, change_norms, draw_layers, fold_frozen
 from paceline.models.trunk import Form, Init, Part, Trunk
 
@@ -48,7 +48,6 @@ class BasicBlock(nn.Module):
         super().__init__()
         self.conv1 = Conv2d(channels, width, 3, stride, padding=1, bias=False)
         self.bn1 = norm(width)
-        self.relu = nn.ReLU(inplace=True)
         self.conv2 = Conv2d(width, width, 3, padding=1, bias=False)
         self.bn2 = norm(width)
         self.downsample = _projection(channels, width, stride, norm)
@@ -56,10 +55,8 @@ class BasicBlock(nn.Module):
     def forward(self, input: Tensor) -> Tensor:
         """(B, channels, h, w) -> (B, width, h / stride, w / stride)."""
         shortcut = input if self.downsample is None else self.downsample(input)
-        output = self.relu(self.bn1(self.conv1(input)))
-        output = self.bn2(self.conv2(output))
-        output += shortcut
-        return self.relu(output)
+        output = relu_of(self.bn1, self.conv1(input))
+        return relu_of(self.bn2, self.conv2(output), shortcut)
 
 
 class Bottleneck(nn.Module):
@@ -89,17 +86,14 @@ class Bottleneck(nn.Module):
         self.bn2 = norm(inner)
         self.conv3 = Conv2d(inner, outputs, 1, bias=False)
         self.bn3 = norm(outputs)
-        self.relu = nn.ReLU(inplace=True)
         self.downsample = _projection(channels, outputs, stride, norm)
 
     def forward(self, input: Tensor) -> Tensor:
         """(B, channels, h, w) -> (B, 4 * width, h / stride, w / stride)."""
         shortcut = input if self.downsample is None else self.downsample(input)
-        output = self.relu(self.bn1(self.conv1(input)))
-        output = self.relu(self.bn2(self.conv2(output)))
-        output = self.bn3(self.conv3(output))
-        output += shortcut
-        return self.relu(output)
+        output = relu_of(self.bn1, self.conv1(input))
+        output = relu_of(self.bn2, self.conv2(output))
+        return relu_of(self.bn3, self.conv3(output), shortcut)
 
 
 def _projection(channels: int, outputs: int, stride: int, norm: Norms) -> nn.Sequential | None:
@@ -176,7 +170,6 @@ class ResNet(Trunk):
             self.conv1 = Conv2d(stem_channels, width, 3, 2, padding=1, bias=False)
             self.maxpool = nn.Identity()
         self.bn1 = norm(width)
-        self.relu = nn.ReLU(inplace=True)
         self.channels, self.strides, self.stages = [], [], []
         channels, stride = width, 4 if stem == "imagenet" else 2
         for stage, step in enumerate(steps):
@@ -193,7 +186,7 @@ class ResNet(Trunk):
 
     def forward(self, images: Tensor) -> list[Tensor]:
         """(B, 3 or 4, H, W) float, normalised -> the output of each stage."""
-        features = self.maxpool(self.relu(self.bn1(self.conv1(images))))
+        features = self.maxpool(relu_of(self.bn1, self.conv1(images)))
         maps = []
         for stage in self.stages:
             features = self.get_submodule(stage)(features)

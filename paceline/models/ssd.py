@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from paceline.config.classification import Padding
 from paceline.config.detection import Frozen, NewBias
 from paceline.config.errors import RecipeError
-from paceline.models.batch_norm import BatchNorm
+from paceline.models.batch_norm import BatchNorm, relu_of
 from paceline.models.layers import Conv2d
 from paceline.models.pyramid import FPN
 from paceline.models.resnet import pad_for_stride
@@ -51,10 +51,10 @@ class ExtraBlock(nn.Module):
 
     def forward(self, map: Tensor) -> Tensor:
         """(B, channels, H, W) -> (B, outputs, about H / 2, W / 2), or H - 2, W - 2 without stride."""
-        map = F.relu(self.reduce_bn(self.reduce(map)), inplace=True)
+        map = relu_of(self.reduce_bn, self.reduce(map))
         if self.pads_end:
             map = pad_for_stride(map)
-        return F.relu(self.bn(self.conv(map)), inplace=True)
+        return relu_of(self.bn, self.conv(map))
 
 
 class SeparateHead(nn.Module):

@@ -37,7 +37,7 @@ class BatchNormAct(BatchNorm):
         super().__init__(channels, eps=eps, momentum=momentum)
         self.act = act
 
-    def forward(self, input: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride] (what follows is `act`)
         """(B, C, H, W) -> the same shape."""
         return self.act(super().forward(input))
 

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from by_night import ONE_MORE
 from hypothesis import settings
+from triton_programs import printed_by
 
 pytest.importorskip("triton")
 FOLDER = Path(__file__).parent
@@ -20,16 +16,9 @@ MOST_REGISTERS = {"objects": 80, "anchors": 96, "defaults": 96, "overlapped": 11
 MOST_OF_A_WALK = 192
 
 
-def said_by(program: str, *arguments: int, **environ: str) -> Any:
-    command = [sys.executable, str(FOLDER / program), *map(str, arguments)]
-    done = subprocess.run(command, env=os.environ | environ, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
 def test_their_answers_are_the_torch_forms_to_the_bit() -> None:
     examples = settings.default.max_examples // 10
-    said = said_by("interpreted_kernels.py", examples, TRITON_INTERPRET="1")
+    said = printed_by(FOLDER / "interpreted_kernels.py", examples, TRITON_INTERPRET="1")
     assert len(said) == 9 and "".join(said.values()) == ""
 
 
@@ -39,7 +28,7 @@ BY_NIGHT = [pytest.param(capability, (8, 64, 512), marks=ONE_MORE) for capabilit
 
 @pytest.mark.parametrize(("capability", "widths"), [(90, ()), *BY_NIGHT])
 def test_they_are_built_without_spilled_registers_and_round_as_torch_does(tmp_path, capability, widths) -> None:
-    found = said_by("built_kernels.py", capability, *widths, TRITON_CACHE_DIR=str(tmp_path))
+    found = printed_by(FOLDER / "built_kernels.py", capability, *widths, TRITON_CACHE_DIR=str(tmp_path))
     assert len(found) == 4 + len(widths)
     for name, facts in found.items():
         assert facts["registers"] <= MOST_REGISTERS.get(name, MOST_OF_A_WALK), (name, facts)

@@ -1,6 +1,6 @@
 """The kernels' forms of a split and of a joined BatchNorm beside the plain ones, and how often they pass over the images.
 
-SyncBatchNorm's operations, which torch has for CUDA alone, are those of simulated/sync_batch_norm.py.
+SyncBatchNorm's operations, which torch has for CUDA alone, are those of sync_batch_norm.py.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import batch_norm_forms as forms
 import pytest
 import torch
-from simulated.sync_batch_norm import OPERATIONS
+from sync_batch_norm import OPERATIONS
 
 from paceline.models import batch_norm_spans
 from paceline.models.batch_norm import BatchNorm, configure_batch_norm
@@ -84,7 +84,7 @@ def test_a_gradient_of_another_layout_is_laid_out_as_the_images(monkeypatch):
 def test_a_layer_takes_the_kernels_where_they_are(monkeypatch):
     module = BatchNorm(5)
     configure_batch_norm(module, groups=2, join_group=None, join=1, forwards=1)
-    images = forms.a_layer((4, 5, 7, 9), torch.float32, "channels last", "cpu")[0].requires_grad_()
+    images = forms.a_layer((4, 5, 7, 9), torch.bfloat16, "channels last", "cpu")[0].requires_grad_()
     plain = module(images)
     monkeypatch.setattr(batch_norm_spans, "_has_kernels", lambda images: True)
     own = module(images)

@@ -37,7 +37,9 @@ def environment(**settings: str) -> dict[str, str]:
     import build
 
     library = build.library()
-    python_path = os.pathsep.join([str(ROOT), str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
+    python_path = os.pathsep.join(
+        [str(ROOT), str(HERE), str(HERE.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    )
     own = {
         "PYTHONPATH": python_path,
         "LD_PRELOAD": f"{library}:{library.with_name('libnvrtc.so')}",

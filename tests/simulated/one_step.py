@@ -39,6 +39,8 @@ from paceline.training.step import TrainStep
 BYTES_A_SECOND, FLOP_A_SECOND, SECONDS_A_KERNEL = 4.0e12, 0.55e15, 2.2e-6
 PHASES = ("forward", "backward", "update")
 NORMS = {"native_batch_norm": 2, "cudnn_batch_norm": 2, "native_batch_norm_backward": 4, "cudnn_batch_norm_backward": 4}
+# Our own: how often they read or write as much as all images beside each input and output once.
+AGAIN = {"batch_norm_forward": 1, "batch_norm_backward": 2}
 
 
 class Operations(TorchDispatchMode):
@@ -72,7 +74,7 @@ class Operations(TorchDispatchMode):
 
 
 def bytes_of(name: str, args: Any, inputs: list[Tensor], outputs: list[Tensor]) -> int:
-    """Read once and written once; BatchNorm reads twice, since its statistics come first."""
+    """Read once and written once; BatchNorm reads twice, since its statistics come first, and both ways."""
     if name in NORMS:
         return NORMS[name] * size(args[0]) + size(outputs[0])
     written = sum(map(size, outputs))
@@ -80,7 +82,8 @@ def bytes_of(name: str, args: Any, inputs: list[Tensor], outputs: list[Tensor]) 
         written = sum(map(size, args[0]))
     if name.startswith("_fused_"):
         written = sum(size(x) for group in (args[0], args[2]) for x in group)
-    return sum(map(size, inputs)) + written
+    again = AGAIN[name] * size(inputs[0]) if name in AGAIN else 0
+    return sum(map(size, inputs)) + written + again
 
 
 def size(x: Tensor) -> int:
