@@ -62,9 +62,7 @@ class Workload(ABC):
 
     finds_objects: bool  # else it names whole photos
     photos_at_once: int = 8  # of one forward in prediction
-    working_share: float = (
-        0.35  # of kept activations that a step takes besides on an accelerator, matching and losses included
-    )
+    working_share: float = 0.35  # what an accelerator's step takes besides kept activations, as a part of them
     template: str  # of its part of a report: a jinja file, in paceline/pages/ or absolute
 
     def __init__(self) -> None:

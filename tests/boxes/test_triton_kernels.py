@@ -16,17 +16,28 @@ MOST_REGISTERS = {"objects": 80, "anchors": 96, "defaults": 96, "overlapped": 11
 MOST_OF_A_WALK = 192
 
 
-def test_their_answers_are_the_torch_forms_to_the_bit() -> None:
-    examples = settings.default.max_examples // 10
-    said = printed_by(FOLDER / "interpreted_kernels.py", examples, TRITON_INTERPRET="1")
-    assert len(said) == 9 and "".join(said.values()) == ""
+BY_DAY = (
+    "odd_numbers",
+    "objects_that_share_a_best_anchor",
+    "a_chain_and_an_overlap_of_the_threshold",
+    "any_objects_and_anchors",
+    "any_candidates",
+    "operators_that_torch_compiles",
+)
+
+
+@pytest.mark.parametrize("cases", [BY_DAY, pytest.param((), marks=ONE_MORE)], ids=["some", "all"])
+def test_their_answers_are_the_torch_forms_to_the_bit(cases: tuple[str, ...]) -> None:
+    examples = settings.default.max_examples // 25
+    found = printed_by(FOLDER / "interpreted_kernels.py", examples, *cases, TRITON_INTERPRET="1")
+    assert len(found) == (len(cases) or 9) and "".join(found.values()) == ""
 
 
 # `walk` of lists of 200 candidates, of 2,000 and of 12,000.
 BY_NIGHT = [pytest.param(capability, (8, 64, 512), marks=ONE_MORE) for capability in (80, 90, 100)]
 
 
-@pytest.mark.parametrize(("capability", "widths"), [(90, ()), *BY_NIGHT])
+@pytest.mark.parametrize(("capability", "widths"), BY_NIGHT)
 def test_they_are_built_without_spilled_registers_and_round_as_torch_does(tmp_path, capability, widths) -> None:
     found = printed_by(FOLDER / "built_kernels.py", capability, *widths, TRITON_CACHE_DIR=str(tmp_path))
     assert len(found) == 4 + len(widths)

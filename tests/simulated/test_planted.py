@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 LATE = {"SIMULATED_COPIES": "late"}
+REPLAY = pytest.param("replay", {}, 2, marks=pytest.mark.nightly("tests/gpu compares replays by night too"))
 
 
-@pytest.mark.parametrize("kind, settings, errors", [("capture", {}, 9), ("landing", LATE, 5), ("replay", {}, 2)])
+@pytest.mark.parametrize("kind, settings, errors", [("capture", {}, 9), ("landing", LATE, 5), REPLAY])
 def test_every_error_is_caught(on_device, kind: str, settings: dict[str, str], errors: int) -> None:
     done, _ = on_device("tests/simulated/planted.py", kind, SIMULATED_VALUES="1", **settings)
     assert done.returncode == 0, done.stderr
