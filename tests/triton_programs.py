@@ -14,6 +14,14 @@ from typing import Any
 HERE = Path(__file__).parent
 
 
+def interpreter_works() -> bool:
+    """Triton's interpreter before 3.7 takes an array for a number, which numpy 2.4 refuses."""
+    from importlib.metadata import version
+
+    triton, numpy = (tuple(map(int, version(name).split(".")[:2])) for name in ("triton", "numpy"))
+    return triton >= (3, 7) or numpy < (2, 4)
+
+
 def printed_by(program: Path, *arguments: Any, **environ: str) -> Any:
     """What a program of its own process prints, which may import what lies beside this file."""
     paths = os.pathsep.join((str(HERE.parent), str(HERE)))

@@ -38,6 +38,7 @@ from torchvision.io import ImageReadMode, read_image
 from torchvision.models.detection import FasterRCNN, MaskRCNN
 from torchvision.models.detection.anchor_utils import AnchorGenerator, DefaultBoxGenerator
 from torchvision.models.detection.faster_rcnn import FastRCNNPredictor, TwoMLPHead
+from torchvision.models.detection.mask_rcnn import MaskRCNNHeads, MaskRCNNPredictor
 from torchvision.models.detection.ssd import SSD
 from torchvision.models.detection.ssdlite import SSDLiteHead, _extra_block, _normal_init
 from torchvision.ops import FeaturePyramidNetwork, MultiScaleRoIAlign
@@ -132,7 +133,11 @@ def build(weights: Path, classes: int, net: str) -> nn.Module:
             "box_batch_size_per_image": 64, "rpn_batch_size_per_image": 128, "box_positive_fraction": 0.5,
             "min_size": (384, 448), "max_size": 608, "image_mean": [0.5] * 3, "image_std": [0.5] * 3,
         }  # fmt: skip
-        return (MaskRCNN if net == "mask" else FasterRCNN)(trunk, **settings)
+        if net == "faster":
+            return FasterRCNN(trunk, **settings)
+        settings["mask_head"] = MaskRCNNHeads(64, (64, 64), 1)
+        settings["mask_predictor"] = MaskRCNNPredictor(64, 64, classes)
+        return MaskRCNN(trunk, **settings)
     norm = partial(nn.BatchNorm2d, eps=0.001, momentum=0.03)
     trunk, boxes = WithExtras(weights, norm), DefaultBoxGenerator([[2, 3] for _ in range(6)], scales=SCALES)
     head = SSDLiteHead(trunk.out_channels, boxes.num_anchors_per_location(), classes, norm)

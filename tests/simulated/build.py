@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -27,7 +28,7 @@ FLAGS = ("-std=c++17", "-O2", "-fPIC", "-Wall", "-Wno-unused-result", "-Wno-clas
 
 
 class CannotBuild(Exception):
-    """Why there is no simulated device here: one sentence."""
+    """Why there can be no simulated device here: one sentence."""
 
 
 def library() -> Path:
@@ -107,7 +108,7 @@ def symbols(*words: str) -> set[str]:
 def run(*words: str) -> str:
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise CannotBuild(f"the simulated CUDA device: {words[0]} failed:\n{done.stderr[-2000:]}")
+        raise RuntimeError(f"{shlex.join(words)}\n{done.stderr[-2000:]}")
     return done.stdout
 
 

@@ -160,7 +160,8 @@ def freed_too_early(planted: bool) -> bool:
     del source
     other = torch.full((size,), 2.0, device=CUDA)
     assert (other.data_ptr() == place) == planted
-    torch.cuda.synchronize()
+    torch.cuda.current_stream().synchronize()  # before the side stream has read
+    side.synchronize()
     return float(target[0]) != 1.0
 
 

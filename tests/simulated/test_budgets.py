@@ -7,6 +7,7 @@ torch 2.15. Another torch may differ by a tenth; a number that falls by more tha
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,8 +50,16 @@ def count(on_device: Any, words: str, **settings: str) -> dict[str, Any]:
     return json.loads(done.stdout)
 
 
-def held(found: int, most: int) -> bool:
-    return most * 0.95 <= found <= most if NEWEST else found <= most * 1.1
+def launches(found: dict[str, Any]) -> int:
+    """Kernels and fills: torch 2.11 fills by kernels, 2.15 by commands of their own."""
+    return found["kernels"] + found["counts"].get("fills", 0)
+
+
+def held(found: dict[str, Any], budget: Budget) -> bool:
+    most = budget.kernels + budget.fills
+    if not NEWEST:
+        return launches(found) <= most * 1.1
+    return most * 0.95 <= launches(found) <= most and found["kernels"] <= budget.kernels
 
 
 @pytest.mark.parametrize("words", cases())
@@ -58,8 +67,8 @@ def test_a_step_stays_within_its_budget(on_device, words: str) -> None:
     budget, found = BUDGETS[words], count(on_device, words)
     counts = found["counts"]
     assert found["broken rules"] == [] and found["waits"] == []
-    assert held(found["kernels"], budget.kernels), found["by kernel"]
-    assert counts["fills"] <= budget.fills * 1.1 and counts["copies device to device"] <= budget.copies * 1.1
+    assert held(found, budget), (found["kernels"], counts, found["by kernel"])
+    assert counts["copies device to device"] <= budget.copies * 1.1
     assert not [what for what in counts if "pageable" in what or what.startswith("allocations")]
     low, high = budget.peak
     assert low <= found["peak"] / found["estimated"] <= high
@@ -70,15 +79,17 @@ def test_a_step_stays_within_its_budget(on_device, words: str) -> None:
 def test_a_replayed_step_is_one_launch(on_device, words: str) -> None:
     found = count(on_device, f"{words} --graph")
     assert found["counts"]["graph launches"] == 1 and len(found["graphs"]) == 1
-    nodes = int(found["graphs"][0].removeprefix("graph of ").split()[0])
-    assert nodes <= BUDGETS[words].kernels <= nodes + 30  # the rest writes the step's numbers and losses
+    kernels, fills = (int(number) for number in re.findall(r"(\d+) (?:kernels|fills)", found["graphs"][0]))
+    budget = BUDGETS[words]
+    # The rest writes the step's numbers and losses.
+    assert kernels + fills <= (budget.kernels + budget.fills) * (1.0 if NEWEST else 1.1) <= (kernels + fills) * 1.1 + 30
     assert found["broken rules"] == [] and found["waits"] == []
 
 
 @pytest.mark.nightly("processes with a device each")
-@pytest.mark.parametrize("ranks, kernels", [(2, 1_128), (8, 1_128)])
+@pytest.mark.parametrize(("ranks", "most"), [(2, 1_265), (8, 1_265)])
 def test_joined_batch_norm_exchanges_twice_a_layer_in_one_order(
-    on_device, tmp_path: Path, ranks: int, kernels: int
+    on_device, tmp_path: Path, ranks: int, most: int
 ) -> None:
     torchrun = [
         "-m",
@@ -92,8 +103,9 @@ def test_joined_batch_norm_exchanges_twice_a_layer_in_one_order(
     done, _ = on_device(*torchrun, "ssd", "4", "--bn-span", str(4 * ranks), **settings)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout[done.stdout.index("{") :])
-    assert found["kernels"] <= kernels and found["broken rules"] == []
+    assert launches(found) <= most and found["broken rules"] == []
     orders = [one.read_text().splitlines() for one in sorted(tmp_path.glob("collectives.*"))]
     assert len(orders) == ranks and all(one == orders[0] for one in orders)
     layers = 29  # BatchNorms of SSD-ResNet34's trunk, in each of three steps
-    assert sum(" all-gather " in line for line in orders[0]) == 3 * layers
+    # torch 2.11 makes one more as the ranks meet.
+    assert sum(" all-gather " in line for line in orders[0]) - 3 * layers in (0, 1)

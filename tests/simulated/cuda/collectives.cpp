@@ -2,6 +2,10 @@
 // SIMULATED_COLLECTIVES names a file; each process writes its collectives there, in the order in which they were sent.
 #include "device.h"
 
+// nccl.h reads CUDA's headers of short floats, which torch's older wheels bring in part; nothing here needs them.
+#define __CUDA_FP16_H__
+#define __CUDA_BF16_H__
+#define __CUDA_FP8_H__
 #include <fcntl.h>
 #include <nccl.h>
 #include <sys/mman.h>
