@@ -33,12 +33,8 @@ def count(words: list[str], ranks: int = 1) -> tuple[dict[str, Any], list[list[s
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "collectives"
         settings = {"SIMULATED_COLLECTIVES": str(log), "SIMULATED_DEVICES": str(ranks)}
-        if ranks > 1:
-            torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-            words = [*torchrun, STEP, *words]
-        else:
-            words = [STEP, *words]
-        done = device.run(words, **settings)
+        started = device.torchrun(ranks, STEP, *words) if ranks > 1 else [STEP, *words]
+        done = device.run(started, **settings)
         if done.returncode:
             raise SystemExit(f"{done.stdout[-2000:]}{done.stderr[-4000:]}")
         found = json.loads(done.stdout[done.stdout.index("{") :])

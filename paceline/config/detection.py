@@ -85,9 +85,9 @@ class SSDModel(TrunkModel):
     box_order: BoxOrder = "cell"  # an object takes the first (or last) of equal default boxes, by cell or by shape
     box_corners: Literal["float32", "float64"] = "float32"  # in which default boxes' corners are found, then float32
     negatives: ZeroOrMore = 3.0  # hard negatives for each positive
-    loss: LossKind = "cross_entropy"  # or focal: over all default boxes in place of hard negatives, by (1 - p)^gamma
+    loss: LossKind = "cross_entropy"  # or focal: all default boxes, by (1 - p)^gamma; worse on few photos
     focal_gamma: ZeroOrMore = 2.0  # focal: gamma
-    class_weights: ClassWeights = "none"  # in the loss; balanced: n / (K n_c), for n_c of n objects; background 1
+    class_weights: ClassWeights = "none"  # balanced: n / (K n_c), background 1; no gain on few photos
     loss_over: LossOver = "image"  # losses are divided by each image's positives, or by the global batch's
     detect: Detect = field(default_factory=Detect)  # decoding and suppression
 

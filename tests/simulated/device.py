@@ -144,6 +144,19 @@ def run(words: Iterable[str], *, timeout: float = 600, **settings: str) -> subpr
     )
 
 
+def torchrun(ranks: int, *words: str) -> list[str]:
+    """The words that start `words` on so many ranks, with values where they are wanted."""
+    return [
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        str(ranks),
+        str(HERE / "start.py"),
+        *words,
+    ]
+
+
 def wants_values(environ: Mapping[str, str] = os.environ) -> bool:
     """Whether this process is to have right values."""
     return environ.get("SIMULATED_VALUES") == "1"

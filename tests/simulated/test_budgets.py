@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import device
 import pytest
 import torch
 
@@ -91,16 +92,10 @@ def test_a_replayed_step_is_one_launch(on_device, words: str) -> None:
 def test_joined_batch_norm_exchanges_twice_a_layer_in_one_order(
     on_device, tmp_path: Path, ranks: int, most: int
 ) -> None:
-    torchrun = [
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        str(ranks),
-        "tests/simulated/one_step.py",
-    ]
     settings = {"SIMULATED_COLLECTIVES": str(tmp_path / "collectives"), "SIMULATED_DEVICES": str(ranks)}
-    done, _ = on_device(*torchrun, "ssd", "4", "--bn-span", str(4 * ranks), **settings)
+    done, _ = on_device(
+        *device.torchrun(ranks, "tests/simulated/one_step.py", "ssd", "4", "--bn-span", str(4 * ranks)), **settings
+    )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout[done.stdout.index("{") :])
     assert launches(found) <= most and found["broken rules"] == []

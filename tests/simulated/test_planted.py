@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import device
 import pytest
 
 LATE = {"SIMULATED_COPIES": "late"}
@@ -32,8 +33,7 @@ def test_what_is_right_passes_in_any_order(on_device, seed: str) -> None:
 
 
 def two_ranks(on_device: Any, folder: Path, plant: str) -> tuple[Any, list[list[str]]]:
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    words = [*torchrun, "tests/simulated/start.py", "tests/simulated/two_ranks.py", plant]
+    words = device.torchrun(2, "tests/simulated/two_ranks.py", plant)
     settings = {
         "SIMULATED_COLLECTIVES": str(folder / "collectives"),
         "SIMULATED_PATIENCE": "4",
