@@ -85,7 +85,8 @@ def take(
     """Train so many steps of a workload into a new folder, which is given back."""
     workload = WORKLOADS[name]
     chosen = workload.tiny_recipe if item.tiny else workload.recipe
-    recipe = override(RECIPES[chosen](), workload.tiny if item.tiny else workload.changes)
+    changes = workload.tiny if item.tiny else workload.changes
+    recipe = override(RECIPES[chosen](), changes)
     assert item.photos is not None
     out = item.scratch / "runs" / f"{name}-{what.replace(' ', '-')}"
     shutil.rmtree(out, ignore_errors=True)
@@ -98,8 +99,9 @@ def take(
         recipe=recipe,
         system_name="cpu" if item.tiny else "gpu",
         system=system_of(item, precision, compile=compile, graph=graph),
-        controls=Controls(data=str(item.photos / workload.data), out=str(out), steps=steps, **controls),
-        given=frozenset({"system"}),
+        # Drawn weights, and a batch that is larger than the photos: both on purpose.
+        controls=Controls(data=str(item.photos / workload.data), out=str(out), steps=steps, weights="none", **controls),
+        given=frozenset({"system", "weights", *changes}),
     )
     ending = run_training(request)
     shutil.copyfile(out / "events.jsonl", item.keep / f"{out.name}-events.jsonl")
@@ -187,6 +189,7 @@ def throughput(item: Item, name: str) -> None:
                 controls: dict[str, Any] = controls,
             ) -> dict[str, Any]:
                 if item.device.type == "cuda":
+                    torch.cuda.init()  # the next line refuses a device that nothing has used
                     torch.cuda.empty_cache()
                     torch.cuda.reset_peak_memory_stats(item.device)
                 ending, out = take(item, name, what, steps, log_every=max(1, steps // 6), graph=graph, **controls)
