@@ -304,7 +304,7 @@ def custom_cpu() -> SSDRecipe:
             pyramid=64,
             scales=(0.027, 0.06, 0.14, 0.3, 0.5, 0.75, 0.95),
         ),
-        input=replace(small.input, size=416, drop_empty=False, crowd=False),
+        input=replace(small.input, size=416, mosaic=0.5, drop_empty=False, crowd=False),
         global_batch=8,
         bn_span=8,
         optim=replace(small.optim, lr=5e-4, head_rate=4.0),
