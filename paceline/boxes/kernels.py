@@ -111,9 +111,8 @@ def _find() -> None:
     if not _there():
         try:
             import torchvision  # noqa: F401  # it raises the reason, or finds the kernels elsewhere
-        except (
-            RuntimeError
-        ) as problem:  # it misses an operator of the library, and keeps why it was not loaded to itself
+        except RuntimeError as problem:
+            # It misses an operator of the library, and does not name why the library was not loaded.
             failure = failure or problem
     if not _there() and failure is not None:  # as where memory was short
         raise ImportError(str(failure)) from failure

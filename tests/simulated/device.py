@@ -48,11 +48,6 @@ def environment(**settings: str) -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1", **own, **settings}
 
 
-def here() -> bool:
-    """Whether this process runs on the device."""
-    return "simulated" in os.environ.get("LD_PRELOAD", "")
-
-
 @cache
 def library() -> ctypes.CDLL:
     found = ctypes.CDLL(os.environ["LD_PRELOAD"].split(":")[0])
@@ -60,7 +55,6 @@ def library() -> ctypes.CDLL:
         "simulated_counts": ctypes.c_char_p,
         "simulated_kernels": ctypes.c_char_p,
         "simulated_launches": ctypes.c_long,
-        "simulated_peak": ctypes.c_size_t,
     }.items():
         getattr(found, name).restype = result
     atexit.register(found.simulated_watch, None)  # torch frees memory when there is no interpreter to hear of it
@@ -78,7 +72,6 @@ class Watch:
         self._hear = HEARD(self._heard)  # kept, or the library would call freed memory
         library().simulated_forget_counts()
         library().simulated_forget_kernels()
-        library().simulated_forget_peak()
         library().simulated_watch(self._hear)
 
     def _heard(self, what: bytes) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +47,7 @@ def two_ranks(on_device: Any, folder: Path, plant: str) -> tuple[Any, list[list[
 def test_ranks_that_do_not_agree_are_caught(on_device, tmp_path: Path, plant: str) -> None:
     done, (one, other) = two_ranks(on_device, tmp_path, plant)
     if plant == "nothing":
-        assert done.returncode == 0 and one == other and Counter(one) == Counter(other), done.stderr
+        assert done.returncode == 0 and one == other, done.stderr
     else:
         assert done.returncode and "has waited 4 s for the others" in done.stderr
         assert one != other

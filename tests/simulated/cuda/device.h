@@ -31,7 +31,6 @@ struct Work {
     Kind kind;
     std::function<void()> run;  // none of a kernel
     int kernel = -1;
-    size_t bytes = 0;
 };
 struct Graph {
     std::vector<Work> works;
@@ -76,7 +75,7 @@ class Unlocked {
 void heard(const std::string& what);         // to the watcher, as this call ends
 void counted(const std::string& what);       // one more of it
 void broken_rule(const std::string& what);   // a rule of CUDA's that the program broke
-void waited(const char* call, Stream* on);   // the host waited for the device
+void waited(const char* call);               // the host waited for the device
 cudaError_t failed(cudaError_t error);       // remembered as the thread's last error
 // Whether SIMULATED_FAIL, "copy 12" or "launch 1000" or "collective 3", names this one.
 bool fails(const char* what);

@@ -15,7 +15,7 @@ struct Block {
     bool host;
 };
 static std::map<char*, Block>& blocks() { return kept<std::map<char*, Block>>(); }
-static size_t used[64], peak[64];
+static size_t used[64];
 size_t& in_use(int device) { return used[device]; }
 
 static const size_t PAGE = 4096, SEGMENT = 2 << 20;
@@ -39,7 +39,7 @@ static cudaError_t take(void** made, size_t bytes, bool host) {
     if (place == MAP_FAILED) return failed(cudaErrorMemoryAllocation);
     madvise(place, size, MADV_NOHUGEPAGE);  // most of it is never written
     blocks()[(char*)place] = {size, device, host};
-    if (!host) peak[device] = std::max(peak[device], used[device] += size);
+    if (!host) used[device] += size;
     counted(host ? "allocations of pinned memory" : "allocations");
     *made = place;
     return cudaSuccess;
@@ -53,7 +53,7 @@ static cudaError_t give_back(void* place, const char* call_name) {
     if (at == blocks().end()) return failed(cudaErrorInvalidValue);
     for (auto stream : all_streams())
         if (!stream->capture) finish(stream);
-    if (!at->second.host) used[at->second.device] -= at->second.bytes, waited(call_name, stream_of(nullptr));
+    if (!at->second.host) used[at->second.device] -= at->second.bytes, waited(call_name);
     munmap(place, at->second.bytes);
     blocks().erase(at);
     return cudaSuccess;
@@ -114,17 +114,14 @@ static cudaError_t copied(void* to, const void* from, size_t bytes, cudaStream_t
     }
     if (fails("copy")) return failed(cudaErrorIllegalAddress);
     counted(what);
-    send(stream, {Kind::copy, [=] { copy_bytes((char*)to, (const char*)from, bytes); }, -1, bytes});
+    send(stream, {Kind::copy, [=] { copy_bytes((char*)to, (const char*)from, bytes); }});
     if (!stream->capture && (waits || pageable)) finish(stream);
-    if (waits) waited("cudaMemcpy", stream);
+    if (waits) waited("cudaMemcpy");
     return cudaSuccess;
 }
 
 }  // namespace simulated
 using namespace simulated;
-
-SIMULATED size_t simulated_peak(int device) { return peak[device]; }
-SIMULATED void simulated_forget_peak() { memcpy(peak, used, sizeof peak); }
 
 CUDA(cudaMalloc, void** made, size_t bytes) { return take(made, bytes, false); }
 CUDA(cudaMallocAsync, void** made, size_t bytes, cudaStream_t) { return take(made, bytes, false); }
@@ -167,7 +164,7 @@ CUDA(cudaMemcpy2DAsync, void* to, size_t to_row, const void* from, size_t from_r
 CUDA(cudaMemsetAsync, void* at, int value, size_t bytes, cudaStream_t stream) {
     Call call;
     counted("fills");
-    send(stream_of(stream), {Kind::fill, [=] { fill_bytes((char*)at, value, bytes); }, -1, bytes});
+    send(stream_of(stream), {Kind::fill, [=] { fill_bytes((char*)at, value, bytes); }});
     return cudaSuccess;
 }
 CUDA(cudaMemset, void* at, int value, size_t bytes) { return cudaMemsetAsync(at, value, bytes, nullptr); }

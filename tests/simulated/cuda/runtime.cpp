@@ -44,7 +44,7 @@ void heard(const std::string& what) {
 }
 void counted(const std::string& what) { kept<Watched>().counts[what]++; }
 void broken_rule(const std::string& what) { counted("broken rule: " + what), heard("broken rule: " + what); }
-void waited(const char* call, Stream*) { counted(std::string("waits in ") + call), heard(std::string("wait: ") + call); }
+void waited(const char* call) { counted(std::string("waits in ") + call), heard(std::string("wait: ") + call); }
 cudaError_t failed(cudaError_t error) { return last_error = error; }
 
 bool fails(const char* what) {

@@ -222,7 +222,7 @@ CUDA(cudaStreamSynchronize, cudaStream_t of) {
     Stream* stream = stream_of(of);
     if (auto error = allowed("cudaStreamSynchronize", stream)) return error;
     finish(stream);
-    waited("cudaStreamSynchronize", stream);
+    waited("cudaStreamSynchronize");
     return cudaSuccess;
 }
 CUDA(cudaDeviceSynchronize, ) {
@@ -233,7 +233,7 @@ CUDA(cudaDeviceSynchronize, ) {
         if (auto error = allowed("cudaDeviceSynchronize", stream)) return error;
         finish(stream);
     }
-    waited("cudaDeviceSynchronize", stream_of(nullptr));
+    waited("cudaDeviceSynchronize");
     return cudaSuccess;
 }
 CUDA(cudaLaunchHostFunc, cudaStream_t stream, cudaHostFn_t run, void* data) {
@@ -283,7 +283,7 @@ CUDA(cudaEventSynchronize, cudaEvent_t of) {
     auto event = (Event*)of;
     if (auto error = may_look(event, "cudaEventSynchronize")) return error;
     if (event->recorded && !event->capture) finish(event->stream, event->after);
-    waited("cudaEventSynchronize", event->stream);
+    waited("cudaEventSynchronize");
     return cudaSuccess;
 }
 CUDA(cudaEventElapsedTime, float* milliseconds, cudaEvent_t first, cudaEvent_t second) {
