@@ -47,6 +47,7 @@ EXTRAS = {
     "zstd": ("zstandard>=0.22",),
     "serve": ("starlette>=0.46", "uvicorn>=0.34", "python-multipart>=0.0.20"),
     "video": ("av>=14",),
+    "tensorboard": ("tensorboard>=2.17",),
     "wandb": ("wandb>=0.20",),
     "mlflow": ("mlflow-skinny>=2.20", "sqlalchemy>=2,<3", "alembic>=1.14"),
 }

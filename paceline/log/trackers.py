@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +38,10 @@ ENDS = {"interrupted": "KILLED", "failed": "FAILED"}
 MOST_PARAMS, MOST_LETTERS = 100, 500
 
 
-def makers(controls: Controls) -> list[Maker]:
+def makers(controls: Controls, given: Collection[str] = ()) -> list[Maker]:
     """What makes the sinks that the command names, those that may refuse first.
 
+    given   the controls that the user named: TensorBoard, which is on by default, may be absent where nobody asked for it
     Raises UserError for an unknown name, a package that is not installed, a Python file without such a function.
     """
     found: list[Maker] = []
@@ -48,14 +49,16 @@ def makers(controls: Controls) -> list[Maker]:
         if controls.sink.count(name) > 1:
             raise UserError(f"--sink {name}: named twice; it would be told everything twice.")
         found.append(_beside(name, _tracker(name)))
-    return [*found, _tensorboard] if controls.tensorboard else found
+    if controls.tensorboard:
+        if "tensorboard" in given:
+            _check_installed("tensorboard", "--tensorboard")
+        found.append(_tensorboard if _is_installed("tensorboard") else _no_tensorboard)
+    return found
 
 
 def _tracker(name: str) -> Callable[[Path, int | None], Sink]:
     if name in TRACKERS:
-        spec = importlib.util.find_spec(name)
-        if spec is None or spec.origin is None:  # a folder of that name here, as W&B makes one, is no package
-            raise UserError(f"--sink {name}: the package {name} is not installed: {to_install(name)}")
+        _check_installed(name, f"--sink {name}")
         return WeightsAndBiases if name == "wandb" else MLflow
     if not is_in_file(name):
         raise UserError(
@@ -69,12 +72,27 @@ def _tracker(name: str) -> Callable[[Path, int | None], Sink]:
     )
 
 
+def _is_installed(name: str) -> bool:
+    spec = importlib.util.find_spec(name)
+    return spec is not None and spec.origin is not None  # a folder of that name here, as W&B makes one, is no package
+
+
+def _check_installed(name: str, flag: str) -> None:
+    if not _is_installed(name):
+        raise UserError(f"{flag}: the package {name} is not installed: {to_install(name)}")
+
+
 def _beside(name: str, make: Callable[[Path, int | None], Sink]) -> Maker:
     return lambda run, resumed_at, reporter: Beside(name, lambda: make(run, resumed_at), reporter)
 
 
 def _tensorboard(run: Path, resumed_at: int | None, reporter: Reporter) -> Follower:
     return TensorBoard(run / "tensorboard", purge_step=resumed_at)
+
+
+def _no_tensorboard(run: Path, resumed_at: int | None, reporter: Reporter) -> Follower:
+    reporter.line(f"no TensorBoard files, events.jsonl has the numbers: to have them, {to_install('tensorboard')}")
+    return Follower()
 
 
 class Sent:

@@ -60,7 +60,9 @@ def run(arguments: Sequence[str]) -> int:
     refuse_random(asked, command("train", *arguments), asked.controls.out)
     refuse_early(asked, repeats=base is not None)
     if read_launch(os.environ).rank == 0:
-        makers(asked.controls)  # not where `launch` is called: packages and files are those of the machine that trains
+        makers(
+            asked.controls, asked.given
+        )  # not where `launch` is called: packages and files are those of the machine that trains
 
     with open_console(asked.controls, read_launch(os.environ).rank) as console:
         for note in notes:

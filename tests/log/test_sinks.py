@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 import time
 
 import pytest
-from tiny_runs import command, train, without_report
+from tiny_runs import command, refused, train, without_report
 
 import paceline.log.sinks as sinks
 from paceline.config.commands import EXTRAS
@@ -137,6 +138,20 @@ def test_a_package_that_is_not_installed_is_named_with_the_command_that_installs
             makers(Controls(sink=("nosuchpackage",)))
         (tmp_path / "nosuchpackage").mkdir(exist_ok=True)  # a folder of that name is no package
         monkeypatch.syspath_prepend(tmp_path)
+
+
+def test_training_without_tensorboard_says_so_once_and_is_refused_where_it_was_asked_for(
+    monkeypatch, photos, tmp_path, capsys
+):
+    monkeypatch.setitem(sys.modules, "tensorboard", None)  # as if it were not installed
+    run = tmp_path / "run"
+    said = train(capsys, photos, run)
+    assert said.code == 0 and not (run / "tensorboard").exists()
+    assert (said.out + said.err).count("TensorBoard") == 1 and "pip install 'tensorboard>=2.17'" in said.out + said.err
+    said = train(capsys, photos, tmp_path / "quiet", "--no-tensorboard")
+    assert said.code == 0 and "TensorBoard" not in said.out + said.err
+    refused(train(capsys, photos, tmp_path / "no", "--tensorboard"), "--tensorboard", "pip install 'tensorboard>=2.17'")
+    assert not (tmp_path / "no").exists()
 
 
 def test_a_slow_sink_keeps_nothing_waiting_and_is_told_everything_in_one_thread():
