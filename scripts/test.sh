@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Sets up everything the tests need and runs all of them: lint, types, tests. Called by README and CI alike.
+# Sets up everything the tests need and runs all of them: lint, types, the site, tests. Called by README and CI alike.
 #
 #   scripts/test.sh                            on the newest of every package, in .venv
 #   scripts/test.sh tests/input -k crop        a part: these tests alone, without lint and types, in what is installed
@@ -34,7 +34,7 @@ fi
 install() {
     [ -x .venv/bin/python ] || python3 -m venv .venv
     .venv/bin/python -m pip install -q uv
-    .venv/bin/uv pip install -q -p .venv -e '.[dev,mlperf,fast,tensorboard]'
+    .venv/bin/uv pip install -q -p .venv -e '.[dev,docs,mlperf,fast,tensorboard]'
     touch .venv/installed
 }
 if $part; then
@@ -66,13 +66,17 @@ fi
 types=$(mktemp)
 .venv/bin/basedpyright --pythonpath .venv/bin/python >"$types" 2>&1 &
 checking=$!
-trap 'kill "$checking" 2>/dev/null || true; rm -f "$types"' EXIT
+# So is the site built, of which a dead link is a warning, and a warning an error.
+.venv/bin/python -m sphinx -EWnq -c docs . build/site >"$types.site" 2>&1 &
+building=$!
+trap 'kill "$checking" "$building" 2>/dev/null || true; rm -f "$types" "$types.site"' EXIT
 
 passed=true
 .venv/bin/python -m pytest --collect-only -q "$@" >/dev/null || true  # what is wrong there is said below
 # Three processes on two cores: many tests wait for processes of their own.
 .venv/bin/python -m pytest -n 3 --dist loadgroup --durations=20 "$@" || passed=false
 wait "$checking" || passed=false
-cat "$types"
+wait "$building" || passed=false
+cat "$types" "$types.site"
 if [ "$*" = --nightly ]; then scripts/test.sh --oldest || passed=false; fi
 $passed

@@ -1,0 +1,74 @@
+"""The site builds without a warning, a dead link is one, and its pages take nothing from another server."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+COMMAND = ".venv/bin/python -m sphinx -EWnq -c docs . build/site"
+# What a browser fetches by itself.
+FETCHED = {"script": "src", "img": "src", "iframe": "src", "source": "src", "link": "href", "object": "data"}
+
+
+def built(source: Path, out: Path) -> subprocess.CompletedProcess[str]:
+    """The stated command, with the same configuration, on `source` and into `out`."""
+    pytest.importorskip("sphinx", reason="the extra docs is not installed")
+    words = COMMAND.replace(" docs ", f" {ROOT / 'docs'} ").replace(" . ", f" {source} ").split()[1:-1]
+    return subprocess.run([sys.executable, *words, str(out)], capture_output=True, text=True, cwd=ROOT)
+
+
+def test_the_command_of_the_site_is_stated_and_run_with_the_suite():
+    assert COMMAND in (ROOT / "CONTRIBUTING.md").read_text()
+    assert COMMAND in (ROOT / "scripts" / "test.sh").read_text()
+
+
+@pytest.mark.nightly("all pages; scripts/test.sh builds them by day too")
+def test_all_pages_become_a_site_that_takes_nothing_from_elsewhere(tmp_path):
+    site = built(ROOT, tmp_path)
+    assert (site.returncode, site.stdout + site.stderr) == (0, "")
+    pages = list(tmp_path.rglob("*.html"))
+    assert len(pages) > 90 and (tmp_path / "searchindex.js").stat().st_size > 100_000
+    for page in pages:
+        assert not [one for one in fetched(page.read_text()) if re.match(r"\w+:|//", one)], page
+    for style in tmp_path.rglob("*.css"):
+        assert not re.search(r"@import|url\(['\"]?(?:https?:)?//", style.read_text()), style
+
+
+@pytest.mark.nightly("starts Sphinx four times")
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[data](data.md)", ""),
+        ("[data](dota.md)", "dota.md"),
+        ("[data](data.md#colums)", "colums"),
+        ("[code](../paceline/lop.py)", "lop.py"),
+    ],
+    ids=["alive", "page", "heading", "file"],
+)
+def test_a_dead_link_fails(text, said, tmp_path):
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "data.md").write_text("# Data\n\n## Columns\n")
+    (tmp_path / "docs" / "README.md").write_text(f"# All\n\n{text}\n\n## All pages\n\n### Some\n- [Data](data.md)\n")
+    site = built(tmp_path, tmp_path / "out")
+    assert site.returncode == (1 if said else 0), site
+    assert said in site.stderr
+
+
+def fetched(text: str) -> list[str]:
+    """The addresses that a browser asks for when it shows a page."""
+    found: list[str] = []
+
+    class Reader(HTMLParser):
+        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+            values = dict(attrs)
+            if tag in FETCHED and values.get("rel") not in ("index", "search", "next", "prev", "canonical"):
+                found.append(values.get(FETCHED[tag]) or "")
+
+    Reader().feed(text)
+    return found
