@@ -43,7 +43,7 @@ REASONS = {
     "store/bucket_folder.py": (1, "a new file, made exclusively, for whoever brings"),
     "store/byte_cache.py": (2, "memory files of this process and its children"),
     "store/cached_store.py": (3, "the cache folder, keys that are digests"),
-    "input/decode.py": (1, "/dev/null"),
+    "input/nvimgcodec.py": (1, "/dev/null"),
     "store/index.py": (7, "index/HASH and its parts: by name, by holding arrays alone, never through a link"),
     "store/staged_copy.py": (3, "a folder that this user's staging made (owner, mode 0700), names that lead nowhere else, no links"),
     "store/staged_folder.py": (3, "the same; names of the ledger below the folder after links are followed; empty folders"),

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 from rich.table import Table
 
-from paceline.config.commands import to_install
 from paceline.config.errors import RecipeError
+from paceline.config.nvimgcodec_packages import to_install_nvimgcodec
 
 # Below this share of computing cores, threads wait for something; above this utilisation an accelerator
 # counts as fed (MLPerf Storage asks for it).
@@ -148,7 +148,7 @@ def advice(report: Report) -> str:
     if most == "decode":
         more = "more cores, or smaller photos (paceline pack DIR --to recordio --short 352 --out SMALLER)"
         if report["decoder"] == "simplejpeg":
-            more = f"--input.decoder nvimgcodec decodes only what a crop needs ({to_install('fast')}); else {more}"
+            more = f"--input.decoder nvimgcodec decodes only what a crop needs ({to_install_nvimgcodec()}); else {more}"
         return f"decoding is the limit ({costs['decode'] / sum(costs.values()):.0%} of the work): {more}"
     if most == "augment":
         return "resizing and colours are the limit: more cores, or weaker augmentation (--input.* flags: paceline show)"

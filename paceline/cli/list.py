@@ -14,7 +14,7 @@ from typing import Any
 
 from paceline.command.flags import parse, run_kind
 from paceline.command.printing import say
-from paceline.config.commands import to_install
+from paceline.config.nvimgcodec_packages import misfit, to_install_nvimgcodec
 
 KINDS = """usage: paceline list KIND [--json]
 
@@ -28,7 +28,7 @@ One of your own needs no entry: ./file.py:function (docs/recipe.md)."""
 # Decoder -> the module that it is, how to install it, what it is good for.
 DECODERS = {
     "simplejpeg": ("simplejpeg", "pip install simplejpeg", "libjpeg-turbo, the default; the same pixels as Pillow"),
-    "nvimgcodec": ("nvidia.nvimgcodec", to_install("fast"), "decodes a crop alone where it can; Linux"),
+    "nvimgcodec": ("nvidia.nvimgcodec", to_install_nvimgcodec(), "decodes a crop alone where it can; Linux"),
     "pillow": ("PIL", "pip install pillow", "the reference; resizes differently by two levels of 255 at most"),
 }
 
@@ -140,7 +140,8 @@ def _decoders() -> list[dict[str, Any]]:
     for name, (module, command, about) in DECODERS.items():
         there = is_installed(module)
         state = "installed" if there else f"NOT installed ({command})"
-        rows.append({"name": name, "about": f"{state}: {about}", "installed": there})
+        why = misfit() if name == "nvimgcodec" else ""
+        rows.append({"name": name, "about": f"{state}: {about}{why and f'. {why}'}", "installed": there})
     return rows
 
 

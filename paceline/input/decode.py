@@ -20,17 +20,14 @@ All of it releases the GIL while it works, and none of it starts threads.
 
 from __future__ import annotations
 
-import os
 import re
-import threading
-from contextlib import contextmanager
 from typing import Any, Literal
 
 import numpy as np
 
-from paceline.config.commands import to_install
 from paceline.config.errors import RecipeError
 from paceline.input.crop import Source, Window, source_of
+from paceline.input.nvimgcodec import decode_region, import_nvimgcodec
 from paceline.input.picture import to_rgb
 from paceline.input.resample import (
     ResizeLaw,
@@ -48,11 +45,6 @@ Decoder = Literal["simplejpeg", "nvimgcodec", "pillow"]
 _END_OF_IMAGE = b"\xff\xd9"
 # libjpeg's message about entropy-coded rows beyond the requested ones, up to the end or the next restart marker.
 _ROWS_LEFT_OVER = re.compile(r"Corrupt JPEG data: \d+ extraneous bytes before marker 0xd[0-79]$")
-# nvImageCodec's number for "no CUDA device" (NVIMGCODEC_DEVICE_CPU_ONLY).
-_NO_DEVICE = -99999
-
-_of_thread = threading.local()
-_importing = threading.Lock()
 
 
 def decode_crop(
@@ -80,7 +72,7 @@ def decode_crop(
     if decoder != "pillow" and header.plain_jpeg and data[-2:] == _END_OF_IMAGE:
         scale = dct_scale(window) if law == "bilinear-antialias" else 1
         if scale == 1 and decoder == "nvimgcodec":
-            region = _region_nvimgcodec(data, source)
+            region = decode_region(data, source)
             if region is not None:
                 _resample(region, source, window, header, out, flip, law)
                 return
@@ -122,7 +114,7 @@ def dct_scale(window: Window) -> int:
 def require_decoder(decoder: Decoder) -> None:
     """Raise RecipeError, with the command that installs it, where this decoder cannot run."""
     if decoder == "nvimgcodec":
-        _nvimgcodec()
+        import_nvimgcodec()
     if decoder != "pillow":
         _simplejpeg()
 
@@ -166,65 +158,6 @@ def _simplejpeg() -> Any:
     return simplejpeg
 
 
-def _region_nvimgcodec(data: bytes, source: Source) -> np.ndarray | None:
-    """(height, width, 3) of the stored region at full scale; None where nvImageCodec could not decode it.
-
-    The memory is this thread's decoder's, valid until the thread decodes again.
-    """
-    tools = getattr(_of_thread, "nvimgcodec", None)
-    if tools is None:
-        tools = _of_thread.nvimgcodec = _RegionDecoder()
-    return tools.decode(data, source)
-
-
-class _RegionDecoder:
-    """nvImageCodec's CPU decoder, one for each thread; it works in the calling thread."""
-
-    def __init__(self) -> None:
-        self.codec = _nvimgcodec()
-        with _importing, _silence():
-            self.decoder = self.codec.Decoder(
-                device_id=_NO_DEVICE,
-                max_num_cpu_threads=1,
-                backends=[self.codec.Backend(self.codec.BackendKind.CPU_ONLY)],
-                options=":fancy_upsampling=1",  # smooth colour, libjpeg's default and Pillow's
-            )
-        self.parameters = self.codec.DecodeParams(apply_exif_orientation=False, color_spec=self.codec.ColorSpec.SRGB)
-        self.image: Any = None
-
-    def decode(self, data: bytes, source: Source) -> np.ndarray | None:
-        region = self.codec.Region(source.top, source.left, source.top + source.height, source.left + source.width)
-        stream = self.codec.CodeStream(data).get_sub_code_stream(0, region)
-        self.image = self.decoder.decode(stream, image=self.image, params=self.parameters)
-        return None if self.image is None else np.asarray(self.image)
-
-
-def _nvimgcodec() -> Any:
-    try:
-        with _importing, _silence():
-            from nvidia import nvimgcodec
-    except ImportError as reason:
-        raise RecipeError(
-            f"decoder=nvimgcodec needs nvImageCodec, which cannot be imported here: {reason}.\n"
-            f"Install it:  {to_install('fast')}   (Linux)   or train with  --input.decoder simplejpeg"
-        ) from None
-    return nvimgcodec
-
-
-@contextmanager
-def _silence():
-    """Hide stderr: without a GPU's libraries nvImageCodec prints an error for each, from C, though only its CPU part is used."""
-    kept = os.dup(2)
-    null = os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(null, 2)
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(null)
-
-
 def _decode_pillow(
     data: bytes, source: Source, window: Window, header: Header, out: np.ndarray, flip: bool, name: str, law: ResizeLaw
 ) -> None:
@@ -250,7 +183,7 @@ def decode_alone(data: bytes, header: Header, window: Window, *, decoder: Decode
     scale = dct_scale(window) if law == "bilinear-antialias" else 1
     if decoder != "pillow" and header.plain_jpeg:
         if scale == 1 and decoder == "nvimgcodec":
-            _region_nvimgcodec(data, source)
+            decode_region(data, source)
         else:
             _rows_simplejpeg(data, header, source, scale)
         return

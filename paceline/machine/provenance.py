@@ -21,6 +21,7 @@ PACKAGES = (
     "numpy",
     "pillow",
     "simplejpeg",
+    "nvidia-nvimgcodec-cu13",
     "nvidia-nvimgcodec-cu12",
     "safetensors",
     "hotcoco",

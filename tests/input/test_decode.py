@@ -317,7 +317,7 @@ def test_an_image_beyond_the_pixel_limit_is_refused():
 def test_a_missing_decoder_is_a_recipe_error_with_the_command(monkeypatch):
     monkeypatch.setitem(sys.modules, "nvidia.nvimgcodec", None)
     monkeypatch.setitem(sys.modules, "nvidia", None)
-    with pytest.raises(RecipeError, match=r"(?s)nvimgcodec.*pip install 'nvidia-nvimgcodec-cu12>=0.9'"):
+    with pytest.raises(RecipeError, match=r"(?s)nvimgcodec.*pip install 'nvidia-nvimgcodec-cu1[23]\[nvjpeg\]>=0\.9'"):
         require_decoder("nvimgcodec")
     require_decoder("simplejpeg")
     require_decoder("pillow")
@@ -376,7 +376,7 @@ def test_threads_do_not_disturb_each_others_pixels():
 def test_what_is_measured_as_decoding_is_what_a_crop_decodes(decoder, monkeypatch):
     """At full scale and at half of it: the same decoder for the same rows."""
     asked = []
-    for name in ("_region_nvimgcodec", "_rows_simplejpeg"):
+    for name in ("decode_region", "_rows_simplejpeg"):
         real = getattr(decode, name)
         monkeypatch.setattr(decode, name, lambda *what, name=name, real=real: asked.append((name, what)) or real(*what))
     data = _encode(_picture(90, 120))
@@ -388,7 +388,7 @@ def test_what_is_measured_as_decoding_is_what_a_crop_decodes(decoder, monkeypatc
         decode_alone(data, header, window, decoder=decoder, law="bilinear-antialias")
         assert asked[: len(asked) // 2] == asked[len(asked) // 2 :]
         names += [name for name, _ in asked[::2]]
-    full = {"simplejpeg": ["_rows_simplejpeg"], "nvimgcodec": ["_region_nvimgcodec"], "pillow": []}[decoder]
+    full = {"simplejpeg": ["_rows_simplejpeg"], "nvimgcodec": ["decode_region"], "pillow": []}[decoder]
     assert names == ([*full, "_rows_simplejpeg"] if full else [])
 
 
