@@ -28,6 +28,8 @@ PACKAGES = (
     "mlperf-logging",
     "timm",
 )
+# The oldest and the newest torch that the suite has run on; docs/install.md has the table.
+TESTED_TORCH = ((2, 9), (2, 15))
 
 
 def versions() -> dict[str, str]:
@@ -43,6 +45,16 @@ def versions() -> dict[str, str]:
     if torch.version.cuda:
         found["cuda"] = torch.version.cuda
     return found
+
+
+def untested_torch(version: str) -> str:
+    """A line about a torch older or newer than all that the suite has run on; "" for any other, and for a version in no known form."""
+    found = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
+    oldest, newest = TESTED_TORCH
+    if len(found) < 2 or oldest <= found <= newest:
+        return ""
+    known = " to ".join(f"{major}.{minor}" for major, minor in TESTED_TORCH)
+    return f"torch {version}: tested are {known} (docs/install.md). Where a result differs, try one of these."
 
 
 def git_commit() -> str:

@@ -8,6 +8,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from paceline.config.errors import UserError
 from paceline.config.keywords import controls_and_changes
 from paceline.config.names import STOP_FILE
@@ -17,6 +19,7 @@ from paceline.log.console import Console, open_console
 from paceline.log.output import lasting_output
 from paceline.machine.machine import choose_device, choose_kernels
 from paceline.machine.placing import choose_adapter
+from paceline.machine.provenance import untested_torch
 from paceline.machine.shortage import failures_in_words
 from paceline.ranks.environment import environment
 from paceline.ranks.launcher import read_launch
@@ -114,7 +117,8 @@ def run_training(request: Request, console: Console | None = None) -> Ending:
             lasting_output() as output,
             console or open_console(request.controls, launch.rank) as console,
         ):
-            for note in notes if launch.rank == 0 else ():
+            notes = (*notes, untested_torch(torch.__version__)) if launch.rank == 0 else ()
+            for note in filter(None, notes):
                 console.warning(note)
             device = choose_device(request.system, launch.local_rank, launch.local_world)
             choose_kernels(request.system)
