@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,8 +15,9 @@ HEAD = "| theirs | ours | remark |\n| --- | --- | --- |\n"
 
 
 def markdown(page: Page) -> str:
-    """The page's whole text."""
-    return f"# {page.title}\n\n{page.text.strip()}\n" + "".join(map(_section, page.sections))
+    """The page's whole text; pages that the tables name, which a terminal shows too, become links."""
+    text = f"# {page.title}\n\n{page.text.strip()}\n" + "".join(map(_section, page.sections))
+    return re.sub(r"(?<![\w/`[])(?<!\]\()`?docs/([\w/-]+)\.md`?", r"[\1](../\1.md)", text)
 
 
 def runs_of(page: Page) -> Iterator[tuple[str, str]]:
