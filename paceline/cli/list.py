@@ -29,6 +29,11 @@ One of your own needs no entry: ./file.py:function (docs/recipe.md)."""
 DECODERS = {
     "simplejpeg": ("simplejpeg", "pip install simplejpeg", "libjpeg-turbo, the default; the same pixels as Pillow"),
     "nvimgcodec": ("nvidia.nvimgcodec", to_install_nvimgcodec(), "decodes a crop alone where it can; Linux"),
+    "nvimgcodec-gpu": (
+        "nvidia.nvimgcodec",
+        to_install_nvimgcodec(),
+        "decodes on a CUDA device; has run on none yet; Linux",
+    ),
     "pillow": ("PIL", "pip install pillow", "the reference; resizes differently by two levels of 255 at most"),
 }
 
@@ -140,7 +145,7 @@ def _decoders() -> list[dict[str, Any]]:
     for name, (module, command, about) in DECODERS.items():
         there = is_installed(module)
         state = "installed" if there else f"NOT installed ({command})"
-        why = misfit() if name == "nvimgcodec" else ""
+        why = misfit() if module == "nvidia.nvimgcodec" else ""
         rows.append({"name": name, "about": f"{state}: {about}{why and f'. {why}'}", "installed": there})
     return rows
 

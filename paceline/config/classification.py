@@ -58,7 +58,7 @@ def trunk_rules(model: TrunkModel) -> tuple[tuple[str, Any, bool, str], ...]:
 
 # Names of choices whose field would otherwise not fit on one line with its comment.
 Stem = Literal["imagenet", "small"]
-Decoder = Literal["simplejpeg", "nvimgcodec", "pillow"]
+Decoder = Literal["simplejpeg", "nvimgcodec", "nvimgcodec-gpu", "pillow"]
 Exif = Literal["ignore", "apply"]
 Augment = Literal["none", "trivial", "rand"]
 LossKind = Literal["cross_entropy", "focal"]
@@ -111,6 +111,20 @@ class PhotoInput:
 PhotoRecipe = Recipe[ResNetModel, PhotoInput]
 
 
+# What changes pixels once they are resized, and has a form for a CPU alone: fields of an input, and their values for "not".
+_ON_A_CPU = {"augment": "none", "erase": 0.0, "jitter": "none", "mosaic": 0.0, "copy_paste": 0.0}
+
+
+def decoder_rule(photo: Any) -> tuple[str, Any, bool, str]:
+    """Of every workload's input, for `refuse_outside`: pixels that were decoded on a device stay there."""
+    changed = [name for name, off in _ON_A_CPU.items() if getattr(photo, name, off) != off]
+    if photo.resize.startswith("tensorflow"):
+        changed.append("resize")
+    flags = ", ".join(f"--input.{name.replace('_', '-')} {getattr(photo, name)}" for name in changed)
+    what = f"what follows decoding must be done on the device too, and {flags} is done on the CPU alone; use nvimgcodec"
+    return "--input.decoder", photo.decoder, photo.decoder != "nvimgcodec-gpu" or not changed, what
+
+
 def mixes(photo: PhotoInput) -> bool:
     """Whether photos are mixed with their neighbours."""
     return photo.mixup > 0 or photo.cutmix > 0
@@ -134,6 +148,7 @@ def check_classification(recipe: PhotoRecipe) -> None:
          f"must be at least --input.eval-size, which is {photo.eval_size}"),
         ("--input.area", photo.area, low <= high, "shares of the photo, the smaller first"),
         ("--input.aspect", photo.aspect, narrow <= wide, "width / height, the smaller first"),
+        decoder_rule(photo),
         ("--global-batch", recipe.global_batch, recipe.global_batch % 2 == 0 or not mixes(photo),
          "--input.mixup and --input.cutmix mix pairs of photos; use an even batch, or leave both at 0"),
     )  # fmt: skip

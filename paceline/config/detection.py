@@ -30,6 +30,7 @@ from paceline.config.classification import (
     Ratios,
     TrunkModel,
     TrunkNorm,
+    decoder_rule,
     trunk_rules,
 )
 from paceline.config.recipe import Recipe, refuse_huge, refuse_outside
@@ -150,6 +151,7 @@ def check_detection(recipe: BoxRecipe) -> None:
          f"--input.size {photo.size} gives {levels} levels, which need {levels + 1} scales or more"),
         ("--model.scales", model.scales, all(a < b for a, b in zip(model.scales, model.scales[1:])), "must be ascending"),
         *trunk_rules(model),
+        decoder_rule(photo),
         ("--model.pyramid", model.pyramid, not model.pyramid or levels > 2, "needs three levels; choose a larger --input.size"),
         ("--input.crop-side", photo.crop_side, small <= large, "shares of the photo, the smaller first"),
         ("--input.crop-aspect", photo.crop_aspect, narrow <= 1 <= wide, "a range around 1, smaller first"),

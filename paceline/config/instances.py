@@ -24,7 +24,7 @@ from paceline.config.bounds import (
     ZeroOrMore,
     check_bounds,
 )
-from paceline.config.classification import Decoder, Exif, Ratios, TrunkModel, trunk_rules
+from paceline.config.classification import Decoder, Exif, Ratios, TrunkModel, decoder_rule, trunk_rules
 from paceline.config.detection import Brightness, Jitter, Resize, Turns, sampler_rule
 from paceline.config.recipe import Recipe, refuse_huge, refuse_outside
 
@@ -199,6 +199,7 @@ def check_instances(recipe: InstanceRecipe) -> None:
     refuse_outside(
         sampler_rule(recipe),
         *trunk_rules(model),
+        decoder_rule(photo),
         ("--model.loss-group", group, not group or recipe.global_batch % group == 0,
          f"must divide the global batch of {recipe.global_batch}, or be 0 for all of it"),
         ("--model.rpn.sizes", rpn.sizes, len(rpn.sizes) == levels, f"one size for each of the {levels} levels"),

@@ -182,6 +182,11 @@ def make_plan(
     """
     check_recipe(recipe)
     check_system(system)
+    if getattr(recipe.input, "decoder", "") == "nvimgcodec-gpu" and system.accelerator != "cuda":
+        raise RecipeError(
+            f"--input.decoder nvimgcodec-gpu: photos are decoded on cuda, and this run computes on {system.accelerator}. Train with  "
+            "--input.decoder nvimgcodec"
+        )
     batch = recipe.global_batch
     # A span beyond the batch means the whole batch: there are no more images to share statistics with. `describe` says so.
     bn_span = min(recipe.bn_span, batch)

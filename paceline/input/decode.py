@@ -10,6 +10,8 @@ The decoder is data treatment: a recipe names it, it is recorded, and it never c
   simplejpeg  libjpeg-turbo; the same pixels as Pillow, bit for bit, at any DCT scale; everywhere
   nvimgcodec  nvImageCodec's CPU backend decodes just the region's pixels where the scale is 1, else as simplejpeg; the same pixels
               again; Linux, an extra
+  nvimgcodec-gpu  nvJPEG decodes regions at full scale on the device of a training or an evaluation (input/device_render.py); here is
+              its form on a CPU, by nvimgcodec, which what is not a loader on CUDA takes
   pillow      the reference; Pillow also resizes, which differs from torch's resize by two levels of 255 at most
 With each decoder Pillow decodes other formats than JPEG, JPEGs that are not 8-bit grey or colour, and JPEGs about which
 libjpeg-turbo complains; what Pillow refuses, such as a truncated file, is a DataError. Damage below the region may go unnoticed in
@@ -40,9 +42,9 @@ from paceline.input.resample import (
 from paceline.store.header import Header, open_picture, undecodable
 from paceline.store.orientation import turned_pixels
 
-Decoder = Literal["simplejpeg", "nvimgcodec", "pillow"]
+Decoder = Literal["simplejpeg", "nvimgcodec", "nvimgcodec-gpu", "pillow"]
 
-_END_OF_IMAGE = b"\xff\xd9"
+END_OF_IMAGE = b"\xff\xd9"
 # libjpeg's message about entropy-coded rows beyond the requested ones, up to the end or the next restart marker.
 _ROWS_LEFT_OVER = re.compile(r"Corrupt JPEG data: \d+ extraneous bytes before marker 0xd[0-79]$")
 
@@ -69,9 +71,9 @@ def decode_crop(
     Raises DataError for a broken image; RecipeError where the decoder is not installed.
     """
     source = _source(window, header, law)
-    if decoder != "pillow" and header.plain_jpeg and data[-2:] == _END_OF_IMAGE:
-        scale = dct_scale(window) if law == "bilinear-antialias" else 1
-        if scale == 1 and decoder == "nvimgcodec":
+    if decoder != "pillow" and header.plain_jpeg and data[-2:] == END_OF_IMAGE:
+        scale = _scale(window, law, decoder)
+        if scale == 1 and decoder != "simplejpeg":
             region = decode_region(data, source)
             if region is not None:
                 _resample(region, source, window, header, out, flip, law)
@@ -111,9 +113,13 @@ def dct_scale(window: Window) -> int:
     return 8 if scale >= 8 else 4 if scale >= 4 else 2 if scale >= 2 else 1
 
 
+def _scale(window: Window, law: ResizeLaw, decoder: Decoder) -> int:
+    return dct_scale(window) if law == "bilinear-antialias" and decoder != "nvimgcodec-gpu" else 1
+
+
 def require_decoder(decoder: Decoder) -> None:
     """Raise RecipeError, with the command that installs it, where this decoder cannot run."""
-    if decoder == "nvimgcodec":
+    if decoder in ("nvimgcodec", "nvimgcodec-gpu"):
         import_nvimgcodec()
     if decoder != "pillow":
         _simplejpeg()
@@ -180,9 +186,9 @@ def _decode_pillow(
 def decode_alone(data: bytes, header: Header, window: Window, *, decoder: Decoder, law: ResizeLaw) -> None:
     """Decode as `decode_crop` does and drop the pixels: for measuring."""
     source = _source(window, header, law)
-    scale = dct_scale(window) if law == "bilinear-antialias" else 1
+    scale = _scale(window, law, decoder)
     if decoder != "pillow" and header.plain_jpeg:
-        if scale == 1 and decoder == "nvimgcodec":
+        if scale == 1 and decoder != "simplejpeg":
             decode_region(data, source)
         else:
             _rows_simplejpeg(data, header, source, scale)

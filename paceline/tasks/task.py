@@ -27,6 +27,7 @@ from paceline.config.plan import Plan
 from paceline.config.recipe import DATA_IMAGES, Recipe
 from paceline.config.system import System, store_cache_bytes
 from paceline.input.buckets import Shape
+from paceline.input.device_render import renderer_for
 from paceline.input.draw import Draw, DrawSample, render, with_others
 from paceline.input.loader import Loader
 from paceline.input.repeated import Repeated
@@ -266,6 +267,7 @@ class Task(ABC):
             prefetch=system.prefetch,
             image_shape=(*largest.shape, 3),
             device=place.device,
+            render_batch=renderer_for(self.recipe.input, place.device, place.threads),
             make_batch=partial(self.workload.batch, least=least),
             # A CPU's batches differ in their slots, and stay where they are rendered.
             like=() if place.device.type == "cpu" else [self.warm_up_batch(plan, torch.device("meta"))] * plan.forwards,
@@ -293,6 +295,7 @@ class Task(ABC):
             prefetch=system.prefetch,
             image_shape=(*largest, 3),
             device=place.device,
+            render_batch=renderer_for(self.recipe.input, place.device, place.threads),
             make_batch=self.workload.batch,
         )
 

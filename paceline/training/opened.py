@@ -19,6 +19,7 @@ from paceline.config.plan import Plan, shorten
 from paceline.config.recipe import Recipe
 from paceline.config.reporting import Reporter
 from paceline.config.run import Controls, Run, seconds_in
+from paceline.input.device_render import renderer_for
 from paceline.machine.host_memory import keep_freed_memory
 from paceline.machine.machine import make_exact
 from paceline.machine.provenance import provenance
@@ -75,6 +76,7 @@ def open_data(settled: Settled, held: ExitStack) -> Opened:
             report_length(request.name, recipe, plan, request.given, system.accelerator == "cpu", reporter)
     check_addresses(memory.total(plan.images_per_forward), threads["loader"] + threads["intra_op"])
     place = InputRank(roles.peers.rank, roles.peers.world, world.device, threads["loader"])
+    renderer_for(recipe.input, place.device, place.threads)  # refused before anything is written
     make_exact(controls.exact)
     keep_freed_memory(world.device)
     held.enter_context(staged_photos(task, controls.stage, world, reporter))

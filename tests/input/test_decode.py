@@ -29,12 +29,12 @@ from paceline.input.decode import dct_scale, decode_alone, decode_crop, require_
 from paceline.input.randomness import SampleRandom
 from paceline.store.header import read_header
 
-DECODERS = ("simplejpeg", "nvimgcodec", "pillow")
+DECODERS = ("simplejpeg", "nvimgcodec", "nvimgcodec-gpu", "pillow")
 
 
 @pytest.fixture(params=DECODERS)
 def decoder(request):
-    if request.param == "nvimgcodec":
+    if request.param.startswith("nvimgcodec"):
         pytest.importorskip("nvidia.nvimgcodec", reason="the extra paceline[fast] is not installed")
     return request.param
 
@@ -388,8 +388,9 @@ def test_what_is_measured_as_decoding_is_what_a_crop_decodes(decoder, monkeypatc
         decode_alone(data, header, window, decoder=decoder, law="bilinear-antialias")
         assert asked[: len(asked) // 2] == asked[len(asked) // 2 :]
         names += [name for name, _ in asked[::2]]
-    full = {"simplejpeg": ["_rows_simplejpeg"], "nvimgcodec": ["decode_region"], "pillow": []}[decoder]
-    assert names == ([*full, "_rows_simplejpeg"] if full else [])
+    rows, region = "_rows_simplejpeg", "decode_region"
+    both = {"simplejpeg": [rows, rows], "nvimgcodec": [region, rows], "nvimgcodec-gpu": [region, region], "pillow": []}
+    assert names == both[decoder]
 
 
 def test_rows_below_the_region_are_not_decoded(monkeypatch):

@@ -1,0 +1,165 @@
+"""The decoder nvimgcodec-gpu on its device: a forward's photos decoded by nvJPEG through nvImageCodec, resized and flipped there.
+
+A RenderBatch (input/draw.py): the loader calls it with the draws of a forward, on its own stream. What a device gets is the encoded
+photo; host threads parse headers and, for some photos, Huffman codes. Its form on a CPU is `decode_crop` with the same decoder's
+name, which tests hold to Pillow; here a region is resized in float32 and rounded, there in 8-bit fixed point, one level apart at
+most. nvJPEG's own inverse DCT and colours differ further: tests/gpu/test_decode_on_cuda.py states the bound.
+
+What nvJPEG does not take (other formats, CMYK, files without their end) is rendered by a CPU thread, and copied.
+No GPU has run this: nvImageCodec decoded on a CPU in its place (docs/input.md).
+
+Letters: n photos   H, W the network's input   h, w a photo's stored region
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from paceline.config.errors import RecipeError
+from paceline.config.nvimgcodec_packages import cuda_of_torch, misfit, to_install_nvimgcodec
+from paceline.input.crop import Source, source_of
+from paceline.input.decode import END_OF_IMAGE
+from paceline.input.draw import Draw, RenderBatch, render
+from paceline.input.nvimgcodec import DecodeRegions, device_decoder
+from paceline.store.orientation import TURNS, UPRIGHT
+
+# Pixels of regions that are decoded at once: 192 MiB of the device, beside what nvJPEG takes.
+MOST_PIXELS = 2**26
+
+
+def renderer_for(settings: Any, device: torch.device, threads: int) -> RenderBatch | None:
+    """What a loader renders an input's forwards by; None: photo by photo, on its threads. Raises as `device_renderer` does."""
+    if getattr(settings, "decoder", "") != "nvimgcodec-gpu" or device.type == "cpu":
+        return None
+    return device_renderer(device, threads)
+
+
+@cache
+def device_renderer(device: torch.device, threads: int) -> DeviceRenderer:
+    """The renderer of a device, one for all loaders of this process.
+
+    threads  of the host, nvImageCodec's own, beside the loader's: the one that calls it waits meanwhile
+    Raises RecipeError where nvImageCodec does not decode on this device.
+    """
+    if device.type != "cuda" or cuda_of_torch() is None:
+        raise RecipeError(
+            f"--input.decoder nvimgcodec-gpu: it decodes on NVIDIA's devices, and this is {device.type} of a torch "
+            "for others. Train with  --input.decoder nvimgcodec"
+        )
+    if why := misfit():
+        raise RecipeError(f"--input.decoder nvimgcodec-gpu: {why}")
+    made = DeviceRenderer(device, device_decoder(device.index or 0, threads))
+    if not made.decodes():
+        raise RecipeError(
+            f"--input.decoder nvimgcodec-gpu: nvJPEG decodes nothing on {device}. Install it:  {to_install_nvimgcodec()}   "
+            "or train with  --input.decoder nvimgcodec"
+        )
+    return made
+
+
+class DeviceRenderer:
+    """Renders forwards on one device, on the stream of whichever thread calls it; one at a time works."""
+
+    def __init__(self, device: torch.device, decode: DecodeRegions) -> None:
+        self._device, self._decode, self._lock = device, decode, threading.Lock()
+
+    def decodes(self) -> bool:
+        """Whether a picture comes out at all: without nvJPEG's library none does, and all would be rendered on the CPU."""
+        import simplejpeg
+
+        grey = simplejpeg.encode_jpeg(np.full((16, 16, 3), 128, np.uint8))
+        return self._decode([(grey, Source(0, 0, 16, 16, UPRIGHT))], self._stream()) != [None]
+
+    def _stream(self) -> int:
+        return torch.cuda.current_stream(self._device).cuda_stream if self._device.type == "cuda" else 0
+
+    def __call__(self, data: Sequence[bytes], draws: Sequence[Draw], shape: tuple[int, int]) -> Tensor:
+        """-> (n, 3, H, W) uint8 in channels_last memory, on the device; see RenderBatch. Raises DataError as `render` does."""
+        images = torch.empty((len(draws), *shape, 3), dtype=torch.uint8, device=self._device)
+        here = [at for at, draw in enumerate(draws) if _is_for_a_device(draw) and data[at][-2:] == END_OF_IMAGE]
+        rest = sorted(set(range(len(draws))) - set(here))
+        with self._lock:
+            for group in _groups(here, draws):
+                regions = self._decode([(data[at], _source(draws[at])) for at in group], self._stream())
+                for at, region in zip(group, regions, strict=True):
+                    if region is None:
+                        rest.append(at)
+                    else:
+                        _write(region, draws[at], images[at])
+        for at in rest:
+            pixels = torch.empty((*shape, 3), dtype=torch.uint8, pin_memory=self._device.type == "cuda")
+            render(data[at], draws[at], pixels.numpy())
+            images[at].copy_(pixels, non_blocking=True)
+        return images.permute(0, 3, 1, 2)
+
+
+def _is_for_a_device(draw: Draw) -> bool:
+    """Whether all that this draw asks for has a form on a device."""
+    return (
+        draw.header.plain_jpeg
+        and draw.law in ("bilinear-antialias", "bilinear")
+        and draw.colour is None
+        and draw.augmentation is None
+        and not draw.others
+    )
+
+
+def _source(draw: Draw) -> Source:
+    header = draw.header
+    return source_of(draw.window, header.orientation, header.height, header.width)
+
+
+def _groups(numbers: Sequence[int], draws: Sequence[Draw]) -> Iterator[list[int]]:
+    """The numbers in order, in groups whose regions have at most MOST_PIXELS, or that are one photo alone."""
+    group, pixels = [], 0
+    for at in numbers:
+        more = draws[at].window.height * draws[at].window.width
+        if group and pixels + more > MOST_PIXELS:
+            yield group
+            group, pixels = [], 0
+        group.append(at)
+        pixels += more
+    if group:
+        yield group
+
+
+def _write(region: Tensor, draw: Draw, out: Tensor) -> None:
+    """Turn, resize and mirror a stored region, and write it to its place.
+
+    region  (h, w, 3) uint8
+    out     (H, W, 3) uint8
+    """
+    window, (top, left) = draw.window, draw.place
+    h, w = window.resized_height - window.skip_top, window.resized_width - window.skip_left
+    part = out[top : top + h, left : left + w]
+    if part.shape[:2] != out.shape[:2]:
+        for channel, level in enumerate(draw.around):
+            out[..., channel].fill_(level)
+    pixels = _turned(region, draw.header.orientation).permute(2, 0, 1)[None]
+    size = [window.resized_height, window.resized_width]
+    if list(pixels.shape[2:]) != size:
+        smooth = draw.law == "bilinear-antialias"
+        pixels = torch.nn.functional.interpolate(
+            pixels.float(), size, mode="bilinear", align_corners=False, antialias=smooth
+        )
+        pixels = pixels.round_().clamp_(0, 255).to(torch.uint8)
+    bottom, right = window.skip_top + part.shape[0], window.skip_left + part.shape[1]
+    pixels = pixels[0, :, window.skip_top : bottom, window.skip_left : right].permute(1, 2, 0)
+    part.copy_(pixels.flip(1) if draw.flip else pixels)
+
+
+def _turned(pixels: Tensor, orientation: int) -> Tensor:
+    """`turned_pixels` of store/orientation.py on any device: a view, or a copy where it is mirrored."""
+    from_right, from_below, swapped = TURNS[orientation]
+    # The stored frame's axes: swapped, the shown x counts along the stored y.
+    across, down = (0, 1) if swapped else (1, 0)
+    mirrored = [axis for axis, wanted in ((across, from_right), (down, from_below)) if wanted]
+    pixels = pixels.flip(mirrored) if mirrored else pixels
+    return pixels.transpose(0, 1) if swapped else pixels

@@ -1,0 +1,146 @@
+"""A forward's photos rendered as on a device, with nvImageCodec's CPU decoder in nvJPEG's place, beside each photo's own rendering.
+
+The bound: one level of 255, since a region is resized in float32 there and in 8-bit fixed point here. On a device the same is in
+tests/gpu/test_decode_on_cuda.py.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from device_photos import decoded_on_a_cpu, draws_of, odd_photos, photo, rendered_alone
+
+from paceline.config.errors import DataError, RecipeError
+from paceline.config.plan import make_plan
+from paceline.config.system import System
+from paceline.input import device_render
+from paceline.input.decode import require_decoder
+from paceline.input.device_render import DeviceRenderer, device_renderer, renderer_for
+from paceline.recipes import RECIPES
+
+pytest.importorskip("nvidia.nvimgcodec", reason="the extra paceline[fast] is not installed")
+CPU, SHAPE = torch.device("cpu"), (48, 64)
+
+
+@pytest.fixture
+def renderer() -> DeviceRenderer:
+    return DeviceRenderer(CPU, decoded_on_a_cpu(CPU))
+
+
+def gap(found: torch.Tensor, expected: np.ndarray) -> int:
+    return int(np.abs(found.permute(0, 2, 3, 1).numpy().astype(int) - expected).max())
+
+
+@pytest.mark.parametrize("law", ["bilinear-antialias", "bilinear"])
+def test_a_forward_is_within_one_level_of_its_photos_alone(renderer, law):
+    data, draws = draws_of(
+        [photo(height, width, seed) for seed, (height, width) in enumerate([(90, 130), (200, 70)])], law
+    )
+    assert len(draws) == 2 * 8 * 4 and {draw.header.orientation for draw in draws} == set(range(1, 9))
+    found = renderer(data, draws, SHAPE)
+    assert found.shape == (64, 3, *SHAPE) and found.is_contiguous(memory_format=torch.channels_last)
+    assert gap(found, rendered_alone(data, draws, SHAPE)) <= 1
+
+
+def test_real_photos_are_within_one_level_at_any_scale(renderer, shared_data):
+    files = sorted((shared_data / "coco_mini" / "train2017").glob("*.jpg"))[:3]
+    data, draws = draws_of([file.read_bytes() for file in files])
+    assert gap(renderer(data, draws, SHAPE), rendered_alone(data, draws, SHAPE)) <= 1
+
+
+def test_what_a_device_does_not_decode_is_rendered_on_the_cpu_bit_for_bit(renderer, monkeypatch):
+    """Other formats and colours, bytes behind the end; a photo that the device gives back."""
+    data, draws = draws_of(odd_photos())
+    np.testing.assert_array_equal(renderer(data, draws, SHAPE).permute(0, 2, 3, 1), rendered_alone(data, draws, SHAPE))
+    refusing = DeviceRenderer(CPU, lambda photos, stream: [None] * len(photos))
+    data, draws = draws_of([photo(90, 130, 0)])
+    np.testing.assert_array_equal(refusing(data, draws, SHAPE).permute(0, 2, 3, 1), rendered_alone(data, draws, SHAPE))
+    assert renderer.decodes() and not refusing.decodes()
+    with pytest.raises(DataError, match="cannot be decoded"):
+        renderer([data[0][:-300]], draws[:1], SHAPE)
+
+
+def test_no_more_pixels_are_decoded_at_once_than_the_bound(monkeypatch):
+    groups, decode = [], decoded_on_a_cpu(CPU)
+    counting = DeviceRenderer(CPU, lambda photos, stream: groups.append(photos) or decode(photos, stream))
+    data, draws = draws_of([photo(90, 130, 0)])
+    whole = counting(data, draws, SHAPE)
+    assert len(groups) == 1
+    monkeypatch.setattr(device_render, "MOST_PIXELS", 12_000)
+    assert torch.equal(counting(data, draws, SHAPE), whole)
+    pixels = [sum(source.height * source.width for _, source in group) for group in groups[1:]]
+    assert len(pixels) > 4 and all(p <= 12_000 or len(group) == 1 for p, group in zip(pixels, groups[1:]))
+    assert counting([], [], SHAPE).shape == (0, 3, *SHAPE)
+
+
+def test_a_cpu_has_no_renderer_and_other_devices_are_refused():
+    recipe = RECIPES["resnet50"]()
+    assert renderer_for(recipe.input, torch.device("cuda"), 1) is None
+    with pytest.raises(
+        RecipeError, match=r"nvimgcodec-gpu: it decodes on NVIDIA's devices.*--input\.decoder nvimgcodec"
+    ):
+        device_renderer(torch.device("xpu"), 1)
+    require_decoder("nvimgcodec-gpu")
+
+
+def test_a_package_that_does_not_fit_and_a_missing_nvjpeg_are_refused_with_the_command(monkeypatch):
+    monkeypatch.setattr(device_render, "cuda_of_torch", lambda: 13)
+    monkeypatch.setattr(device_render, "misfit", lambda: "why, and the command")
+    device_renderer.cache_clear()
+    with pytest.raises(RecipeError, match=r"nvimgcodec-gpu: why, and the command"):
+        device_renderer(torch.device("cuda", 0), 1)
+    monkeypatch.setattr(device_render, "misfit", lambda: "")
+    monkeypatch.setattr(device_render, "device_decoder", lambda device, threads: lambda photos, stream: [None])
+    monkeypatch.setattr(DeviceRenderer, "_stream", lambda self: 0)
+    with pytest.raises(RecipeError, match=r"nvJPEG decodes nothing on cuda:0\. Install it:  pip "):
+        device_renderer(torch.device("cuda", 0), 1)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a machine without a GPU")
+def test_without_a_device_the_decoder_says_so_in_one_sentence():
+    from paceline.input.nvimgcodec import device_decoder
+
+    with pytest.raises(RecipeError, match=r"nvImageCodec cannot use cuda:0 \(.*\)\. See  paceline doctor"):
+        device_decoder(0, 1)
+
+
+def with_decoder(name: str, **more):
+    from dataclasses import replace
+
+    recipe = RECIPES[name]()
+    return replace(recipe, input=replace(recipe.input, decoder="nvimgcodec-gpu", **more))
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "wanted"),
+    [
+        (
+            "resnet50",
+            {"augment": "trivial", "erase": 0.5},
+            "--input.augment trivial, --input.erase 0.5 is done on the CPU",
+        ),
+        ("ssd", {}, "--input.jitter hsv is done on the CPU alone; use nvimgcodec"),
+        ("maskrcnn", {"copy_paste": 0.5}, "--input.copy-paste 0.5 is done on the CPU alone"),
+        ("ssd-gaudi", {"jitter": "none"}, "--input.resize tensorflow is done on the CPU alone"),
+    ],
+)
+def test_what_follows_decoding_on_the_cpu_is_refused_by_its_flag(name, more, wanted):
+    from paceline.tasks.workloads import WORKLOADS
+
+    recipe = with_decoder(name, **more)
+    with pytest.raises(RecipeError, match=r"--input\.decoder nvimgcodec-gpu: ") as caught:
+        WORKLOADS[recipe.task].check(recipe)
+    assert wanted in str(caught.value)
+
+
+def test_a_run_that_computes_elsewhere_is_refused_from_the_command_alone():
+    from paceline.tasks.workloads import WORKLOADS
+
+    recipe, counts = with_decoder("resnet50"), {"world": 1, "most": 4096, "train_images": 100_000, "val_images": 100}
+    WORKLOADS[recipe.task].check(recipe)
+    make_plan(recipe, System("cuda"), **counts)
+    with pytest.raises(
+        RecipeError, match=r"decoded on cuda, and this run computes on cpu\. Train with  --input\.decoder nvimgcodec$"
+    ):
+        make_plan(recipe, System("cpu"), **counts)
