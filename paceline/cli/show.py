@@ -206,7 +206,7 @@ def _opened(
             training_ranks(ranks_of(flags, asked.given, system.per_node), flags.eval_ranks),
         )
         found = look(task, asked.recipe, controls, asked.given, cpu=cpu, ranks=ranks, reporter=reporter)
-        task = opened_again(task, found.recipe, controls, reporter)
+        task = opened_again(task, found.recipe, controls)
         typed = command("train", *without(words, flags, ShowFlags, ()), "--data", flags.data)
         reporter.line(f"to train so:  {command_without(typed, found.facts)}")
     return task, settle_target(task.recipe, controls, asked.given, task, reporter, repeats=repeats)

@@ -68,7 +68,7 @@ class Controls:
     fold_seed: Whole = 0  # divides the images in another way; --seed does not: runs of several seeds share folds
     fold_group: str = ""  # regular expression: images with the same captured text share a part; empty = as prepared
     time_budget: str = ""  # stop in good order after this long: 90 (seconds), 30m, 2h; all processes of a run count
-    auto: bool = False  # choose size, boxes, batch, length, evaluations, sampler by the data; each printed, with why
+    auto: bool = False  # choose size, boxes, batch, length, evaluations by the data; each printed, with why
     fit_schedule: bool = False  # shorten the whole schedule to --steps, or to as many as --time-budget has room for
     patience: Whole = 0  # stop after this many evaluations without a better result; 0 = never
     log_every: Whole = 0  # steps between train events; 0 = about 200 in a run, at most 100 steps apart

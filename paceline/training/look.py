@@ -35,7 +35,7 @@ def look(
     usual = Controls()
     held = {entry.name for entry in fields(Controls) if getattr(controls, entry.name) != getattr(usual, entry.name)}
     found = found_in(task)
-    choices = choose(recipe, found, Asked({*given, *held}, cpu, ranks, recipe.task in SAMPLED))
+    choices = choose(recipe, found, Asked({*given, *held}, cpu, ranks))
     reporter.line(f"auto: {in_words(found)}")
     for why, some in groupby(choices, key=lambda choice: choice.why):
         reporter.line(f"  {' '.join(choice.flag for choice in some):<{COLUMN}}  {why}")
@@ -45,8 +45,6 @@ def look(
 
 
 COLUMN = 24
-# Of ours, the tasks that samplers are for.
-SAMPLED = ("classification", "ssd", "maskrcnn")
 
 
 def chosen(recipe: Recipe, controls: Controls, choices: Collection[Choice]) -> Chosen:

@@ -119,7 +119,7 @@ def _looked_at(settled: Settled, task: Task) -> tuple[Task, Controls, dict[str, 
     )
     if asked.request.command:
         asked.reporter.line(f"the same without --auto:  {command_without(asked.request.command, found.facts)}")
-    return opened_again(task, found.recipe, found.controls, asked.reporter), found.controls, found.facts
+    return opened_again(task, found.recipe, found.controls), found.controls, found.facts
 
 
 def _fitted(settled: Settled, opened: Opened) -> tuple[Run, dict[str, Any]]:

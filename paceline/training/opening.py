@@ -95,14 +95,11 @@ def open_task(
     return task
 
 
-def opened_again(task: Task, recipe: Recipe, controls: Controls, reporter: Reporter) -> Task:
+def opened_again(task: Task, recipe: Recipe, controls: Controls) -> Task:
     """The same images with a recipe that was chosen by looking at them. Raises RecipeError where it cannot be."""
     task.workload.check(recipe)
     limits = {"limit_train": controls.limit_train, "limit_val": controls.limit_val}
-    again = task.workload.open(recipe, task.manifest, **limits)
-    if again.recipe.sampler != task.recipe.sampler:
-        _check_sampler(again, reporter)
-    return again
+    return task.workload.open(recipe, task.manifest, **limits)
 
 
 def _check_sampler(task: Task, reporter: Reporter) -> None:
