@@ -1,7 +1,8 @@
 """`paceline eval RUN [--data DIR] [--checkpoint best|last|all|step-N]`: score a trained run, on any number of ranks.
 
 Also `paceline eval WEIGHTS --data DIR [--recipe NAME]`: a file of weights, anybody's, or the name of published ones; and
-`paceline eval FILE.onnx --data DIR`: an exported graph (.onnx, .xml, .pt2), by its own package.
+`paceline eval FILE.onnx --data DIR`: an exported graph (.onnx, .xml, .pt2), by its own package; and `paceline eval --predictions
+FILE --data DIR`: answers that any model has written.
 """
 
 from __future__ import annotations
@@ -12,17 +13,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-import tyro
-
+from paceline.cli.eval_flags import DETECT, IN_GRAPH, Flags, answers_of, check_flags
 from paceline.cli.eval_table import record, table
 from paceline.command.choose import choose_system
 from paceline.command.flags import parse
 from paceline.command.printing import print_error, say
 from paceline.config.commands import command
 from paceline.config.errors import DataError, RecipeError, UserError
-from paceline.config.graph_file import GRAPHS, refuse_graph
+from paceline.config.graph_file import GRAPHS
 from paceline.config.plan import evaluation_batch
 from paceline.config.printable import counted
 from paceline.config.recipe import Recipe, override
@@ -38,7 +38,7 @@ from paceline.config.run import (
     saved_system,
 )
 from paceline.config.system import System
-from paceline.config.whole import KEY, check_output, write_output
+from paceline.config.whole import KEY, write_output
 from paceline.log.console import open_console
 from paceline.log.prose import left_open
 from paceline.ranks.launcher import read_launch
@@ -48,44 +48,10 @@ from paceline.training.named_run import means_weights, named_recipe, open_run, s
 from paceline.training.opening import check_request
 
 if TYPE_CHECKING:
+    from paceline.predict.foreign_scores import Answers
     from paceline.ranks.world import World
     from paceline.store.manifest import Manifest
     from paceline.tasks.task import Evaluation, Task
-
-# The flags that change a recipe's model.detect, and so what is scored.
-DETECT = ("score_above", "iou", "candidates", "keep", "mask_above")
-# What an exported graph has in it.
-IN_GRAPH = ("score_above", "iou", "candidates", "keep", "checkpoint", "workload", "system")
-
-
-@dataclass(frozen=True)
-class Flags:
-    """What to score."""
-
-    run: Annotated[Path, tyro.conf.Positional] = Path()  # run folder, weights, .onnx, .xml, .pt2, or published weights
-    data: str = ""  # data set to score on, which may hold val or test alone; empty = the run's own
-    split: Literal["", "val", "test", "train"] = ""  # which part of --data; empty = val where there is one, else test
-    images: str = ""  # folder of photos to score on, with --annotations
-    annotations: str = ""  # COCO JSON of --images
-    checkpoint: str = "best"  # best, last, all or step-N
-    limit_val: int = 0  # only N images, evenly spread; 0 = all of --data, or of the run's own as many as it did
-    batch: int = 0  # images in one forward; 0 = as the run did
-    score_above: float | None = None  # objects: smallest score that counts; None = the recipe's
-    iou: float | None = None  # objects: overlap from which the better of two boxes stays; None = the recipe's
-    candidates: int | None = None  # objects: boxes that enter suppression; None = the recipe's
-    keep: int | None = None  # objects: most of an image; None = the recipe's
-    mask_above: float | None = None  # masks: probability above which a pixel is the object's; None = the recipe's
-    system: str = ""  # where to compute; empty = as the run did where this machine can, else auto
-    json: bool = False  # print one JSON object a checkpoint
-    out: str = ""  # also write the predictions to this JSON file
-    workload: str = ""  # of a run whose workload is your own: its file, ./file.py:name, which is run as Python
-    recipe: str = ""  # of weights: the recipe that they fit, with flags in quotes; empty = found from them
-    trust: bool = False  # open a .pt2, which can run code of whoever made it
-
-    @property
-    def elsewhere(self) -> bool:
-        """Whether other data than the run's own is scored."""
-        return bool(self.data or self.split or self.images or self.annotations)
 
 
 @dataclass(frozen=True)
@@ -103,9 +69,13 @@ def run(arguments: Sequence[str]) -> int:
     """Print each asked checkpoint's metrics."""
     flags = parse(arguments, Flags(), prog="eval", description="Score a run's checkpoint, or a file of weights.")
     flags = replace(flags, run=run_folder(flags.run))
-    _check(flags)
+    check_flags(flags)
     launch = read_launch(os.environ)
-    if means_weights(flags.run, flags.recipe):
+    answers = answers_of(flags, launch.world) if flags.predictions else None
+    if answers:
+        recipe = named_recipe(answers.recipe)[0][answers.recipe]
+        subject = Subject(recipe, None, choose_system("cpu"), Controls(), [flags.predictions])
+    elif means_weights(flags.run, flags.recipe):
         flags, subject = _weights(flags, launch.world)
     else:
         subject = _run(flags, launch.world)
@@ -116,6 +86,7 @@ def run(arguments: Sequence[str]) -> int:
     from paceline.machine.placing import bound, choose_adapter
     from paceline.ranks.environment import environment
     from paceline.ranks.world import open_world
+    from paceline.tasks.metrics.interval import intervals
     from paceline.tasks.task import InputRank
     from paceline.training.alike import data_facts, request_facts, weight_facts
     from paceline.training.evaluate import fold_of
@@ -141,10 +112,10 @@ def run(arguments: Sequence[str]) -> int:
         task = _open(flags, subject, controls, world, reporter)
         world.agree(data_facts(task), "data")
         place = InputRank(world.rank, world.world, device, threads["loader"])
-        if subject.facts is None:
-            reporter.line(classes_of(flags.run, task))
+        if subject.facts is None and (line := answers.numbers(task) if answers else classes_of(flags.run, task)):
+            reporter.line(line)
         for name in subject.checkpoints:
-            evaluate, model, label, step = _model(flags, subject, name, task, device, reporter)
+            evaluate, model, label, step = _model(flags, subject, name, task, device, reporter, answers)
             if world.world > 1:
                 which = {} if subject.facts is None else {"scored checkpoint": label}
                 world.agree({**which, **weight_facts(model.state_dict(), name)}, f"weights of {name}")
@@ -163,11 +134,12 @@ def run(arguments: Sequence[str]) -> int:
             if not world.is_main:
                 continue
             own = subject.facts.get("metrics", {}) if subject.facts and is_graph(flags.run) else {}
+            ends = intervals(result.draws()) if flags.intervals else {}
             if flags.json:
-                print(json.dumps({"checkpoint": label, "step": step, **record(result, own)}))
+                print(json.dumps({"checkpoint": label, "step": step, **record(result, own, ends)}))
             else:
                 say(f"{label}  {counted(result.images, 'image')} of {_where(flags, task)}")
-                for line in table(result, own):
+                for line in table(result, own, ends):
                     say(line)
             for kind, count in result.approximated.items():
                 if count:
@@ -175,17 +147,6 @@ def run(arguments: Sequence[str]) -> int:
             if flags.out:
                 write_output(flags.out, json.dumps({KEY: "eval", "step": step, **fold_of(task), **result.predictions}))
     return 0
-
-
-def _check(flags: Flags) -> None:
-    if flags.limit_val < 0 or flags.batch < 0:
-        raise UserError("--limit-val and --batch must be 0 (as the run did) or more.")
-    if flags.out and flags.checkpoint == "all":
-        raise UserError("--out holds one checkpoint's predictions: name one with --checkpoint, not all.")
-    check_output(flags.out)
-    refuse_graph(flags.run, "eval", trust=flags.trust)
-    if flags.split and not (flags.data or flags.images or flags.annotations):
-        raise UserError(f"--split {flags.split}: a part of which data set? Name it with --data DIR.")
 
 
 def _run(flags: Flags, world: int) -> Subject:
@@ -308,9 +269,19 @@ def _held_out(flags: Flags, subject: Subject, world: World, reporter: Reporter) 
 
 
 def _model(
-    flags: Flags, subject: Subject, checkpoint: str, task: Task, device: Any, reporter: Reporter
+    flags: Flags,
+    subject: Subject,
+    checkpoint: str,
+    task: Task,
+    device: Any,
+    reporter: Reporter,
+    answers: Answers | None,
 ) -> tuple[Callable[..., Evaluation], Any, str, int]:
-    """-> what scores it; the model in eval mode, or the opened graph; the name of its weights, their step (0 where it is unknown)."""
+    """-> what scores it; the model in eval mode, the opened graph or the answers; the name of its weights, their step, or 0."""
+    if answers:
+        from paceline.predict.foreign_scores import score_answers
+
+        return score_answers, answers, checkpoint, 0
     if is_graph(flags.run):
         from paceline.predict.graph_model import open_graph
         from paceline.predict.graph_scores import evaluate_file

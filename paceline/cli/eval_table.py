@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from paceline.log.prose import metric_label, metric_text
 
 if TYPE_CHECKING:
+    from paceline.tasks.metrics.interval import Interval
     from paceline.tasks.task import Evaluation
 
 # Of more classes than these only the worst and the best are printed; --json has all.
@@ -18,10 +19,10 @@ TITLES = {
 }  # fmt: skip
 
 
-def record(result: Evaluation, own: Mapping[str, float]) -> dict[str, Any]:
-    """What --json prints; own: metrics of the run that an exported graph is of."""
+def record(result: Evaluation, own: Mapping[str, float], ends: Mapping[str, Interval]) -> dict[str, Any]:
+    """What --json prints; own: metrics of the run that an exported graph is of; ends: of 95 percent intervals."""
     found = {"images": result.images, **result.metrics}
-    more = {"approximated": result.approximated, "best_f1": result.best_f1, "run_metrics": own}
+    more = {"approximated": result.approximated, "best_f1": result.best_f1, "run_metrics": own, "intervals": ends}
     return {
         **found,
         **{name: dict(one) for name, one in more.items() if one},
@@ -29,10 +30,12 @@ def record(result: Evaluation, own: Mapping[str, float]) -> dict[str, Any]:
     }
 
 
-def table(result: Evaluation, own: Mapping[str, float] | None = None) -> list[str]:
-    """Lines of at most 80 columns (long class names are cut); own: as in `record`."""
-    lines = [*_metrics(result.metrics), *_best_f1(result.best_f1), *_classes(result.predictions)]
-    return lines + (["", "  the run itself, on the photos that it was evaluated on:", *_metrics(own)] if own else [])
+def table(result: Evaluation, own: Mapping[str, float] = {}, ends: Mapping[str, Interval] = {}) -> list[str]:
+    """Lines of at most 80 columns (long class names are cut); own, ends: as in `record`."""
+    lines = [*_metrics(result.metrics, ends), *_best_f1(result.best_f1), *_classes(result.predictions)]
+    return lines + (
+        ["", "  the run itself, on the photos that it was evaluated on:", *_metrics(own, {})] if own else []
+    )
 
 
 def _best_f1(best: Mapping[str, float]) -> list[str]:
@@ -46,18 +49,22 @@ def _best_f1(best: Mapping[str, float]) -> list[str]:
     ]
 
 
-def _metrics(metrics: Mapping[str, float]) -> list[str]:
-    """One metric a line; boxes and masks side by side where both were scored."""
+def _metrics(metrics: Mapping[str, float], ends: Mapping[str, Interval]) -> list[str]:
+    """One metric a line, and its interval; boxes and masks side by side where both were scored."""
     boxes = [name for name in metrics if name.startswith("box_")]
-    if not boxes:
-        return [f"  {metric_label(name):<14} {metric_text(name, value):>8}" for name, value in metrics.items()]
-    masks = {name.replace("mask_", "box_", 1): name for name in metrics if name.startswith("mask_")}
-    lines = [f"  {'':<14} {'box':>8}" + (f" {'mask':>8}" if masks else "")]
-    for name in boxes:
-        values = [metric_text(key, metrics[key]) for key in (name, masks.get(name)) if key]
-        lines.append(f"  {metric_label(name).removeprefix('box '):<14} " + " ".join(f"{value:>8}" for value in values))
     others = [name for name in metrics if not name.startswith(("box_", "mask_"))]
-    return lines + [f"  {metric_label(name):<14} {metric_text(name, metrics[name]):>8}" for name in others]
+    masks = {name.replace("mask_", "box_", 1): name for name in metrics if name.startswith("mask_")}
+    lines = [f"  {'':<14} {'box':>8}" + (f"{'':>16} {'mask':>8}" if masks else "")] if boxes else []
+    for name in boxes:
+        cells = [_cell(key, metrics[key], ends) for key in (name, masks.get(name)) if key]
+        lines.append(f"  {metric_label(name).removeprefix('box '):<14} " + " ".join(cells).rstrip())
+    lines += [f"  {metric_label(name):<14} {_cell(name, metrics[name], ends)}".rstrip() for name in others]
+    return [*lines, "  in brackets: where 95 % of other such sets of photos would score"] if ends else lines
+
+
+def _cell(name: str, value: float, ends: Mapping[str, Interval]) -> str:
+    low, high = (metric_text(name, end).removesuffix(" %") for end in ends[name]) if name in ends else ("", "")
+    return f"{metric_text(name, value):>8} {f'[{low}, {high}]' if low else '':<15}"
 
 
 def per_class(predictions: Mapping[str, Any]) -> list[dict[str, Any]]:

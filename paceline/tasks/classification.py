@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from paceline.models.mixed import mixed_images, partners_share
 from paceline.store.header import Header
 from paceline.store.index import open_split
 from paceline.store.manifest import Manifest
+from paceline.tasks.metrics.interval import accuracy_draws
 from paceline.tasks.metrics.top_k import TopKScore, check_every_image_once, unpack
 from paceline.tasks.shapes import Fit, OneShape
 from paceline.tasks.task import Evaluation, Task
@@ -102,5 +104,6 @@ class Classification(Task):
             for index, label, classes, scores in zip(result.indices, result.labels, result.classes, result.scores)
         ]
         predictions = {"kind": "classification", "classes": list(self.classes), "images": images}
-        metrics = {"top1": result.accuracy(1), "top5": result.accuracy(5)}
-        return Evaluation(metrics, len(result.indices), predictions)
+        right = {f"top{k}": result.right(k) for k in (1, 5)}
+        metrics = {f"top{k}": result.accuracy(k) for k in (1, 5)}
+        return Evaluation(metrics, len(result.indices), predictions, draws=partial(accuracy_draws, right))

@@ -6,6 +6,7 @@ Binds the recipe to one data set.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ from paceline.store.manifest import Manifest
 from paceline.tasks.metrics.best_f1 import best_f1
 from paceline.tasks.metrics.coco import score_boxes
 from paceline.tasks.metrics.coco_pack import join, unpack
+from paceline.tasks.metrics.interval import box_draws
 from paceline.tasks.objects import ObjectTask
 from paceline.tasks.predictions import (
     InstanceScore,
@@ -96,13 +98,15 @@ class InstanceSegmentation(ObjectTask):
                 self.truth, found, scores, best, self.val_files(), self.val_numbers, self.classes, self.category_ids
             )
             at_best = best.record() if best else {}
-            return Evaluation(scores.metrics, len(self.val_numbers), predictions, approximated(shares), at_best)
+            draws = partial(box_draws, self.truth, found)
+            return Evaluation(scores.metrics, len(self.val_numbers), predictions, approximated(shares), at_best, draws)
         scored = score_instances(self.masks, packed, self.val_numbers)
         predictions = describe_instances(
             self.masks, scored, self.val_files(), self.val_numbers, self.classes, self.category_ids
         )
         at_best = scored.best.record() if scored.best else {}
-        return Evaluation(scored.metrics, len(self.val_numbers), predictions, scored.approximated, at_best)
+        draws = partial(scored.draws, self.masks)
+        return Evaluation(scored.metrics, len(self.val_numbers), predictions, scored.approximated, at_best, draws)
 
     def slots_to_try(self, device: torch.device) -> int:
         """As many as every batch has on an accelerator; on a CPU, where batches differ, enough for the heads.

@@ -35,6 +35,7 @@ from paceline.tasks.metrics.coco import (
     score_masks,
 )
 from paceline.tasks.metrics.coco_pack import Share, join_masks, pack, unpack
+from paceline.tasks.metrics.interval import Draws, box_draws, mask_draws
 
 # Detections of an image in the predictions file: as many as the benchmark counts.
 MOST_WRITTEN = 100
@@ -155,6 +156,11 @@ class ScoredInstances(NamedTuple):
     def metrics(self) -> dict[str, float]:
         """The 24 numbers by their names."""
         return {**self.box_scores.metrics, **self.mask_scores.metrics}
+
+    def draws(self, truth: InstanceTruth) -> Draws:
+        """Of boxes and masks; the truth is the one that was scored by."""
+        of_masks = mask_draws(truth.for_masks, truth.masks, self.found, self.masks)
+        return {**box_draws(truth.boxes, self.found), **of_masks}
 
 
 class InstanceScore:

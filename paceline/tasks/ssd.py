@@ -6,6 +6,7 @@ Letters: N photos of the validation split   B images of a forward   D places for
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 from torch import Tensor
@@ -20,6 +21,7 @@ from paceline.store.manifest import Manifest
 from paceline.tasks.metrics.best_f1 import best_f1
 from paceline.tasks.metrics.coco import score_boxes
 from paceline.tasks.metrics.coco_pack import Share, join, pack, unpack
+from paceline.tasks.metrics.interval import box_draws
 from paceline.tasks.objects import ObjectTask
 from paceline.tasks.predictions import (
     describe,
@@ -98,4 +100,5 @@ class ObjectDetection(ObjectTask):
         predictions = describe(
             self.truth, found, scores, best, self.val_files(), self.val_numbers, self.classes, self.category_ids
         )
-        return Evaluation(scores.metrics, len(self.val_numbers), predictions, best_f1=best.record() if best else {})
+        at_best, draws = best.record() if best else {}, partial(box_draws, self.truth, found)
+        return Evaluation(scores.metrics, len(self.val_numbers), predictions, best_f1=at_best, draws=draws)

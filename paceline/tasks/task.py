@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -69,6 +69,8 @@ class Evaluation:
     predictions: Mapping[str, Any]  # JSON content of RUN/predictions/step-N.json
     approximated: Mapping[str, int] = field(default_factory=dict)  # what an accelerator left open, by name; on rank 0
     best_f1: Mapping[str, float] = field(default_factory=dict)  # of boxes: the threshold with the best F1; on rank 0
+    # Draws the photos anew, for the metrics' intervals; takes seconds. {} on other ranks than 0.
+    draws: Callable[[], Mapping[str, np.ndarray]] = dict
 
 
 class Model(Protocol):

@@ -15,11 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from paceline.boxes.run_lengths import RunLengths, rows_of
+
+if TYPE_CHECKING:
+    from hotcoco import COCOeval
 
 # Place in the arrays' axis of area ranges: borders 32^2 and 96^2 square pixels.
 ALL_AREAS, SMALL, MEDIUM, LARGE = range(4)
@@ -113,8 +116,7 @@ def score_boxes(truth: GroundTruth, detections: Detections) -> BoxScores:
     the interpreter lock; only passing the arrays holds it (a quarter of the time: 0.1 s for 500,000 detections).
     Raises ValueError where a detection names no image or class of `truth`, or is not finite.
     """
-    check_detections(truth, detections)
-    return scores_of(*_accumulate(truth, detections), truth, "box")
+    return scores_of(*_accumulated(matched(truth, detections)), truth, "box")
 
 
 def scores_of(precision: np.ndarray, recall: np.ndarray, truth: GroundTruth, kind: Literal["box", "mask"]) -> BoxScores:
@@ -163,31 +165,53 @@ def places_of_ids(truth: GroundTruth) -> np.ndarray:
     return place
 
 
-def _accumulate(truth: GroundTruth, detections: Detections) -> tuple[np.ndarray, np.ndarray]:
-    """-> precision (T, R, K, 4 areas, 3 limits) and recall (T, K, 4 areas, 3 limits), -1 where a class has no object."""
-    from hotcoco import COCO, COCOeval
+def matched(
+    truth: GroundTruth, detections: Detections, wanted: RunLengths | None = None, found: RunLengths | None = None
+) -> COCOeval:
+    """hotcoco's scorer, all images matched: by boxes, or by the masks of both (see `score_masks`). Raises ValueError as they do."""
+    from hotcoco import COCO, COCOeval, mask
 
+    check_detections(truth, detections)
     place = places_of_ids(truth)
     images = [{"id": i, "height": 0, "width": 0} for i in range(len(place))]
     categories = [{"id": k, "name": str(k)} for k in range(1, truth.num_classes + 1)]
-    wanted = COCO.from_arrays(
+    owners = np.repeat(np.arange(len(place)), np.diff(truth.starts))
+    sizes = np.stack([truth.heights, truth.widths], axis=1).astype(np.int64)
+
+    def strings(masks: RunLengths, rows: np.ndarray) -> list[Any]:
+        return [{"size": size, "counts": counts} for size, counts in zip(sizes[rows].tolist(), masks)]
+
+    truth_coco = COCO.from_arrays(
         images,
         categories,
-        np.repeat(place, np.diff(truth.starts)),
+        place[owners],
         truth.classes.astype(np.int64),
         truth.boxes.astype(np.float64),
         ids=np.arange(1, len(truth.classes) + 1),
         area=truth.areas.astype(np.float64),
         iscrowd=truth.crowd.astype(np.int64),
+        segmentation=None if wanted is None else strings(wanted, owners),
     )
     if len(detections.scores):
-        columns = (place[detections.images], detections.boxes, detections.scores, detections.classes)
-        found = wanted.load_res(np.column_stack(columns).astype(np.float64, copy=False))
+        boxes, masks = detections.boxes, None
+        if found is not None:
+            masks = strings(found, detections.images)
+            # The scorer takes width times height for the area, and nothing else from the box.
+            boxes = np.zeros((len(masks), 4))
+            boxes[:, 2], boxes[:, 3] = mask.area(masks), 1
+        columns = (place[detections.images], boxes, detections.scores, detections.classes)
+        table = np.column_stack(columns).astype(np.float64, copy=False)
+        results = truth_coco.load_res(table) if masks is None else truth_coco.load_res(table, segmentation=masks)
     else:
         empty = np.zeros(0, np.int64)
-        found = COCO.from_arrays(images, categories, empty, empty, np.zeros((0, 4)))
-    scorer = COCOeval(wanted, found, "bbox")
+        results = COCO.from_arrays(images, categories, empty, empty, np.zeros((0, 4)))
+    scorer = COCOeval(truth_coco, results, "bbox" if wanted is None else "segm")
     scorer.evaluate()
+    return scorer
+
+
+def _accumulated(scorer: COCOeval) -> tuple[np.ndarray, np.ndarray]:
+    """-> precision (T, R, K, 4 areas, 3 limits) and recall (T, K, 4 areas, 3 limits), -1 where a class has no object."""
     scorer.accumulate()
     result = scorer.eval
     assert result is not None
@@ -263,11 +287,7 @@ def score_masks(truth: GroundTruth, wanted: RunLengths, detections: Detections, 
             columns,
             segmentation=masks,
         )  # fmt: skip
-    evaluated = scorer.finalize()
-    evaluated.accumulate()
-    result = evaluated.eval
-    assert result is not None
-    return scores_of(result["precision"], result["recall"], truth, "mask")
+    return scores_of(*_accumulated(scorer.finalize()), truth, "mask")
 
 
 def _chunks(counts: list[int]) -> Iterator[tuple[int, int]]:

@@ -29,9 +29,13 @@ class TopK:
     classes: np.ndarray  # (N, <=5) int32, best first
     scores: np.ndarray  # (N, <=5) float32, softmax probabilities
 
+    def right(self, k: int) -> np.ndarray:
+        """(N,) bool: whether the true class is among the best k."""
+        return (self.classes[:, :k] == self.labels[:, None]).any(axis=1)
+
     def accuracy(self, k: int) -> float:
         """Share of images whose true class is among the best k; 0 images give 0."""
-        hits = (self.classes[:, :k] == self.labels[:, None]).any(axis=1)
+        hits = self.right(k)
         return float(hits.sum()) / max(1, len(hits))
 
     def pack(self) -> bytes:
