@@ -73,8 +73,7 @@ def run(arguments: Sequence[str]) -> int:
     launch = read_launch(os.environ)
     answers = answers_of(flags, launch.world) if flags.predictions else None
     if answers:
-        recipe = named_recipe(answers.recipe)[0][answers.recipe]
-        subject = Subject(recipe, None, choose_system("cpu"), Controls(), [flags.predictions])
+        subject = _scored_alone(answers)
     elif means_weights(flags.run, flags.recipe):
         flags, subject = _weights(flags, launch.world)
     else:
@@ -136,7 +135,7 @@ def run(arguments: Sequence[str]) -> int:
             own = subject.facts.get("metrics", {}) if subject.facts and is_graph(flags.run) else {}
             ends = intervals(result.draws()) if flags.intervals else {}
             if flags.json:
-                print(json.dumps({"checkpoint": label, "step": step, **record(result, own, ends)}))
+                print(json.dumps({"checkpoint": label, "step": step} | record(result, own, ends)))
             else:
                 say(f"{label}  {counted(result.images, 'image')} of {_where(flags, task)}")
                 for line in table(result, own, ends):
@@ -178,6 +177,12 @@ def _run(flags: Flags, world: int) -> Subject:
     system = choose_system("cpu") if graph else _system(flags.run, facts, flags.system)
     own = {name: getattr(saved, name) for name in ("limit_val", *FOLD)}
     return Subject(_detecting(recipe, flags), facts, system, Controls(data=data_from_here(facts), **own), names)
+
+
+def _scored_alone(answers: Answers) -> Subject:
+    """Answers, whose task any recipe of their kind has."""
+    recipe = named_recipe(answers.recipe)[0][answers.recipe]
+    return Subject(recipe, None, choose_system("cpu"), Controls(), [str(answers.path)])
 
 
 def is_graph(path: Path) -> bool:
