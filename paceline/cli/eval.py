@@ -71,8 +71,7 @@ def run(arguments: Sequence[str]) -> int:
     flags = replace(flags, run=run_folder(flags.run))
     check_flags(flags)
     launch = read_launch(os.environ)
-    answers = answers_of(flags, launch.world) if flags.predictions else None
-    if answers:
+    if answers := answers_of(flags, launch.world) if flags.predictions else None:
         subject = _scored_alone(answers)
     elif means_weights(flags.run, flags.recipe):
         flags, subject = _weights(flags, launch.world)
