@@ -18,9 +18,13 @@ from paceline.input.device_render import DeviceRenderer, device_renderer
 from paceline.input.loader import Loader
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-pytest.importorskip("nvidia.nvimgcodec", reason="the extra paceline[fast] is not installed")
 CUDA, SHAPE = torch.device("cuda", 0), (48, 64)
 PHOTOS = [photo(90, 130, 0), photo(200, 70, 1)]
+
+
+@pytest.fixture(autouse=True)
+def codec() -> None:
+    pytest.importorskip("nvidia.nvimgcodec", reason="the extra paceline[fast] is not installed")
 
 
 @pytest.mark.parametrize("law", ["bilinear-antialias", "bilinear"])
