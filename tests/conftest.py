@@ -69,9 +69,16 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     sys.path.insert(0, str(ROOT / "tests" / "simulated"))
     import device
 
+    words = [
+        sys.executable,
+        str(ROOT / "tests" / "simulated" / "start.py"),
+        "-m",
+        "pytest",
+        *config.invocation_params.args,
+    ]
     os.execve(
         sys.executable,
-        [sys.executable, "-m", "pytest", *config.invocation_params.args],
+        words,
         device.environment(SIMULATED_VALUES=str(int(config.getoption("--simulated") == "values"))),
     )
 

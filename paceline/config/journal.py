@@ -7,17 +7,17 @@ No link is followed: somebody else could have put one there that leads to anothe
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from paceline.config.plain_file import open_plain_sized
+from paceline.config.posix import O_BINARY, O_NOFOLLOW, O_NONBLOCK, flock, own_user, pread
 
 # Three thousand ranks that log every step of a day write half of it.
 MOST_BYTES = 1 << 29
 _BLOCK = 1 << 16
-_FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_FLAGS = os.O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_BINARY
 
 
 class Journal:
@@ -42,7 +42,7 @@ class Journal:
             whole, end = 0, size
             while end > 0 and whole == 0:
                 start = max(0, end - _BLOCK)
-                whole = start + os.pread(file.fileno(), end - start, start).rfind(b"\n") + 1
+                whole = start + pread(file.fileno(), end - start, start).rfind(b"\n") + 1
                 whole, end = 0 if whole == start else whole, start
             self.torn = whole < size and not shared
             if self.torn:
@@ -78,7 +78,7 @@ def read_lines(path: Path, longest: int, *, own: bool = False) -> Iterator[bytes
     except FileNotFoundError:
         return
     with open(descriptor, "rb") as file:
-        if own and os.fstat(descriptor).st_uid != os.geteuid():
+        if own and os.fstat(descriptor).st_uid != own_user():
             return
         begins = True
         for line in iter(lambda: file.readline(longest), b""):
@@ -95,17 +95,16 @@ def lock(path: Path, *, shared: bool = False, waits: Callable[[], None] | None =
     waits   called once where another process holds it, which is then waited for; None: BlockingIOError instead
     Raises OSError; FileNotFoundError where its folder is gone.
     """
-    kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     while True:
         descriptor = os.open(path, _FLAGS | os.O_CREAT, 0o666)
         try:
             try:
-                fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+                flock(descriptor, shared=shared)
             except BlockingIOError:
                 if waits is None:
                     raise
                 waits()
-                fcntl.flock(descriptor, kind)
+                flock(descriptor, shared=shared, waits=True)
             if os.fstat(descriptor).st_nlink:
                 return descriptor
         except BaseException:

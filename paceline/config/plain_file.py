@@ -18,6 +18,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from paceline.config.posix import O_BINARY, O_DIRECTORY, O_NOCTTY, O_NOFOLLOW, O_NONBLOCK
+
 _KINDS = (
     (stat.S_ISDIR, "a folder"),
     (stat.S_ISFIFO, "a named pipe"),
@@ -26,7 +28,7 @@ _KINDS = (
     (stat.S_ISBLK, "a device"),
 )
 # Neither waits (for a pipe's writer) nor becomes the terminal of this process.
-_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+_FLAGS = os.O_RDONLY | O_BINARY | O_NONBLOCK | O_NOCTTY
 
 
 def open_plain(path: str | bytes | Path) -> int:
@@ -41,11 +43,14 @@ def open_plain_sized(path: str | bytes | Path, *, links: bool = True) -> tuple[i
     """-> the descriptor, and the file's bytes as the file system has them. Raises OSError as `open_plain`; also of a link, unless
     `links` are followed."""
     try:
-        descriptor = os.open(path, _FLAGS if links else _FLAGS | os.O_NOFOLLOW)
+        if not (links or O_NOFOLLOW) and os.path.islink(path):
+            raise OSError(errno.ELOOP, "")
+        descriptor = os.open(path, _FLAGS if links else _FLAGS | O_NOFOLLOW)
     except OSError as error:
         if not links and os.path.islink(path):
             raise OSError(errno.ELOOP, "this is a link, not a plain file", os.fsdecode(path)) from None
-        if error.errno == errno.ENXIO:  # a socket cannot be opened at all
+        # A socket cannot be opened at all, nor can a folder on Windows.
+        if error.errno == errno.ENXIO or (not O_DIRECTORY and os.path.isdir(path)):
             raise _not_plain(os.stat(path).st_mode, path) from None
         raise
     status = os.fstat(descriptor)

@@ -10,7 +10,6 @@ Among the user's own files one is written where there is none, or in place of an
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import shutil
@@ -23,6 +22,7 @@ from typing import TypeAlias
 
 from paceline.config.errors import UserError
 from paceline.config.plain_file import open_plain
+from paceline.config.posix import HOLDS, O_BINARY, O_DIRECTORY, O_NOFOLLOW, O_NONBLOCK, flock
 
 _PART = re.compile(r"\.(.+)\.[0-9a-f]{8}\.part", re.DOTALL)
 
@@ -39,8 +39,12 @@ def whole(path: Path, *, sync: bool = False) -> Iterator[Path]:
     """
     part = path.with_name(f".{path.name}.{os.urandom(4).hex()}.part")
     with open(part, "xb") as held:
-        with suppress(OSError):  # a file system without locks: nobody can hold this part then, and nobody sweeps it
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not HOLDS:
+            held.close()  # Windows renames no open file
+        with suppress(
+            OSError, ValueError
+        ):  # a file system without locks: nobody can hold this part then, and nobody sweeps it
+            flock(held.fileno())
         try:
             yield part
             if sync:
@@ -72,21 +76,23 @@ def folder_part(place: Path) -> Iterator[Path]:
     """
     for left in folder_parts(place):
         with suppress(OSError):
-            descriptor = os.open(left, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            descriptor = os.open(left, os.O_RDONLY | O_DIRECTORY | O_NOFOLLOW)  # refused on Windows: it stays
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                flock(descriptor)
                 shutil.rmtree(left)
             finally:
                 os.close(descriptor)
     part = place.with_name(f".{place.name}.{os.urandom(4).hex()}.part")
     part.mkdir()
-    descriptor = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    descriptor = os.open(part, os.O_RDONLY | O_DIRECTORY) if HOLDS else None
     try:
-        with suppress(OSError):  # a file system without locks: nobody sweeps it
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if descriptor is not None:
+            with suppress(OSError):  # a file system without locks: nobody sweeps it
+                flock(descriptor)
         yield part
     finally:
-        os.close(descriptor)
+        if descriptor is not None:
+            os.close(descriptor)
         shutil.rmtree(part, ignore_errors=True)
 
 
@@ -105,7 +111,9 @@ def part_of(path: PurePath) -> PurePath | None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make a rename in `folder` last through a power failure."""
+    """Make a rename in `folder` last through a power failure, where the system opens folders."""
+    if not HOLDS:
+        return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -115,14 +123,18 @@ def sync_folder(folder: Path) -> None:
 
 @contextmanager
 def held(folder: Path) -> Iterator[bool]:
-    """Wait until no other process holds `folder` so, and hold it -> False where its file system cannot tell (NFS).
+    """Wait until no other process holds `folder` so, and hold it -> False where that cannot be told (NFS, Windows).
 
     Raises OSError where there is no such folder, or it cannot be read.
     """
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    if not HOLDS:
+        os.listdir(folder)
+        yield False
+        return
+    descriptor = os.open(folder, os.O_RDONLY | O_DIRECTORY)
     try:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            flock(descriptor, waits=True)
             alone = True
         except OSError:
             alone = False
@@ -137,7 +149,7 @@ def sweep(folder: Path, names: Collection[str] | None = None) -> None:
     names   of the files whose parts are meant; None: of all
     """
     with suppress(OSError):
-        for entry in os.listdir(folder):
+        for entry in os.listdir(folder) if HOLDS else ():
             if (match := _PART.fullmatch(entry)) and (names is None or match[1] in names):
                 with suppress(OSError):
                     _remove_dead(folder / entry)
@@ -145,9 +157,9 @@ def sweep(folder: Path, names: Collection[str] | None = None) -> None:
 
 def _remove_dead(part: Path) -> None:
     """Raises OSError where it is no plain file, somebody holds it, or it cannot be removed."""
-    descriptor = os.open(part, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    descriptor = os.open(part, os.O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_BINARY)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        flock(descriptor)
         if stat.S_ISREG(os.fstat(descriptor).st_mode):
             part.unlink()
     finally:

@@ -7,13 +7,14 @@ by their texts. The sources of those: c10 (CPUAllocator.cpp, CUDACachingAllocato
 from __future__ import annotations
 
 import errno
-import resource
+import mmap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from paceline.config.errors import RecipeError, Shortage
 from paceline.config.plan import Plan, recut
+from paceline.config.posix import soft_limit
 from paceline.config.run import Run
 from paceline.machine.compiler import uncompiled
 from paceline.threads import failure_in_thread
@@ -107,22 +108,20 @@ def check_addresses(step_bytes: int, threads: int) -> None:
     limit = limit_of_addresses()
     if limit is None:
         return
-    stack, _ = resource.getrlimit(resource.RLIMIT_STACK)
-    stack = stack if stack != resource.RLIM_INFINITY else 2**21
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
-    wanted = pages * resource.getpagesize() + step_bytes + threads * (stack + THREAD_HEAP) + LATER_BYTES
+    stack = soft_limit("RLIMIT_STACK") or 2**21
+    libraries = int(Path("/proc/self/statm").read_text().split()[0]) * mmap.PAGESIZE
+    wanted = libraries + step_bytes + threads * (stack + THREAD_HEAP) + LATER_BYTES
     if wanted > limit:
         raise RecipeError(
             f"ulimit -v: this process may use {limit / GIB:.1f} GiB of addresses, and training will take about "
-            f"{wanted / GIB:.1f} (libraries alone {pages * resource.getpagesize() / GIB:.1f}). Raise it, "
+            f"{wanted / GIB:.1f} (libraries alone {libraries / GIB:.1f}). Raise it, "
             f"ulimit -v {-(-wanted // 2**30) * 2**20} or more, or lift it: ulimit -v unlimited"
         )
 
 
 def limit_of_addresses() -> int | None:
     """Bytes that this process may map (`ulimit -v`); None without a limit."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
-    return None if soft == resource.RLIM_INFINITY else soft
+    return soft_limit("RLIMIT_AS")
 
 
 def _kind(error: BaseException, text: str) -> str | None:

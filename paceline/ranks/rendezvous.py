@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import secrets
 import socket
 import threading
@@ -24,6 +23,7 @@ from pathlib import Path
 import torch.distributed as dist
 
 from paceline.config.errors import RankError
+from paceline.config.posix import allow_open_files
 from paceline.config.printable import one_line
 from paceline.ranks.interfaces import describe_interfaces, is_address_of_this_host
 from paceline.ranks.launcher import THIS_HOST, Launch
@@ -126,9 +126,7 @@ def _serve(launch: Launch) -> dist.TCPStore:
             f"Name its address:  mpirun -x MASTER_ADDR=... ...   Interfaces here: {describe_interfaces()}"
         )
     # Each rank holds two connections, and a process may have 1024 by default.
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard == resource.RLIM_INFINITY or soft < hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, CONNECTIONS_PER_RANK * launch.world)), hard))
+    allow_open_files(CONNECTIONS_PER_RANK * launch.world)
     try:
         listener = socket.create_server(
             (THIS_HOST if _all_here(launch) else "", launch.port), family=socket.AF_INET, backlog=4096

@@ -27,6 +27,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from paceline.config.errors import RankError
+from paceline.config.posix import O_NOFOLLOW, O_NONBLOCK, own_user
 from paceline.ranks.launcher import Launch
 from paceline.ranks.messages import unsealed
 
@@ -91,7 +92,7 @@ def offered(launch: Launch, folder: Path | None, environ: Mapping[str, str]) -> 
     secret = secrets.token_hex(32).encode()
     try:
         place, made = _place(launch, folder)
-        descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | O_NOFOLLOW, 0o600)
         with os.fdopen(descriptor, "wb") as file:
             file.write(secret)
     except OSError as problem:
@@ -158,10 +159,10 @@ def _parsed(raw: bytes) -> Greeting | None:
 def _read(path: str) -> bytes:
     """The secret in a file that rank 0 left; nothing else is ever read."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        descriptor = os.open(path, os.O_RDONLY | O_NOFOLLOW | O_NONBLOCK)
         with os.fdopen(descriptor, "rb") as file:
             facts = os.fstat(file.fileno())
-            if not stat.S_ISREG(facts.st_mode) or facts.st_uid != os.geteuid() or facts.st_mode & 0o077:
+            if not stat.S_ISREG(facts.st_mode) or facts.st_uid != own_user() or facts.st_mode & 0o077:
                 raise NotOurs(f"{path!r}, which holds rank 0's secret, is not a private file of this rank's user")
             secret = file.read(LONGEST)
     except (OSError, ValueError) as problem:  # ValueError: a NUL in a forged name

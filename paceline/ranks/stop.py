@@ -19,13 +19,14 @@ from typing import Literal
 import torch
 import torch.distributed as dist
 
+from paceline.config.posix import SIGUSR1
 from paceline.ranks.world import World
 
 Reason = Literal["", "time budget", "STOP file", "signal"]
 # The strongest of several reasons wins: whoever sends a signal will not wait.
 REASONS: tuple[Reason, ...] = ("", "time budget", "STOP file", "signal")
 
-CAUGHT = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+CAUGHT = {signal.SIGTERM, SIGUSR1, signal.SIGINT}
 FILE_SECONDS = 1.0
 STORE_SECONDS = 0.5
 STORE_KEY = "stop"

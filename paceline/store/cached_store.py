@@ -16,7 +16,6 @@ there, with the CRC of each.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import math
 import os
@@ -32,6 +31,7 @@ from typing import BinaryIO
 
 from paceline.config.cache import cache_folder
 from paceline.config.errors import UserError
+from paceline.config.posix import O_BINARY, flock, pwrite, unlock
 from paceline.config.printable import printable
 from paceline.store.stores import Range, RangeError, Status, Store, pread
 from paceline.store.transfer import Background, write_at
@@ -172,7 +172,7 @@ class Budget:
     def __init__(self, folder: Path, most: int) -> None:
         self._folder, self._most = folder, most
         self._lock = threading.Lock()
-        self._counter = os.open(folder / "used", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._counter = os.open(folder / "used", os.O_RDWR | os.O_CREAT | O_BINARY, 0o600)
 
     def __del__(self) -> None:
         with suppress(AttributeError, OSError):
@@ -181,17 +181,17 @@ class Budget:
     def take(self, room: int) -> bool:
         """Whether so many more bytes may be written; they count as written then. Raises OSError of the folder."""
         with self._lock:
-            fcntl.flock(self._counter, fcntl.LOCK_EX)
+            flock(self._counter, waits=True)
             try:
-                used = int.from_bytes(os.pread(self._counter, 8, 0), "little")
+                used = int.from_bytes(pread(self._counter, 8, 0), "little")
                 if used + room > self._most:
                     used = self._make_room(room)
                 if fits := used + room <= self._most:
                     used += room
-                os.pwrite(self._counter, used.to_bytes(8, "little"), 0)
+                pwrite(self._counter, used.to_bytes(8, "little"), 0)
                 return fits
             finally:
-                fcntl.flock(self._counter, fcntl.LOCK_UN)
+                unlock(self._counter)
 
     def _make_room(self, room: int) -> int:
         """-> bytes that are really in use, after idle objects went where there was no room."""
@@ -216,12 +216,12 @@ class Budget:
 
 
 def _part(path: str, offset: int, length: int) -> bytes:
-    with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC), "rb", buffering=0) as file:
+    with open(os.open(path, os.O_RDONLY | O_BINARY), "rb", buffering=0) as file:
         return pread(file.fileno(), length, offset)
 
 
 def _write(path: str, offset: int, data: bytes) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | O_BINARY, 0o600)
     try:
         write_at(descriptor, data, offset)
     finally:

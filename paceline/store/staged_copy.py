@@ -26,6 +26,7 @@ import numpy as np
 
 from paceline.config.errors import DataError, UserError
 from paceline.config.journal import Journal, lock
+from paceline.config.posix import O_BINARY, O_NOFOLLOW
 from paceline.store.index import Index, name_arrays
 from paceline.store.manifest import FILES
 from paceline.store.object_store import store_of
@@ -186,7 +187,7 @@ class StagedCopy:
         if stop.is_set():
             return
         path = self.folder / PARTS / part.token
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | O_NOFOLLOW | O_BINARY, 0o600)
         try:
             write_at(descriptor, data, part.first)
             os.fsync(descriptor)

@@ -20,6 +20,7 @@ from urllib.parse import quote_from_bytes, unquote_to_bytes
 from paceline.config.errors import UserError
 from paceline.config.journal import lock, read_lines
 from paceline.config.plain_file import read_plain
+from paceline.config.posix import own_user
 from paceline.config.whole import write_whole
 
 MARKER, LEDGER, PARTS, COPYING, IN_USE = "staged.json", "ledger", "parts", ".copying", ".in-use"
@@ -51,7 +52,7 @@ def _opened(folder: Path, about: dict[str, str]) -> int:
         folder.mkdir(mode=0o700)
     status = os.lstat(folder)
     # In a folder that everybody may write to, somebody else could have put a link, or a folder of his own, in its place.
-    if status.st_uid != os.geteuid() or not folder.is_dir() or folder.is_symlink():
+    if status.st_uid != own_user() or not folder.is_dir() or folder.is_symlink():
         raise UserError(f"--stage: {folder} is somebody else's, or no folder. Name another folder.")
     in_use = lock(folder / IN_USE, shared=True, waits=lambda: None)
     try:
@@ -145,7 +146,7 @@ def copies(stage: Path) -> list[Path]:
     """The folders below `stage` that staging made, for this user: another one's could lead out by links."""
     found = []
     for folder in sorted(stage.iterdir()):
-        own = FOLDERS.fullmatch(folder.name) and os.lstat(folder).st_uid == os.geteuid()
+        own = FOLDERS.fullmatch(folder.name) and os.lstat(folder).st_uid == own_user()
         if own and folder.is_dir() and not folder.is_symlink():
             with suppress(OSError, ValueError):
                 marker = json.loads(read_plain(folder / MARKER, MOST_MARKER))

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import BinaryIO, NamedTuple
 
+from paceline.config import posix
 from paceline.config.plain_file import open_plain
 
 
@@ -106,9 +107,9 @@ def scheme_of(name: bytes | str) -> str:
 
 def pread(descriptor: int, length: int, offset: int) -> bytes:
     """Up to `length` bytes from `offset`: fewer only at the file's end (one system call reads at most 2 GiB)."""
-    data = os.pread(descriptor, length, offset)
+    data = posix.pread(descriptor, length, offset)
     while len(data) < length:
-        more = os.pread(descriptor, length - len(data), offset + len(data))
+        more = posix.pread(descriptor, length - len(data), offset + len(data))
         if not more:
             break
         data += more

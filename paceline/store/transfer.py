@@ -5,8 +5,8 @@ Downloads (download/part.py) and copies to a local disk (staged_copy.py) are tra
 
 from __future__ import annotations
 
-import os
 import queue
+import shutil
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -15,6 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
+from paceline.config.posix import pwrite
 from paceline.threads import failure_in_thread
 
 P = ParamSpec("P")
@@ -129,7 +130,7 @@ def write_at(descriptor: int, data: bytes, offset: int) -> None:
     """Write all bytes at this offset of a file. Raises OSError."""
     left = memoryview(data)
     while left:
-        written = os.pwrite(descriptor, left, offset)
+        written = pwrite(descriptor, left, offset)
         left, offset = left[written:], offset + written
 
 
@@ -137,8 +138,7 @@ def free_bytes(folder: Path) -> int:
     """What may still be written where `folder` is, or will be: bytes for a user without privileges."""
     while not folder.exists():
         folder = folder.parent
-    status = os.statvfs(folder)
-    return status.f_bavail * status.f_frsize
+    return shutil.disk_usage(folder).free
 
 
 def in_words(size: int) -> str:

@@ -132,7 +132,7 @@ def test_a_disk_that_gives_back_other_bytes_is_named(source, tmp_path, monkeypat
 
 
 def test_too_little_room_is_said_with_both_numbers_before_a_byte_is_copied(source, tmp_path, monkeypatch):
-    room = SimpleNamespace(f_bavail=3, f_frsize=4096, f_files=0, f_favail=0)
+    room = SimpleNamespace(f_blocks=9, f_bfree=3, f_bavail=3, f_frsize=4096, f_files=0, f_favail=0)
     monkeypatch.setattr(os, "statvfs", lambda _: room)
     with pytest.raises(UserError, match=r"has 12\.3 kB free, and 1\d\d kB of data are still to be copied"):
         bring(source, tmp_path)

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from paceline.config.errors import DataError
 from paceline.config.journal import Journal, lock, read_lines
+from paceline.config.posix import O_BINARY, O_NOFOLLOW
 from paceline.config.whole import sync_folder
 from paceline.store.download.http import Changed, Cut, get, with_retries
 from paceline.store.transfer import transfer, write_at
@@ -63,7 +64,7 @@ class Part:
             self._lock = lock(journal)
             self._journal = Journal(journal)
             # NOFOLLOW: a link that somebody left under this name would have us write elsewhere.
-            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | O_NOFOLLOW | O_BINARY, 0o644)
         except BlockingIOError:
             raise DataError(
                 f"{destination}: another process is downloading it just now. Wait for it, or end it."
@@ -123,7 +124,7 @@ class Part:
 
     def writer(self) -> int:
         """A descriptor of one's own for the part file; the caller closes it."""
-        return os.open(self.path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        return os.open(self.path, os.O_WRONLY | O_NOFOLLOW | O_BINARY)
 
     def finish(self) -> None:
         """Give the file its name: at once, and when all of it is on the disk. Raises OSError."""

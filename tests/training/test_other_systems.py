@@ -1,0 +1,85 @@
+"""Training and prediction as on macOS and on Windows: in a process from which what these lack was taken away on Linux.
+
+What that cannot show stands in docs/install.md: torch, Pillow and simplejpeg are Linux's own here, and so is the file system.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tiny_runs import TINY
+
+import paceline
+
+PACKAGE = Path(paceline.__file__).parent
+# Modules that Windows lacks, and who may import them: the door, and programs for Linux alone, inside functions.
+POSIX = {"fcntl", "resource", "pwd", "grp", "termios", "pty"}
+
+# Libraries come first: they are built for Linux, and some look at it as they are imported.
+PROGRAM = """
+import concurrent.futures, glob, http.client, json, multiprocessing, os, platform, subprocess, sys, tempfile
+import hotcoco, jinja2, matplotlib.pyplot, PIL.Image, rich.live, safetensors.torch, simplejpeg, torch, tyro
+import other_systems
+
+other_systems.become(sys.argv[1])
+from paceline.cli.main import main
+
+for command in json.loads(sys.argv[2]):
+    if code := main(command):
+        break
+sys.stdout.flush()
+os._exit(code)
+"""
+
+
+def test_nothing_that_windows_lacks_is_imported_with_a_module():
+    found = []
+    for path in PACKAGE.rglob("*.py"):
+        tree = ast.parse(path.read_text())
+        inside = {id(node) for part in ast.walk(tree) if isinstance(part, ast.FunctionDef) for node in ast.walk(part)}
+        for node in ast.walk(tree):
+            names = (
+                [alias.name for alias in node.names] if isinstance(node, ast.Import) else [getattr(node, "module", "")]
+            )
+            if id(node) not in inside and isinstance(node, ast.Import | ast.ImportFrom) and POSIX & set(names):
+                found.append(str(path.relative_to(PACKAGE)))
+    assert set(found) == {"config/posix.py"}
+
+
+@pytest.mark.nightly("two processes that train and predict; that no module imports what Windows lacks is tested by day")
+@pytest.mark.parametrize("system", ["darwin", "win32"])
+def test_training_goes_on_and_predicts_without_what_the_system_lacks(system, class_photos, tmp_path):
+    run, answers = tmp_path / "run", tmp_path / "answers"
+    train = ["train", "resnet50-tiny", "--data", str(class_photos), "--out", str(run), *TINY, "--system", "cpu"]
+    photo = str(next((class_photos / "val").rglob("*.jpg")))
+    words = [
+        [*train, "--steps", "2"],
+        [*train, "--steps", "3"],
+        ["predict", str(run), photo, "--out", str(answers)],
+        ["eval", str(run)],
+        ["doctor"],
+    ]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(PACKAGE.parent), str(PACKAGE.parent / "tests")]),
+        "PACELINE_CACHE": str(tmp_path / "cache"),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, system, json.dumps(words)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
+    assert "Traceback" not in done.stderr
+    events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
+    assert [event["event"] for event in events][-1] == "end" and any(event["event"] == "resume" for event in events)
+    assert (run / "checkpoints" / "last" / "index.json").is_file() and (run / "report.html").is_file()
+    assert json.loads((answers / "predictions.json").read_text())["images"][0]["classes"]
