@@ -6,25 +6,26 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from paceline.command.choose import MARK, is_folder, published_there, ranks_of
+from paceline.cli.recipe_text import base_recipe, cells, every_cell, grid, table
+from paceline.command.choose import MARK, choose_recipe, is_folder, published_there, ranks_of
 from paceline.command.estimate import check_rates, estimate_of, not_known, speed_for, speed_of_run
 from paceline.command.flags import Asked, explain, parse_recipe
-from paceline.command.printing import PRINTER, print_error, say
+from paceline.command.printing import PRINTER, Row, columns, laid_out, print_error, say
 from paceline.config.bounds import Whole
 from paceline.config.card import SUFFIX, in_words
 from paceline.config.commands import command
 from paceline.config.errors import RecipeError
 from paceline.config.graph_file import GRAPHS
-from paceline.config.plan import make_plan, training_ranks
-from paceline.config.recipe import DATA_IMAGES, Recipe
-from paceline.config.reporting import SILENT
-from paceline.config.run import FOLD, Controls, check_fold, run_file, run_folder
-from paceline.config.system import System
+from paceline.config.plan import Plan, make_plan, training_ranks
+from paceline.config.recipe import DATA_CLASSES, DATA_IMAGES, Recipe, differing
+from paceline.config.reporting import SILENT, Reporter
+from paceline.config.run import FOLD, NONE, Controls, check_fold, run_file, run_folder
 from paceline.log.events import read_events
 from paceline.log.prose import where_time_goes
-from paceline.recipes.rows import LIKE, Row
+from paceline.recipes.rows import LIKE
+from paceline.recipes.rows import Row as PublishedRow
 from paceline.store.fold import fold_in_words
 from paceline.tasks.workloads import workload_of
 from paceline.training.few_photos import refuse_auto, refuse_few, report_length
@@ -32,6 +33,10 @@ from paceline.training.named_run import saved_count, saved_request
 from paceline.training.opening import check_request, open_task
 from paceline.training.pixels import settle_pixels
 from paceline.training.plan_text import describe
+from paceline.weights.forms.bring import fitting
+
+if TYPE_CHECKING:
+    from paceline.tasks.memory import MemoryEstimate
 
 ABOUT = """Print what `train` would do: recipe, system, plan (steps, batches, learning rate, evaluations) and an estimate of the
 memory. Needs no accelerator: --system names the machine to plan for. RECIPE is a name (paceline list recipes), a published row
@@ -56,48 +61,118 @@ class ShowFlags:
     auto: bool = False  # with --data: choose by its images, as train does, and print the command that says so by flags
     rate: float = 0.0  # estimate: images per second of one rank at this plan's batch; 0 = measured or published
     link_gbit: float = 0.0  # estimate: Gbit/s of all of a node's links to other nodes together; 0 = the system's
+    weights: str = ""  # start from these, as train does: whether they fit is seen, published ones are not brought
+    all: bool = False  # print every value of the recipe too, not only those that differ from what it is built on
+    diff: str = ""  # print instead how it differs from this recipe, or from the recipe of this run
     json: bool = False  # print one JSON object instead of text
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What a command line asks to see."""
+
+    asked: Asked  # the parsed flags
+    words: Sequence[str]  # of the command line, with those of a published row's machine
+    controls: Controls  # of the run
+    run: Path  # the run, or a file that `export` wrote; empty: a recipe
+    facts: Mapping[str, Any]  # its run.json, or its card
+    about_row: Sequence[str]  # of a published row
+
+    @property
+    def repeats(self) -> bool:
+        """Whether a run is shown."""
+        return bool(self.facts)
+
+    @property
+    def card(self) -> Mapping[str, Any]:
+        """Of a file, which has no events to read."""
+        return self.facts if self.run.suffix == SUFFIX else {}
 
 
 def run(arguments: Sequence[str]) -> int:
     """Print what would run, and return 0."""
-    base, defaults, controls, classes, run_path, facts = None, ShowFlags(), Controls(), 0, Path(), {}
     if arguments and arguments[0] in ("-h", "--help"):
         explain("show RECIPE|RUN", ABOUT, ShowFlags())
-    if arguments and (is_folder(arguments[0]) or arguments[0].endswith((".json", SUFFIX, *GRAPHS))):
-        run_path = Path(arguments[0])
-        base, controls, facts, arguments = saved_request(run_path, arguments[1:], "show")
+    shown = _read(arguments)
+    asked, flags = shown.asked, shown.asked.controls
+    if flags.diff:
+        return _print_difference(shown)
+    if flags.nodes < 1 or flags.world < 0:
+        raise RecipeError("--nodes must be 1 or more, --world 0 (automatic) or more.")
+    check_rates(flags.rate, flags.link_gbit)
+    controls = _with_fold(shown.controls, flags, asked.given)
+    if flags.auto:
+        refuse_auto(asked.name, repeats=shown.repeats)
+    check_request(asked.recipe, flags.data)
+    reporter, note = (SILENT, print_error) if flags.json else (PRINTER, say)
+    if not shown.repeats:
+        first = flags.weights or fitting(asked.recipe)
+        asked = replace(asked, recipe=settle_pixels(asked.recipe, first, asked.given, reporter))
+    for line in shown.about_row:
+        note(line)
+    if not (flags.world or shown.repeats) and (text := published_there(asked)):
+        note(text)
+    recipe, plan, memory, facts = _planned(replace(shown, asked=asked), controls, reporter)
+    own = None
+    if shown.repeats and not shown.card and not asked.given & {"system"}:
+        own = speed_of_run(shown.run, facts, recipe, asked.system.chip)
+    speed = speed_for(recipe, asked.name, asked.system_name, asked.system, plan, rate=flags.rate, run=own)
+    lines, estimate = estimate_of(
+        asked.name, recipe.task, asked.system_name, asked.system, plan, memory.parameters, speed, flags.link_gbit
+    )
+    card = in_words(shown.card)
+    if flags.json:
+        parts = {"recipe": recipe, "system": asked.system, "plan": plan, "memory": memory}
+        more = {"estimate": estimate} | ({"card": card} if card else {})
+        print(json.dumps({name: asdict(part) for name, part in parts.items()} | more, indent=2))
+        return 0
+    rows: list[Row] = [(head, [line] if head == "holds" else line.split(", ")) for head, line in card.items()]
+    named = flags.weights or controls.weights
+    rows += describe(asked.name, recipe, asked.system_name, asked.system, plan, memory, weights=named)
+    rows += _fold(facts)
+    rows += lines or ([] if card else not_known(run_file(shown.run) if shown.repeats else asked.name))
+    rows += _time(shown.run) if shown.repeats and not card else []
+    for line in [*laid_out(rows, columns()), *_values(asked.name, recipe, everything=flags.all)]:
+        say(line)
+    return 0
+
+
+def _read(arguments: Sequence[str]) -> Shown:
+    """The command line, and the run.json that it names. Raises UserError as `parse_recipe` and `saved_request`."""
+    base, defaults, controls, path, facts = None, ShowFlags(), Controls(), Path(), {}
+    if arguments and _is_run(arguments[0]):
+        path = Path(arguments[0])
+        base, controls, facts, arguments = saved_request(path, arguments[1:], "show")
         defaults = _of_run(facts, controls)
-        classes = len(facts.get("classes", ()))
-    card = facts if run_path.suffix == SUFFIX else {}  # of a file, which has no events to read
-    arguments, about_row = on_its_machine(arguments)
-    asked = parse_recipe(arguments, defaults, verb="show", base=base)
-    flags, recipe = asked.controls, asked.recipe
+    words, about_row = on_its_machine(arguments)
+    asked = parse_recipe(words, defaults, verb="show", base=base)
+    flags = asked.controls
     if base is not None and flags.data:
         # Their images, within the run's limits, as `train RUN/run.json --data DIR` takes them.
         limits = {"train_images": controls.limit_train, "val_images": controls.limit_val}
         flags = replace(flags, **{name: limit for name, limit in limits.items() if name not in asked.given})
-    if flags.nodes < 1 or flags.world < 0:
-        raise RecipeError("--nodes must be 1 or more, --world 0 (automatic) or more.")
-    check_rates(flags.rate, flags.link_gbit)
-    controls = _with_fold(controls, flags, asked.given)
-    if flags.auto:
-        refuse_auto(asked.name, repeats=base is not None)
-    check_request(recipe, flags.data)
-    if base is None:
-        recipe = settle_pixels(recipe, recipe.pretrained, asked.given, SILENT if flags.json else PRINTER)
-        asked = replace(asked, recipe=recipe)
-    for line in about_row:
-        (print_error if flags.json else say)(line)
-    system = asked.system
-    if not (flags.world or base) and (note := published_there(asked)):
-        (print_error if flags.json else say)(note)
-    from paceline.tasks.memory import images_that_fit, memory_of
+    return Shown(replace(asked, controls=flags), tuple(words), controls, path, facts, about_row)
 
+
+def _is_run(word: str) -> bool:
+    return is_folder(word) or word.endswith((".json", SUFFIX, *GRAPHS))
+
+
+def _planned(
+    shown: Shown, controls: Controls, reporter: Reporter
+) -> tuple[Recipe, Plan, MemoryEstimate, Mapping[str, Any]]:
+    """-> (the recipe with the target that a run here has, its plan, its memory, the facts of the run with those of the data)."""
+    from paceline.tasks.memory import images_that_fit, memory_of
+    from paceline.training.building import check_weights
+
+    asked, flags, facts = shown.asked, shown.asked.controls, shown.facts
+    recipe, system, classes = asked.recipe, asked.system, len(shown.facts.get("classes", ()))
+    workload = workload_of(recipe.task)
+    task = None
     if flags.data:
-        task, recipe = _opened(asked, flags, controls, system, words=arguments, repeats=base is not None)
+        task, recipe = _opened(shown, controls, reporter)
         facts = {**facts, "data": task.facts}
-        memory, images = task.memory(system), (task.train_images, task.val_images)
+        memory, images, classes = task.memory(system), (task.train_images, task.val_images), len(task.classes)
     else:
         usual = DATA_IMAGES.get(recipe.target_data, (0, 0))
         images = flags.train_images or usual[0], flags.val_images or usual[1]
@@ -106,7 +181,7 @@ def run(arguments: Sequence[str]) -> int:
                 f"how many images has {recipe.target_data}? Name the data set with --data DIR, or say it with "
                 "--train-images N --val-images N."
             )
-        memory = memory_of(workload_of(recipe.task), recipe, system, classes)
+        memory = memory_of(workload, recipe, system, classes)
     plan = make_plan(
         recipe,
         system,
@@ -116,29 +191,43 @@ def run(arguments: Sequence[str]) -> int:
         val_images=images[1],
         eval_ranks=flags.eval_ranks,
     )
-    if flags.data and base is None and not flags.auto:
+    if flags.data and not shown.repeats and not flags.auto:
         planned = Controls(data=flags.data, limit_train=flags.train_images)
         refuse_few(asked.name, recipe, plan, planned, asked.given, system.accelerator)
-        about = SILENT if flags.json else PRINTER
-        report_length(asked.name, recipe, plan, asked.given, system.accelerator == "cpu", about)
-    own = None
-    if base is not None and not card and not asked.given & {"system"}:
-        own = speed_of_run(run_path, facts, recipe, system.chip)
-    speed = speed_for(recipe, asked.name, asked.system_name, system, plan, rate=flags.rate, run=own)
-    lines, estimate = estimate_of(
-        asked.name, recipe.task, asked.system_name, system, plan, memory.parameters, speed, flags.link_gbit
-    )
+        report_length(asked.name, recipe, plan, asked.given, system.accelerator == "cpu", reporter)
+    if flags.weights not in ("", NONE):
+        labels = None if task is None else task.labels()
+        check_weights(flags.weights, recipe, classes or DATA_CLASSES.get(recipe.target_data, 0), labels, reporter)
+    return recipe, plan, memory, facts
+
+
+def _print_difference(shown: Shown) -> int:
+    """The values in which the recipe differs from that of --diff, which is a recipe or a run."""
+    name, one, flags = shown.asked.name, shown.asked.recipe, shown.asked.controls
+    if _is_run(flags.diff):
+        (other_name, other, _, _), *_ = saved_request(Path(flags.diff), (), "show")
+    else:
+        other_name, other = flags.diff, choose_recipe(flags.diff)
+    heads = [str(shown.run) if shown.repeats else name, flags.diff if _is_run(flags.diff) else other_name]
     if flags.json:
-        parts = {"recipe": recipe, "system": system, "plan": plan, "memory": memory}
-        more = {"estimate": estimate} | ({"card": in_words(card)} if card else {})
-        print(json.dumps({name: asdict(part) for name, part in parts.items()} | more, indent=2))
+        print(json.dumps({"recipes": heads, "differences": differing(one, other)}, indent=2))
         return 0
-    said = [f"{head:<9}{line}" for head, line in in_words(card).items()]
-    said += describe(asked.name, recipe, asked.system_name, system, plan, memory, weights=controls.weights)
-    lines = lines or ([] if card else not_known(asked.name if base is None else run_file(run_path)))
-    for line in [*said, *_fold(facts), *lines, *([] if base is None or card else _time(run_path))]:
+    found = cells(one, other)
+    for line in table(found, heads, columns()) if found else [f"{heads[0]} and {heads[1]} have the same values"]:
         say(line)
     return 0
+
+
+def _values(name: str, recipe: Recipe, *, everything: bool) -> list[str]:
+    """The recipe's values: all of them, or those that differ from what it is built on."""
+    other_name, other = base_recipe(name, recipe)
+    if everything:
+        return ["", f"every value; * differs from {other_name}", *grid(every_cell(recipe, other), columns())]
+    found = cells(recipe, other)
+    if not found:
+        return ["", f"its values are those of {other_name}; --all prints them"]
+    heads = "changed" if other_name == name else name, other_name
+    return ["", f"differs from {other_name} (--all prints every value)", *table(found, heads, columns())]
 
 
 def _of_run(facts: Mapping[str, Any], controls: Controls) -> ShowFlags:
@@ -155,16 +244,16 @@ def _of_run(facts: Mapping[str, Any], controls: Controls) -> ShowFlags:
     )
 
 
-def _fold(facts: Mapping[str, Any]) -> list[str]:
+def _fold(facts: Mapping[str, Any]) -> list[Row]:
     """The line about the fold that a run.json names."""
     fold = fold_in_words(facts.get("data", {}).get("fold"))
-    return [f"fold     {fold}: the training images of the others are learned, its own evaluated"] if fold else []
+    return [("fold", [f"{fold}: the training images of the others are learned, its own evaluated"])] if fold else []
 
 
-def _time(run: Path) -> list[str]:
+def _time(run: Path) -> list[Row]:
     """Where the time of a run went."""
     went = where_time_goes(read_events(run_folder(run) / "events.jsonl"))
-    return [f"{head:<9}{name} {took}: {shares}" for head, (name, (took, shares)) in zip(("time", ""), went.items())]
+    return [(head, [f"{name} {took}: {shares}"]) for head, (name, (took, shares)) in zip(("time", ""), went.items())]
 
 
 def _with_fold(controls: Controls, flags: ShowFlags, given: Collection[str]) -> Controls:
@@ -179,9 +268,7 @@ def _with_fold(controls: Controls, flags: ShowFlags, given: Collection[str]) -> 
     return controls
 
 
-def _opened(
-    asked: Asked, flags: ShowFlags, own: Controls, system: System, *, words: Sequence[str], repeats: bool
-) -> tuple[Any, Recipe]:
+def _opened(shown: Shown, own: Controls, reporter: Reporter) -> tuple[Any, Recipe]:
     """The task on --data, opened as training opens it (an unprepared data set is prepared for that), and the recipe with the
     target that a run on these data has.
 
@@ -195,21 +282,21 @@ def _opened(
     from paceline.training.look import command_without, look
     from paceline.training.opening import opened_again, settle_target
 
+    asked, flags, system = shown.asked, shown.asked.controls, shown.asked.system
     fold = {name: getattr(own, name) for name in FOLD}
     controls = Controls(data=flags.data, limit_train=flags.train_images, limit_val=flags.val_images, **fold)
-    reporter = SILENT if flags.json else PRINTER
     with open_world(read_launch({}), device=torch.device("cpu")) as world:
         task = open_task(asked.recipe, controls, world, reporter)
     if flags.auto:
-        cpu, ranks = (
-            system.accelerator == "cpu",
-            training_ranks(ranks_of(flags, asked.given, system.per_node), flags.eval_ranks),
-        )
+        ranks = training_ranks(ranks_of(flags, asked.given, system.per_node), flags.eval_ranks)
+        cpu = system.accelerator == "cpu"
         found = look(task, asked.recipe, controls, asked.given, cpu=cpu, ranks=ranks, reporter=reporter)
         task = opened_again(task, found.recipe, controls)
-        typed = command("train", *without(words, flags, ShowFlags, ()), "--data", flags.data)
+        first = flags.weights or fitting(asked.recipe)
+        weights = ("--weights", first) if first else ()
+        typed = command("train", *without(shown.words, flags, ShowFlags, ()), "--data", flags.data, *weights)
         reporter.line(f"to train so:  {command_without(typed, found.facts)}")
-    return task, settle_target(task.recipe, controls, asked.given, task, reporter, repeats=repeats)
+    return task, settle_target(task.recipe, controls, asked.given, task, reporter, repeats=shown.repeats)
 
 
 # A published row is planned on its own machine, given as flags. Flag of the user -> flag of that machine which it replaces too:
@@ -248,7 +335,7 @@ def on_its_machine(words: Sequence[str]) -> tuple[list[str], list[str]]:
     return [*words, *added], [about, f"{there}: {' '.join(added)}"]
 
 
-def machine_flags(row: Row) -> dict[str, str]:
+def machine_flags(row: PublishedRow) -> dict[str, str]:
     """The flags of the machine that a row ran on, and of how it ran there, with their values."""
     system, memory = LIKE[row.chip]
     return {

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from paceline.command.printing import Row
 from paceline.config.commands import command
 from paceline.config.errors import RecipeError
 from paceline.config.plan import Plan
@@ -103,13 +104,16 @@ def published_end(workload: str, recipe_name: str, system_name: str) -> Result |
     return next(iter(own or [row for row in RESULTS if row.recipe == recipe_name]), None)
 
 
-def not_known(recipe: str | Path) -> list[str]:
-    """Lines in place of an estimate, with the commands that measure one. recipe: a name, or the Path of a run.json."""
+def not_known(recipe: str | Path) -> list[Row]:
+    """Rows in place of an estimate, with the commands that measure one. recipe: a name, or the Path of a run.json."""
     without = ("--data", "", "--stage", "") if isinstance(recipe, Path) else ()  # a run.json names its own
     return [
-        "estimate none: nothing is known of this machine's speed. Say it: --rate IMG/S (of one rank), or measure it:",
-        f"  {command('train', recipe, '--synthetic', *without, '--steps', 100, '--out', 'probe')}",
-        f"  {command('show', 'probe')}",
+        (
+            "estimate",
+            ["none: this machine's speed is not known; --rate IMG/S (of one rank) says it, and a probe measures it:"],
+        ),
+        f"{'':11}{command('train', recipe, '--synthetic', *without, '--steps', 100, '--out', 'probe')}",
+        f"{'':11}{command('show', 'probe')}",
     ]
 
 
@@ -122,8 +126,8 @@ def estimate_of(
     parameters: int,
     speed: Speed | None,
     gbit: float,
-) -> tuple[list[str], dict[str, Any] | None]:
-    """-> the lines of `show`, and the same as JSON (none and None where nothing is known)."""
+) -> tuple[list[Row], dict[str, Any] | None]:
+    """-> the rows of `show`, and the same as JSON (none and None where nothing is known)."""
     if speed is None:
         return [], None
     told = estimate(plan, system, speed, parameters=parameters, system_name=system_name, link_gbit=gbit)
@@ -136,7 +140,7 @@ def estimate_of(
     return _lines(told, plan, speed, facts), facts
 
 
-def _lines(told: Estimate, plan: Plan, speed: Speed, facts: Mapping[str, Any]) -> list[str]:
+def _lines(told: Estimate, plan: Plan, speed: Speed, facts: Mapping[str, Any]) -> list[Row]:
     computing = f"computing {_ms(told.compute_seconds)}"
     if plan.nodes > 1 and told.links_known and told.exchange_seconds:
         between = f", waiting for gradients {_ms(told.exposed_seconds)} (of {_ms(told.exchange_seconds)} between {plan.nodes} nodes)"
@@ -145,16 +149,18 @@ def _lines(told: Estimate, plan: Plan, speed: Speed, facts: Mapping[str, Any]) -
     else:
         between = ""
     least = "" if told.links_known else "at least "
-    ends = f"the recipe's end after {least}{_time(told.minutes)}"
+    ends = [f"the recipe's end after {least}{_time(told.minutes)}"]
     if "target_minutes" in facts:
-        ends += f", the published {facts['target_epochs']:g} epochs to the target after {least}{_time(facts['target_minutes'])}"
+        ends += [
+            f"the published {facts['target_epochs']:g} epochs to the target after {least}{_time(facts['target_minutes'])}"
+        ]
     errors = " to ".join(f"{100 * error:+.0f}" for error in dict.fromkeys((told.slow, told.fast)))
     known = f"its rate's known error at {told.checked}: {errors} %" if told.checked else "its error is not known"
     owner = "; another program's speed, paceline has not run there" if speed.others else ""
     return [
-        f"estimate a step {_ms(told.step_seconds)}: {computing}{between}",
-        f"         {_rate(told.images_per_second)} images/s, {_rate(told.images_per_second / plan.world)} a rank; {ends}",
-        f"         from {told.basis}{owner}; {known}",
+        ("estimate", [f"a step {_ms(told.step_seconds)}: {computing}{between}"]),
+        ("", [f"{_rate(told.images_per_second)} images/s, {_rate(told.images_per_second / plan.world)} a rank", *ends]),
+        ("", [f"from {told.basis}{owner}; {known}"]),
     ]
 
 

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
+import textwrap
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeAlias
 
 from paceline.config.errors import RankError, UserError
 from paceline.config.printable import one_line, printable
@@ -35,6 +37,38 @@ def say(text: object) -> None:
     """Print one line on stdout."""
     print(one_line(str(text)))
 
+
+# A line of `laid_out`: whole, such as a command; or a head with items, which are not broken where they fit.
+Row: TypeAlias = "str | tuple[str, Sequence[str]]"
+
+
+def columns() -> int:
+    """How wide lines may be: COLUMNS, the terminal's width, or 120 in a file; at least 40."""
+    return max(40, shutil.get_terminal_size((120, 24)).columns)
+
+
+def laid_out(rows: Iterable[Row], width: int, *, head: int = 11) -> list[str]:
+    """Lines of at most `width` columns: heads in a column of `head`, items beside them, three blanks apart."""
+    lines: list[str] = []
+    for row in rows:
+        if isinstance(row, str):
+            lines.append(row)
+            continue
+        line = f"{row[0]:<{head - 1}}"
+        for item in row[1]:
+            gap = "   " if line[head:].strip() else " "
+            if len(line) + len(gap) + len(item) > width and gap == "   ":
+                lines.append(line)
+                line, gap = " " * (head - 1), " "
+            first, *more = textwrap.wrap(item, width - len(line) - len(gap), **WORDS) or [""]
+            lines += [f"{line}{gap}{first}", *(f"{'':{head}}{part}" for part in more)]
+            line = lines.pop()
+        lines.append(line.rstrip())
+    return lines
+
+
+# Of textwrap: a path or a flag is no place for a break.
+WORDS: Any = {"break_long_words": False, "break_on_hyphens": False}
 
 # For functions that take a reporter: each message is one line on stdout.
 PRINTER = Lines(say)

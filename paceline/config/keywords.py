@@ -5,14 +5,14 @@ from __future__ import annotations
 import difflib
 import numbers
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, fields, is_dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, fields
 from typing import Any
 
 from paceline.config.bounds import checked, hints_of
 from paceline.config.errors import UserError
 from paceline.config.habits import elsewhere
-from paceline.config.recipe import NO_FLAG, Recipe
+from paceline.config.recipe import NO_FLAG, Recipe, leaves
 from paceline.config.run import Controls, fill
 from paceline.config.submission import Submission
 
@@ -78,7 +78,7 @@ def _plain(value: Any) -> Any:
 
 
 def _nearest(name: str, recipe: Recipe) -> str:
-    below = dict(_dotted(recipe))
+    below = {name: name.rpartition(".")[2] for name, _ in leaves(recipe) if "." in name}
     of_recipe = (entry.name for entry in fields(recipe) if entry.name != NO_FLAG)
     whole = [*OWN, *(entry.name for entry in fields(Controls)), *of_recipe]
     same, _ = elsewhere(name.replace("_", "-"), [f"--{one.replace('_', '-')}" for one in (*whole, *below)])
@@ -88,13 +88,3 @@ def _nearest(name: str, recipe: Recipe) -> str:
     ways = [f'changes={{"{one}": ...}}' if "." in one else f"{one}=..." for one in near[:3]]
     hint = f" Did you mean {' or '.join(ways)}?" if ways else ""
     return f"{hint} Keywords: {', '.join(dict.fromkeys(whole))}; fields below these, as optim.lr, go into changes."
-
-
-def _dotted(node: Any, above: str = "") -> Iterator[tuple[str, str]]:
-    """Every field below a recipe's own: (optim.lr, lr)."""
-    for entry in fields(node):
-        value, name = getattr(node, entry.name), f"{above}{entry.name}"
-        if is_dataclass(value):
-            yield from _dotted(value, f"{name}.")
-        elif above:
-            yield name, entry.name

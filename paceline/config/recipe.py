@@ -187,18 +187,27 @@ def refuse_huge(recipe: Recipe[Any, Any]) -> None:
     Raises RecipeError naming the flag.
     """
     for flag, node, most in (("--model", recipe.model, MOST_IN_MODEL), ("--input", recipe.input, MOST_IN_INPUT)):
-        for name, value in _whole_numbers(node, flag):
-            if value > most:
-                raise RecipeError(f"{name.replace('_', '-')} {value}: must be {most:,} or less.")
+        for name, value in leaves(node, f"{flag}."):
+            for part in value if isinstance(value, tuple) else (value,):
+                if type(part) is int and part > most:
+                    raise RecipeError(f"{name.replace('_', '-')} {part}: must be {most:,} or less.")
 
 
-def _whole_numbers(node: Any, above: str) -> Iterator[tuple[str, int]]:
+def leaves(node: Any, above: str = "") -> Iterator[tuple[str, Any]]:
+    """Every field of a dataclass and of those in it, by its dotted name, with its value: ("optim.lr", 0.1)."""
     for entry in fields(node):
-        value, name = getattr(node, entry.name), f"{above}.{entry.name}"
+        value = getattr(node, entry.name)
         if is_dataclass(value):
-            yield from _whole_numbers(value, name)
-        elif isinstance(value, int | tuple):
-            yield from ((name, part) for part in (value if isinstance(value, tuple) else (value,)) if type(part) is int)
+            yield from leaves(value, f"{above}{entry.name}.")
+        else:
+            yield f"{above}{entry.name}", value
+
+
+def differing(one: Any, other: Any) -> dict[str, tuple[Any, Any]]:
+    """The dotted fields in which two dataclasses differ -> their two values; None where one of them has no such field."""
+    ours, theirs = dict(leaves(one)), dict(leaves(other))
+    pairs = {name: (ours.get(name), theirs.get(name)) for name in (*ours, *(theirs.keys() - ours.keys()))}
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
 def refuse_outside(*rules: tuple[str, Any, bool, str]) -> None:

@@ -331,20 +331,21 @@ def named_weights(controls: Controls) -> str:
     return "" if controls.weights == NONE else controls.weights
 
 
-def check_first_weights(name: str, recipe: Recipe, controls: Controls, asked: str = "") -> None:
+def check_first_weights(name: str, recipe: Recipe, controls: Controls, asked: str = "", fit: str = "") -> None:
     """Refuse to begin a recipe of pretrained weights from random values that nobody asked for.
 
     name   the recipe's name
     asked  the command that asks; "" = Python
+    fit    the weights that fit its trunk; "": the recipe's own
     Made-up batches teach nothing, and need no weights. Raises RecipeError, in a line with both ways out.
     """
     if controls.weights or controls.synthetic or not recipe.pretrained:
         return
-    data = "" if controls.data else " --data DIR"
-    ways = f"{asked}{data} --weights {shlex.quote(recipe.pretrained)}", f"--weights {NONE}"
+    data, fit = "" if controls.data else " --data DIR", fit or recipe.pretrained
+    ways = f"{asked}{data} --weights {shlex.quote(fit)}", f"--weights {NONE}"
     if not asked:
         data = controls.data or "DIR"
-        ways = f'paceline.train("{name}", data="{data}", weights="{recipe.pretrained}")', f'weights="{NONE}"'
+        ways = f'paceline.train("{name}", data="{data}", weights="{fit}")', f'weights="{NONE}"'
     raise RecipeError(
         f"{name} starts from pretrained weights, and none are named:  {ways[0]}  (random values on purpose:  {ways[1]})"
     )

@@ -5,6 +5,7 @@ A recipe of your own needs no entry: `./my_file.py:my_recipe`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from paceline.config.recipe import Recipe
@@ -52,3 +53,14 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "fasterrcnn-custom": maskrcnn.custom_boxes,
     "fasterrcnn-custom-cpu": maskrcnn.custom_cpu_boxes,
 }
+
+
+def base_of(name: str, task: str) -> str:
+    """The recipe of the menu that another one is built on, by its name: ssd-custom-cpu on ssd-custom, ssd@dell-dgx1-1024 on ssd.
+
+    task   its workload, whose recipe is taken where no beginning of the name is a recipe's
+    return "" where there is none
+    """
+    parts = re.split("[-@]", name)
+    before = [name[: len("-".join(parts[:count]))] for count in range(len(parts) - 1, 0, -1)]
+    return next((one for one in (*before, task) if one in RECIPES and one != name), "")

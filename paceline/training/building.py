@@ -10,6 +10,7 @@ from torch import nn
 from paceline.config.card import has_card, read_card
 from paceline.config.errors import CheckpointError
 from paceline.config.plan import Plan
+from paceline.config.recipe import Recipe
 from paceline.config.reporting import Reporter
 from paceline.config.run import Run
 from paceline.models.batch_norm import configure_batch_norm
@@ -21,11 +22,13 @@ from paceline.optim.step_numbers import LossScaler
 from paceline.ranks.world import World
 from paceline.tasks.synthetic import HASH
 from paceline.tasks.task import Task
+from paceline.tasks.workloads import workload_of
 from paceline.training.checkpoint.layout import INDEX, STATE
 from paceline.training.checkpoint.read import SUFFIX, check_file, load_found, read_facts, read_index
 from paceline.training.loss_groups import configure_loss_groups
 from paceline.training.meters import Meters
 from paceline.training.state import State
+from paceline.weights.classes import Labels
 from paceline.weights.forms.bring import download_to_cache, in_cache, is_published
 from paceline.weights.forms.files import kind_of
 from paceline.weights.forms.tensorflow import find_index
@@ -113,6 +116,27 @@ def first_weights(name: str, world: World, reporter: Reporter) -> Path | None:
     file = weights_file(name)
     refuse_synthetic_weights(file, name)
     return file
+
+
+def check_weights(name: str, recipe: Recipe, classes: int, labels: Labels | None, reporter: Reporter) -> None:
+    """Load what --weights names into a network whose own values are not drawn, and report as training does before its first step.
+
+    classes, labels  of the data; 0 and None where they are not open
+    Published weights that are not in the cache are not brought: a line says so. Raises CheckpointError as `first_weights`, and where
+    they do not fit.
+    """
+    published = is_published(name)
+    if published and not in_cache(name).is_file():
+        reporter.line(
+            f"--weights {name}: not in this machine's cache; whether they fit is seen when train has brought them"
+        )
+        return
+    file = weights_file(str(in_cache(name)) if published else name)
+    refuse_synthetic_weights(file, name)
+    workload = workload_of(recipe.task)
+    network = workload.build(recipe, classes or workload.classes)
+    for line in workload.load_weights(network, file, labels or Labels(())).lines():
+        reporter.line(line)
 
 
 def untrained(model: nn.Module) -> str:

@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from paceline.command.printing import columns, laid_out
 from paceline.config.errors import CheckpointError
 from paceline.config.length import fit_schedule, plan_in_words, steps_in_time
 from paceline.config.plan import Plan, shorten
@@ -98,7 +99,7 @@ def open_data(settled: Settled, held: ExitStack) -> Opened:
         **({} if auto is None else {"auto": auto}),
     }
     run = Run(request.name, run.recipe, request.system_name, system, plan, run.controls, facts)
-    for line in describe(request.name, run.recipe, request.system_name, system, plan, memory, brief=True):
+    for line in laid_out(describe(request.name, run.recipe, request.system_name, system, plan, memory), columns()):
         reporter.line(line)
     return Opened(settled, task, run, memory, place, init_began[0])
 

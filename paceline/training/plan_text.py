@@ -1,10 +1,10 @@
-"""The plan of a run in lines, as `paceline show` and `paceline train` print it before its first step."""
+"""The plan of a run in rows, as `paceline show` and `paceline train` print it before its first step."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from paceline.command.printing import Row
 from paceline.config.plan import Plan, lr_at
 from paceline.config.printable import counted
 from paceline.config.recipe import Recipe
@@ -12,7 +12,8 @@ from paceline.config.run import NONE
 from paceline.config.system import System
 from paceline.machine.published import as_published, results_of
 from paceline.machine.torch_builds import pinned_for
-from paceline.weights.forms.bring import PUBLISHED
+from paceline.tasks.workloads import workload_of
+from paceline.weights.forms.bring import PUBLISHED, fitting
 
 if TYPE_CHECKING:
     from paceline.tasks.memory import MemoryEstimate
@@ -28,79 +29,90 @@ def describe(
     plan: Plan,
     memory: MemoryEstimate,
     *,
-    brief: bool = False,
-    weights: str = "",
-) -> list[str]:
-    """The plan in lines.
+    weights: str | None = None,
+) -> list[Row]:
+    """What is trained, from which weights, how much at a time, how long, at which rate, on what: rows for `laid_out`.
 
-    brief    without the two long lines of every field of model and input, and the one about weights
-    weights  as --weights named them; "": the recipe's own
+    weights  as --weights named them; "": none were named; None: no row, for a run that reports them itself
     """
-    quality, optim = recipe.quality, recipe.optim
+    optim, quality = recipe.optim, recipe.quality
     length = f"{recipe.epochs:g} epochs" if recipe.epochs else f"{recipe.images_seen:,} images"
-    targets = " and ".join(f"{metric} {value:g}" for metric, value in quality.targets) or "none"
-    span = "" if plan.bn_span == recipe.bn_span else f" (recipe: {recipe.bn_span}, capped at the global batch)"
-    evaluations = ", ".join(f"{step:,}" for step in plan.eval_steps[:4]) + (", ..." if len(plan.eval_steps) > 4 else "")
-    shared = (
-        "split into groups"
-        if plan.bn_groups > 1
-        else f"joined over {plan.bn_join} ranks"
-        if plan.bn_join > 1
-        else "whole forward"
-    )
-    peak = max(
-        lr_at(recipe, plan, step)
-        for step in {0, plan.total_steps - 1, min(plan.total_steps - 1, int(plan.warmup_steps))}
-    )
-    stops = f", stops after {plan.stop_after:,}" if plan.stop_after < plan.total_steps else ""
+    stops = [f"stops after {plan.stop_after:,}"] if plan.stop_after < plan.total_steps else []
+    ends = {0, plan.total_steps - 1, min(plan.total_steps - 1, int(plan.warmup_steps))}
+    peak = max(lr_at(recipe, plan, step) for step in ends)
+    highest = [] if f"{peak:.6g}" == f"{optim.lr:.6g}" else [f"highest lr {peak:.6g}"]
+    warm_up = [f"warm-up {plan.warmup_steps:,.6g} steps"] if plan.warmup_steps else []
+    target = " and ".join(f"{metric} {value:g}" for metric, value in quality.targets) or "none: to the end"
+    after = ", ".join(f"{step:,}" for step in plan.eval_steps[:4]) + (", ..." if len(plan.eval_steps) > 4 else "")
+    cut = f"{plan.images_per_forward} images a forward x {counted(plan.forwards, 'forward')}"
     return [
-        f"recipe   {name}   global batch {plan.global_batch:,}   {length}   {optim.kind} lr {optim.lr:g}   "
-        f"{recipe.schedule.kind}   target {targets}   seed {recipe.seed}",
-        *([] if brief else _fields(recipe)),
-        *([] if brief else _weights(weights or recipe.pretrained)),
-        f"system   {system_name}   {system.chip or system.accelerator} x {system.per_node} a node, {system.memory_gib:g} GiB each   "
-        f"{system.precision}   channels_last {_on(system.channels_last)}   compile {_on(system.compile)}"
-        f"{'   graph on' if system.graph else ''}{'   kernels triton' if system.kernels == 'triton' else ''}",
-        *([] if brief else torch_of(system)),
-        *_published(name, recipe.task, system_name, system),
-        f"plan     {counted(plan.world, 'rank')} on {counted(plan.nodes, 'node')}{_evaluating(plan)}   "
-        f"{plan.images_per_forward} images a forward x {counted(plan.forwards, 'forward')} = {plan.images_per_rank} a rank",
-        *([f"         BatchNorm over {counted(plan.bn_span, 'image')}{span}: {shared}"] if memory.batch_norms else []),
-        *_losses(plan),
-        f"         {counted(plan.train_images, 'training image')}   {plan.steps_per_epoch:,.6g} steps an epoch   "
-        f"{counted(plan.total_steps, 'step')} in all{stops}   warm-up {plan.warmup_steps:,.6g}   highest lr {peak:.6g}",
-        f"         evaluates {counted(plan.val_images, 'image')} after steps {evaluations} ({counted(len(plan.eval_steps), 'time')})",
-        f"memory   about {memory.total(plan.images_per_forward) / GIB:.2f} GiB a rank: {memory.parameters / 1e6:.2f} M "
-        f"parameters {memory.fixed / GIB:.2f} GiB + {plan.images_per_forward} images x {memory.per_image / 2**20:.1f} MiB",
-    ]
+        ("recipe", [name, _about(recipe), *_trunk(recipe), f"seed {recipe.seed}"]),
+        *([] if weights is None else _weights(recipe, weights)),
+        ("batch", [counted(plan.global_batch, "image"), f"{cut} = {plan.images_per_rank} a rank"]),
+        ("length", [length, counted(plan.total_steps, "step") + "".join(f", {stop}" for stop in stops),
+                    f"{plan.steps_per_epoch:,.6g} steps an epoch of {counted(plan.train_images, 'training image')}"]),
+        ("rate", [f"{optim.kind}, lr {optim.lr:g}", recipe.schedule.kind, *warm_up, *highest]),
+        *([("size", [size])] if (size := _size(recipe.input)) else []),
+        ("target", [target, f"{counted(plan.val_images, 'image')} evaluated {counted(len(plan.eval_steps), 'time')}",
+                    f"after steps {after}"]),
+        ("plan", [f"{counted(plan.world, 'rank')} on {counted(plan.nodes, 'node')}{_evaluating(plan)}",
+                  *_batch_norms(recipe, plan, memory), *_losses(plan)]),
+        ("system", [system_name, f"{system.chip or system.accelerator} x {system.per_node} a node, {system.memory_gib:g} GiB each",
+                    system.precision, *_switches(system)]),
+        *(("", [fact]) for fact in (*torch_of(system), *_published(name, recipe.task, system_name, system))),
+        ("memory", [f"about {memory.total(plan.images_per_forward) / GIB:.2f} GiB a rank",
+                    f"{memory.fixed / GIB:.2f} GiB for {memory.parameters / 1e6:.2f} M parameters + {plan.images_per_forward} images "
+                    f"x {memory.per_image / 2**20:.1f} MiB"]),
+    ]  # fmt: skip
 
 
-def _fields(recipe: Recipe) -> list[str]:
-    """Lines with every field of the two parts that are the workload's own."""
-    parts = {"model": recipe.model, "input": recipe.input}
-    return [
-        f"{part:<9}" + " ".join(f"{key}={value}" for key, value in asdict(of).items()) for part, of in parts.items()
-    ]
+def _about(recipe: Recipe) -> str:
+    """What is trained, in a line."""
+    boxes_alone = recipe.task == "maskrcnn" and not recipe.model.masks
+    return "Faster R-CNN: objects by their boxes" if boxes_alone else workload_of(recipe.task).about
 
 
-def _weights(name: str) -> list[str]:
-    """The line about first weights; none for a recipe that starts from random values."""
-    known = PUBLISHED.get(name)
-    about = "random values" if name == NONE else known.about if known else ""
-    return [f"weights  {name}{f': {about}' if about else ''}"] if name else []
+def _trunk(recipe: Recipe) -> list[str]:
+    """The trunk, where the model has one: ResNet-50, timm/NAME."""
+    trunk, depth = getattr(recipe.model, "trunk", ""), getattr(recipe.model, "depth", 0)
+    return [f"ResNet-{depth}" if trunk == "resnet" else trunk] if trunk else []
+
+
+def _size(photo: Any) -> str:
+    """How large photos are for the network; "" of an input of one's own that says nothing of it."""
+    if short := getattr(photo, "short", ()):
+        sides = " or ".join(str(side) for side in (short if len(short) < 4 else (f"{min(short)} to {max(short)}",)))
+        return f"shorter side {sides} px, longer side up to {photo.long} px"
+    size, scored = getattr(photo, "size", 0), getattr(photo, "eval_size", 0)
+    scored = f", evaluated at {scored} x {scored} px" if scored not in (0, size) else ""
+    return f"{size} x {size} px{scored}" if size else ""
+
+
+def _weights(recipe: Recipe, named: str) -> list[Row]:
+    """The row about first weights; none for a recipe that starts from random values."""
+    if named:
+        known = PUBLISHED.get(named)
+        about = "random values" if named == NONE else known.about if known else ""
+        return [("weights", [f"{named}{f': {about}' if about else ''}"])]
+    if not recipe.pretrained:
+        return []
+    fit = fitting(recipe)
+    about = f" ({PUBLISHED[fit].about})" if fit in PUBLISHED else ""
+    other = "" if fit == recipe.pretrained else f"; {recipe.pretrained}, the recipe's own, are of another trunk"
+    return [("weights", [f"none are named; train wants --weights {fit}{about}{other}"])]
 
 
 def torch_of(system: System) -> list[str]:
     """The line about an accelerator that today's torch has no code for."""
     pin = pinned_for(system.chip)
-    return [f"         torch {pin.torch} ({pin.constraints}): {pin.why}"] if pin else []
+    return [f"torch {pin.torch} ({pin.constraints}): {pin.why}"] if pin else []
 
 
 def _published(name: str, task: str, system_name: str, system: System) -> list[str]:
     """The lines about published results of this recipe on this system."""
     facts = as_published(name, system_name, system)
-    return ([f"         {facts}"] if facts else []) + [
-        f"         published: {result.epochs:g} epochs in {result.minutes:g} min on {counted(result.nodes, 'node')}, "
+    return ([facts] if facts else []) + [
+        f"published: {result.epochs:g} epochs in {result.minutes:g} min on {counted(result.nodes, 'node')}, "
         f"{result.rate:,.4g} images/s an accelerator ({result.source})"
         for result in results_of(task, system_name, name)
     ]
@@ -111,8 +123,18 @@ def _evaluating(plan: Plan) -> str:
     return f", with {plan.eval_ranks:,} more that only evaluate{'s'[: plan.eval_ranks == 1]}" if plan.eval_ranks else ""
 
 
+def _batch_norms(recipe: Recipe, plan: Plan, memory: MemoryEstimate) -> list[str]:
+    """Which images share statistics, for networks that compute some."""
+    if not memory.batch_norms:
+        return []
+    span = "" if plan.bn_span == recipe.bn_span else f" (recipe: {recipe.bn_span}, capped at the global batch)"
+    joined = f"joined over {plan.bn_join} ranks" if plan.bn_join > 1 else "whole forward"
+    shared = "split into groups" if plan.bn_groups > 1 else joined
+    return [f"BatchNorm over {counted(plan.bn_span, 'image')}{span}: {shared}"]
+
+
 def _losses(plan: Plan) -> list[str]:
-    """The line about loss groups, for tasks that have them."""
+    """Which images share a divisor of their losses, for tasks that have such groups."""
     if not plan.loss_group:
         return []
     where = (
@@ -123,11 +145,14 @@ def _losses(plan: Plan) -> list[str]:
         else f"{plan.loss_forwards} forwards a group"
     )
     price = "" if plan.loss_forwards == 1 else "; counting first costs each forward once more, without its backward"
-    return [f"         losses over {counted(plan.loss_group, 'image')}: {where}{price}"]
+    return [f"losses over {counted(plan.loss_group, 'image')}: {where}{price}"]
 
 
-def _on(value: bool) -> str:
-    return "on" if value else "off"
+def _switches(system: System) -> list[str]:
+    """What of a system is switched on."""
+    on = {"channels_last": system.channels_last, "compile": system.compile, "graph": system.graph}
+    on["kernels triton"] = system.kernels == "triton"
+    return [name for name, value in on.items() if value]
 
 
 def in_roles(plan: Plan) -> str:

@@ -42,6 +42,7 @@ from paceline.training.opening import (
 from paceline.training.pixels import settle_pixels
 from paceline.training.run_folder import RunFolder, open_run_folder
 from paceline.training.start import Start, find_start
+from paceline.weights.forms.bring import fitting
 
 
 @dataclass(frozen=True)
@@ -136,7 +137,7 @@ def settle(asked: Asked, held: ExitStack) -> Settled:
     if start.snapshot is not None:
         controls, weights = replace(controls, weights=saved.weights()), None
     else:
-        check_first_weights(request.name, recipe, controls, request.command)
+        check_first_weights(request.name, recipe, controls, request.command, fitting(recipe))
         weights = first_weights(named_weights(controls), world, reporter)
         if controls.weights == NONE:
             reporter.line(f"--weights {NONE}: training starts from random values")

@@ -23,6 +23,7 @@ from paceline.ranks.launcher import read_launch
 from paceline.training.named_run import saved_request
 from paceline.training.opening import check_request
 from paceline.training.saved_run import stand_of
+from paceline.weights.forms.bring import fitting
 
 USAGE = """usage: paceline train RECIPE [--data DIR] [--out RUN] [--system NAME] [flags]
        paceline train RUN/run.json                  the same run again; with --out RUN an unfinished run goes on
@@ -92,7 +93,7 @@ def refuse_random(asked: Asked, words: str, *folders: str | Path) -> None:
     words  the command; a run that goes on has its own weights
     """
     if not all(folder and run_file(Path(folder).expanduser()).is_file() for folder in folders):
-        check_first_weights(asked.name, asked.recipe, asked.controls, words)
+        check_first_weights(asked.name, asked.recipe, asked.controls, words, fitting(asked.recipe))
 
 
 def refuse_early(asked: Asked, *, repeats: bool) -> None:

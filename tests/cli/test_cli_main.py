@@ -296,7 +296,10 @@ def test_a_file_of_ones_own_that_does_not_hold_is_named(own_file, capsys, name, 
             ["23 steps an epoch", "joined over 2 ranks"],
         ),
         (["resnet50-gaudi2-2048", "--system", "h100x8"], ["625 steps an epoch", "21,875 steps"]),
-        (["resnet50-a100-3264", "--system", "a100x8"], ["393 steps an epoch", "global batch 3,264", "408 a rank"]),
+        (
+            ["resnet50-a100-3264", "--system", "a100x8"],
+            ["393 steps an epoch", "3,264 images   408 images a forward", "408 a rank"],
+        ),
         (["resnet50-tiny", "--system", "h100x8", "--world", "1", "--train-images", "640"], ["640 training images"]),
     ],
 )
@@ -321,7 +324,9 @@ def test_show_of_a_run_plans_with_the_runs_own_recipe_data_and_ranks(photos, tmp
     assert train(capsys, photos, tmp_path / "run").code == 0
     for named in (tmp_path / "run", tmp_path / "run" / "run.json"):
         said = command(capsys, "show", named)
-        assert "global batch 8" in said.out and "18 training images" in said.out and "9 images" in said.out, said.out
+        assert "batch      8 images   " in said.out and "18 training images" in said.out and "9 images" in said.out, (
+            said.out
+        )
     plan = json.loads(command(capsys, "show", tmp_path / "run", "--json").out)["plan"]
     saved = json.loads((tmp_path / "run" / "run.json").read_text())["plan"]
     assert {**plan, "stop_after": 0, "eval_steps": 0} == {**saved, "stop_after": 0, "eval_steps": 0}

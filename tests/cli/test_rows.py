@@ -42,7 +42,7 @@ def test_show_plans_a_row_on_the_machine_that_it_ran_on(capsys):
 def test_a_system_that_is_named_is_taken_in_place_of_the_row_s_machine(capsys):
     name = "resnet50@dell-4xh100-3264"
     text = command(capsys, "show", name, "--system", "h100x8").out
-    assert "8 ranks on 1 node   408 images a forward x 1 forward" in text
+    assert "8 ranks on 1 node" in text and "408 images a forward x 1 forward" in text
     assert text.startswith(f"{name}: planned on your --system; its own machine, 4 x H100-SXM5-80GB, is not taken.\n")
     for words in (["--system", "cpu"], ["--system=cpu", "--nodes", "2"]):
         assert on_its_machine([name, *words])[0] == [name, *words] and len(on_its_machine([name, *words])[1]) == 1
@@ -74,7 +74,7 @@ def test_another_flag_of_the_machine_changes_that_alone(words, gone):
 def test_a_row_on_more_nodes_stays_on_its_accelerators(capsys):
     text = command(capsys, "show", "resnet50@dell-4xh100-3264", "--nodes", "2").out
     assert "v3.0 Dell XE8640x4H100-SXM-80GB, on 4 x H100-SXM5-80GB" in text and "but for your --nodes:" in text
-    assert "8 ranks on 2 nodes   408 images a forward" in text and "H100-SXM5-80GB x 4 a node" in text
+    assert "8 ranks on 2 nodes" in text and "408 images a forward" in text and "H100-SXM5-80GB x 4 a node" in text
 
 
 def test_a_row_that_cannot_be_planned_on_its_machine_says_why(capsys):

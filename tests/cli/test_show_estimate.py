@@ -11,6 +11,7 @@ import pytest
 from tiny_runs import command
 
 from paceline.command.estimate import estimate_of, not_known, speed_for, speed_of_run
+from paceline.command.printing import laid_out
 from paceline.config.plan import make_plan
 from paceline.config.recipe import DATA_IMAGES
 from paceline.log.events import EventLog
@@ -42,7 +43,7 @@ def told(
     speed = speed_for(recipe, name, system_name, system, plan, rate=rate, run=None)
     parameters = PARAMETERS[recipe.task]
     lines, facts = estimate_of(name, recipe.task, system_name, system, plan, parameters, speed, gbit)
-    return "\n".join(lines), facts
+    return "\n".join(laid_out(lines, 400)), facts
 
 
 def test_a_published_system_is_estimated_with_basis_and_known_error():
@@ -100,9 +101,9 @@ def test_a_row_of_the_system_alone_stands_in_where_its_chip_has_no_fit():
 
 def test_where_nothing_is_known_it_says_how_to_know():
     assert told("ssd-mlperf-1024", "mi300x8") == ("", None)
-    text = "\n".join(not_known("ssd-mlperf-1024"))
-    assert "estimate none" in text and "--rate IMG/S" in text
-    assert "  paceline train ssd-mlperf-1024 --synthetic --steps 100 --out probe\n  paceline show probe" in text
+    text = "\n".join(laid_out(not_known("ssd-mlperf-1024"), 400))
+    assert "estimate   none" in text and "--rate IMG/S" in text
+    assert f"paceline train ssd-mlperf-1024 --synthetic --steps 100 --out probe\n{'':11}paceline show probe" in text
 
 
 def test_a_run_is_estimated_from_what_it_measured(capsys, ssd_run):
@@ -130,10 +131,11 @@ def test_a_probe_on_made_up_batches_says_so_and_its_first_interval_does_not_coun
 
 
 @pytest.mark.nightly("full-sized recipes")
-def test_show_adds_the_lines_and_the_json(capsys):
+def test_show_adds_the_lines_and_the_json(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "400")
     words = ("show", EIGHT_NODES[0], "--system", EIGHT_NODES[1], "--nodes", EIGHT_NODES[2])
     said = command(capsys, *words)
-    assert said.code == 0 and said.out.rstrip().endswith(told(*EIGHT_NODES)[0])
+    assert said.code == 0 and told(*EIGHT_NODES)[0] in said.out
     facts = json.loads(command(capsys, *words, "--json").out)["estimate"]
     assert facts["step_seconds"] == pytest.approx(told(*EIGHT_NODES)[1]["step_seconds"], rel=1e-3)
 

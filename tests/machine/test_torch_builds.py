@@ -82,7 +82,7 @@ def test_a_v100_trains_in_fp16_with_the_published_loss_scale():
 
 def test_a_plan_says_in_one_line_which_torch_its_system_needs():
     for name in set(SYSTEMS) - set(DETECTED):
-        wanted = [f"         torch 2.9.1 ({V100.constraints}): {V100.why}"] if name in HAVE_V100 else []
+        wanted = [f"torch 2.9.1 ({V100.constraints}): {V100.why}"] if name in HAVE_V100 else []
         assert torch_of(SYSTEMS[name]()) == wanted
 
 

@@ -14,6 +14,7 @@ from shared_runs import MASKRCNN
 from tiny_runs import TINY_CHANGES, command, forge, of_its_own, refused, train
 
 import paceline
+from paceline.command.printing import laid_out
 from paceline.config.errors import DataError, RecipeError
 from paceline.config.plan import make_plan
 from paceline.config.recipe import override
@@ -111,7 +112,7 @@ def test_random_values_on_purpose_are_recorded_said_and_warned_of_where_parts_do
     # A run that goes on has its own weights.
     said = command(capsys, *words, "--steps", 2)
     assert said.code == 0 and "random values" not in said.out + said.err
-    assert "weights  none: random values" in command(capsys, "show", tmp_path / "run").out  # as it began
+    assert "weights    none: random values" in command(capsys, "show", tmp_path / "run").out  # as it began
 
 
 def test_weights_by_name_are_brought_once_compared_and_kept(mine, resnet_run, tmp_path, capsys):
@@ -190,12 +191,13 @@ def shown(name: str, batch_norms: int) -> str:
     """What `show` says of a recipe with so many BatchNorms, without the estimate."""
     recipe = RECIPES[name]()
     plan = make_plan(recipe, System(), world=1, most=512, train_images=1000, val_images=10)
-    return "\n".join(describe(name, recipe, "cpu", System(), plan, MemoryEstimate(0, 1, 0, batch_norms=batch_norms)))
+    memory = MemoryEstimate(0, 1, 0, batch_norms=batch_norms)
+    return "\n".join(laid_out(describe(name, recipe, "cpu", System(), plan, memory, weights=""), 200))
 
 
 def test_show_says_which_weights_and_speaks_of_batchnorm_where_there_is_one():
     text = shown("maskrcnn-gluoncv", 0)
-    assert f"weights  resnet50-v1b: {PUBLISHED['resnet50-v1b'].about}" in text and "BatchNorm over" not in text
+    assert f"--weights resnet50-v1b ({PUBLISHED['resnet50-v1b'].about})" in text and "BatchNorm over" not in text
     text = shown("maskrcnn-tiny", 1)
-    assert "weights  " not in text and "BatchNorm over 8 images: " in text
+    assert "weights" not in text and "BatchNorm over 8 images: " in text
     assert "BatchNorm over 1 image: " in shown("maskrcnn", 1)

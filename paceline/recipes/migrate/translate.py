@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
 from paceline.config.errors import UserError
+from paceline.config.recipe import differing, leaves
 from paceline.config.system import System
 from paceline.machine.machines import SYSTEMS
 from paceline.machine.published import published_for, system_for
@@ -144,7 +145,10 @@ def nearest(call: Call) -> tuple[str, dict[str, Any]]:
     for name in call.program.candidates:
         names += [row for row in ROWS if row.startswith(name)] if name.endswith("@") else [name]
     makers = {name: RECIPES[name] if name in RECIPES else ROWS[name].make for name in names}
-    changes = {name: dict(_differing(make(), wanted)) for name, make in makers.items()}
+    changes = {
+        name: {field: theirs for field, (theirs, _) in differing(wanted, make()).items()}
+        for name, make in makers.items()
+    }
     name = min(changes, key=lambda one: (len(changes[one]), not _published_there(one, call)))
     if "global_batch" in changes[name] and "optim.lr" not in changes[name]:
         changes[name]["optim.lr"] = wanted.optim.lr  # a changed batch wants its rate said anew
@@ -156,15 +160,6 @@ def _published_there(name: str, call: Call) -> bool:
         row = ROWS[name]
         return (LIKE.get(row.chip, ("",))[0], row.nodes, row.per_node) == (call.machine, call.nodes, call.per_node)
     return bool(call.machine and published_for(name, call.machine, call.nodes))
-
-
-def _differing(base: Any, wanted: Any, above: str = "") -> Iterator[tuple[str, Any]]:
-    for entry in fields(wanted):
-        ours, theirs = getattr(base, entry.name, None), getattr(wanted, entry.name)
-        if is_dataclass(theirs):
-            yield from _differing(ours, theirs, f"{above}{entry.name}.")
-        elif ours != theirs:
-            yield f"{above}{entry.name}", theirs
 
 
 def flag_of(dotted: str, value: Any) -> str:
@@ -268,8 +263,8 @@ def _quoted(word: str) -> str:
 
 def _spelt(system: System) -> Iterator[tuple[str, str]]:
     """A system's fields as flags and values."""
-    for entry in fields(system):
-        flag, *value = flag_of(f"system.{entry.name}", getattr(system, entry.name)).split()
+    for name, one in leaves(system, "system."):
+        flag, *value = flag_of(name, one).split()
         yield flag, " ".join(value)
 
 

@@ -7,6 +7,7 @@ larger crop; its Mask R-CNN has no epsilon. timm/NAME is brought by timm's own l
 
 from __future__ import annotations
 
+import re
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -16,8 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from paceline.config.cache import cache_folder
+from paceline.config.classification import RESNET
 from paceline.config.commands import command, to_install
 from paceline.config.errors import DataError
+from paceline.config.recipe import Recipe
 from paceline.config.reporting import SILENT, Reporter
 from paceline.config.table import read_menu
 from paceline.config.whole import whole
@@ -57,6 +60,21 @@ class Published:
 
 
 PUBLISHED = read_menu(Path(__file__).with_name("published.json"), Published)
+
+
+def fitting(recipe: Recipe) -> str:
+    """The published weights that a recipe of pretrained ones can start from: its own where they are of its trunk, else others of that.
+
+    return  "" for a recipe that starts from random values, FILE where none are known
+    """
+    own, trunk = recipe.pretrained, getattr(recipe.model, "trunk", "")
+    if trunk.startswith(HUB):
+        named = (name for name, row in PUBLISHED.items() if row.train.endswith(f" {trunk}"))
+        return own and next(named, trunk)
+    depth = re.search(r"resnet(\d+)", own)
+    if trunk != RESNET or not own or recipe.model.depth == int(depth[1] if depth else 50):
+        return own
+    return f"resnet{recipe.model.depth}" if f"resnet{recipe.model.depth}" in PUBLISHED else "FILE"
 
 
 def is_published(name: str) -> bool:

@@ -1,0 +1,127 @@
+"""A recipe's values for people: in groups, with units, and how they differ from another recipe's."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Sequence
+from functools import reduce
+from itertools import groupby, zip_longest
+from typing import Any, get_args
+
+from paceline.command.printing import WORDS
+from paceline.config.bounds import hints_of, shown
+from paceline.config.recipe import NO_FLAG, Recipe, differing, leaves
+from paceline.recipes import RECIPES, base_of
+from paceline.recipes.rows import ROWS
+from paceline.tasks.workloads import workload_of
+
+# Field -> unit. Those of schedule and quality count in the unit that their group names.
+UNITS = dict.fromkeys(("global_batch", "images_seen", "bn_span", "model.loss_group"), " images")
+UNITS |= dict.fromkeys(
+    [f"input.{name}" for name in ("size", "short", "long", "multiple", "eval_size", "eval_resize")], " px"
+)
+UNITS |= {"model.rpn.sizes": " px", "input.hue": " turns", "input.least_area": " px2", "input.least_box": " px2"}
+COUNTED = {"epochs": " epochs", "run": " of the run", "steps": " steps"}
+LENGTHS = [f"schedule.{name}" for name in ("warmup", "hold", "horizon", "boundaries")]
+LENGTHS += [f"quality.{name}" for name in ("first", "every", "at")]
+# Group, name and texts of a field.
+Cell = tuple[str, str, Sequence[str]]
+
+
+def base_recipe(name: str, recipe: Recipe) -> tuple[str, Recipe]:
+    """What a recipe is compared with, and its name: as the menu has it where it was changed, else what it is built on."""
+    own = RECIPES.get(name) or (ROWS[name].make if name in ROWS else None)
+    if own is not None and (made := own()) != recipe:
+        return name, made
+    if found := base_of(name, recipe.task):
+        return found, RECIPES[found]()
+    workload = workload_of(recipe.task)
+    return "the defaults", Recipe(task=recipe.task, model=workload.model, input=workload.input)
+
+
+def cells(one: Recipe, other: Recipe) -> list[Cell]:
+    """The fields in which two recipes differ, with both values; a dash where one of them has no such field."""
+    return [_cell(name, one, other) for name in _in_groups(differing(one, other))]
+
+
+def every_cell(recipe: Recipe, other: Recipe) -> list[Cell]:
+    """All fields, with a star before those whose value `other` has not."""
+    changed, names = differing(recipe, other), _in_groups(dict(leaves(recipe)))
+    found = (_cell(name, recipe) for name in names)
+    return [
+        (group, f"{'*' if name in changed else ' '} {label}", texts)
+        for name, (group, label, texts) in zip(names, found)
+    ]
+
+
+def grid(found: Iterable[Cell], width: int) -> list[str]:
+    """Groups in a column of their own, `name value` beside them as often as fits; a value that is too long has its own lines."""
+    lines, found = [], list(found)
+    indent = max(len(group) for group, _, _ in found) + 1
+    for group, some in groupby(found, key=lambda cell: cell[0]):
+        some = list(some)
+        most, room, rows = max(len(name) for _, name, _ in some) + 2, width - indent, [[]]
+        whole = [f"{name:<{most}}{text}" for _, name, (text,) in some]
+        wide = max((len(cell) for cell in whole if len(cell) <= room // 2 - 2), default=room)
+        for cell in whole:
+            if len(rows[-1]) == max(1, (room + 3) // (wide + 3)) or max(map(len, (cell, *rows[-1]))) > wide:
+                rows.append([])
+            rows[-1].append(cell)
+        text = []
+        for line in ("   ".join(f"{cell:<{wide}}" for cell in row).rstrip() for row in rows if row):
+            text += [line] if len(line) <= room else textwrap.wrap(line, room, subsequent_indent=" " * most, **WORDS)
+        lines += [f"{head:<{indent}}{line}" for head, line in zip_longest([group], text, fillvalue="")]
+    return lines
+
+
+def table(found: Iterable[Cell], heads: Sequence[str], width: int) -> list[str]:
+    """A line a field, a column each for the values of two recipes, whose names stand above."""
+    found, lines = list(found), []
+    indent, most = (max([len(cell[place]) for cell in found]) + 2 for place in (0, 1))
+    wide = max(len(text) for texts in (heads, *(texts for _, _, texts in found)) for text in texts)
+    wide, above = min(wide, (width - indent - most - 3) // 2), ""
+    for group, name, texts in [("", "", heads), *found]:
+        parts = [textwrap.wrap(text, wide) or [""] for text in texts]
+        first = f"{group if group != above else '':<{indent}}{name:<{most}}"
+        for start, left, right in zip_longest([first], *parts, fillvalue=""):
+            lines.append(f"{start:<{indent + most}}{left:<{wide + 3}}{right}".rstrip())
+        above = group
+    return lines
+
+
+def _group(name: str) -> str:
+    return name.rpartition(".")[0]
+
+
+def _in_groups(names: Iterable[str]) -> list[str]:
+    """The names group by group as they come first, those of no group before all."""
+    names = [name for name in names if name != NO_FLAG]
+    groups = ["", *dict.fromkeys(map(_group, names))]
+    return sorted(names, key=lambda name: groups.index(_group(name)))
+
+
+def _cell(name: str, *recipes: Recipe) -> Cell:
+    return (
+        _group(name) or "recipe",
+        name.rpartition(".")[2].replace("_", "-"),
+        [_text(name, recipe) for recipe in recipes],
+    )
+
+
+def _text(name: str, recipe: Recipe) -> str:
+    """One value in words, with its unit; a dash where the recipe has no such field."""
+    *path, last = name.split(".")
+    try:
+        node = reduce(getattr, path, recipe)
+        value: Any = getattr(node, last)
+    except AttributeError:
+        return "-"
+    unit = COUNTED[getattr(recipe, path[0]).unit] if name in LENGTHS else UNITS.get(name, "")
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, tuple):
+        kinds = get_args(hints_of(type(node)).get(last))
+        between = " to " if len(kinds) == 2 and Ellipsis not in kinds else ", "
+        return f"{between.join(map(shown, value))}{unit}" if value else "none"
+    text = f"{value:,}" if isinstance(value, int) else shown(value) or "none"
+    return f"{text}{unit.removesuffix('s') if text == '1' else unit}"

@@ -1,0 +1,120 @@
+"""`show` for people: what comes first, units, lines that fit a terminal, what differs; and --weights, seen as training sees them."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+
+import pytest
+from shared_runs import SSD
+from tiny_runs import TINY, command, refused
+
+from paceline.cli.recipe_text import base_recipe, cells, every_cell
+from paceline.command.printing import laid_out
+from paceline.config.recipe import differing, leaves, override
+from paceline.recipes import RECIPES, base_of
+from paceline.recipes.rows import ROWS
+from paceline.weights.forms.bring import PUBLISHED, fitting
+
+FEW = ("--train-images", "900", "--val-images", "9")
+HEADS = ["recipe", "batch", "length", "rate", "size", "target", "plan", "system", "memory"]
+
+
+@pytest.mark.parametrize("width", [60, 200])
+@pytest.mark.parametrize("more", [(), ("--all",), ("--diff", "resnet50")], ids=str)
+def test_every_line_fits_and_nothing_is_written_as_python_writes_it(capsys, monkeypatch, width, more):
+    monkeypatch.setenv("COLUMNS", str(width))
+    said = command(capsys, "show", "ssd-tiny", *more)
+    assert said.code == 0, said
+    for line in said.out.splitlines():
+        assert len(line) <= width or " paceline " in line, line  # a command is pasted
+    assert not re.search(r"[{}]|\bTrue\b|\bFalse\b|\bNone\b|\(\d", said.out), said.out
+
+
+def test_what_is_wanted_first_comes_first_and_the_rest_only_differs(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    text = command(capsys, "show", "ssd-tiny", "--optim.lr", "0.003").out
+    heads = [line.split()[0] for line in text.partition("\n\n")[0].splitlines() if line[0] != " "]
+    assert heads == [*HEADS, "estimate"]
+    assert "40,000 images" in text and "192 x 192 px" in text and text.count("\n") <= 24
+    *_, names, value = text.splitlines()
+    assert names.split() == ["changed", "ssd-tiny"] and value.split() == ["optim", "lr", "0.003", "0.0025"]
+
+
+def test_a_recipe_s_base_follows_from_its_name_and_every_value_that_it_has_otherwise_is_marked():
+    known = {
+        "ssd-custom-cpu": "ssd-custom",
+        "resnet50-mlperf-3200-4x8": "resnet50-mlperf-3200",
+        "fasterrcnn": "maskrcnn",
+    }
+    assert {name: base_of(name, RECIPES[name]().task) for name in known} == known
+    assert base_of("ssd@dell-dgx1-1024", "ssd") == "ssd" and base_of("./my-own.py:net", "classification") == ""
+    for name, make in RECIPES.items():
+        recipe = make()
+        other_name, other = base_recipe(name, recipe)
+        assert other_name == base_of(name, recipe.task) or (
+            other_name == "the defaults" and name in ("resnet50", "ssd", "maskrcnn")
+        )
+        changed = {field for field in differing(recipe, other) if field != "pretrained"}
+        assert len(cells(recipe, other)) == len(changed)
+        marked = [label for _, label, _ in every_cell(recipe, other) if label.startswith("* ")]
+        assert len(marked) == len(changed) and len(every_cell(recipe, other)) == len(dict(leaves(recipe))) - 1
+
+
+def test_units_ranges_and_numbers_are_a_person_s():
+    found = {(group, name): texts for group, name, texts in cells(RECIPES["ssd-custom-cpu"](), RECIPES["ssd-custom"]())}
+    assert found["input", "size"] == ["416 px", "300 px"] and found["input", "crop-side"] == ["0.6 to 1", "0.3 to 1"]
+    assert found["schedule", "warmup"] == ["0.05 of the run", "1 epoch"] and found["model", "extras-norm"] == [
+        "yes",
+        "no",
+    ]
+    assert found["recipe", "global-batch"] == ["8 images", "32 images"]
+    assert found["model", "scales"][0] == "0.027, 0.06, 0.14, 0.3, 0.5, 0.75, 0.95"
+
+
+def test_items_are_broken_where_they_alone_are_too_long():
+    rows = [("head", ["one two", "three four five", "six"]), "a command that is pasted and so never broken"]
+    assert laid_out(rows, 26) == ["head       one two", " " * 11 + "three four five", " " * 11 + "six", rows[1]]
+    assert laid_out([("a", ["one two three four"])], 22) == ["a          one two", f"{'':11}three four"]
+
+
+def test_a_run_and_a_recipe_are_compared_in_words_and_in_json(capsys, ssd_run):
+    said = command(capsys, "show", ssd_run.folder, "--diff", "ssd-tiny")
+    assert said.code == 0 and re.search(r"model +width +4 +32\n", said.out), said.out
+    facts = json.loads(command(capsys, "show", "ssd-tiny", "--diff", ssd_run.folder, "--json").out)
+    assert facts["differences"]["model.width"] == [32, 4] and facts["recipes"] == ["ssd-tiny", str(ssd_run.folder)]
+    assert command(capsys, "show", "ssd", "--diff", "ssd").out == "ssd and ssd have the same values\n"
+    refused(command(capsys, "show", "ssd", "--diff", "sdd"), "there is no recipe 'sdd'")
+
+
+def test_weights_are_tried_as_training_tries_them(capsys, ssd_run, resnet_run, tmp_path, monkeypatch):
+    monkeypatch.setattr("paceline.training.job.Job.write_report", lambda self: None)
+    own, other = ssd_run.folder / "checkpoints" / "best", resnet_run.folder / "checkpoints" / "best"
+    words = ["ssd-tiny", "--data", ssd_run.data, *SSD.split()]
+    said = command(capsys, "show", *words, "--weights", own)
+    assert said.code == 0 and "tensors used" in said.out and f"weights    {own}"[:60] in said.out, said
+    for weights in (tmp_path / "none.pth", other):
+        shown = command(capsys, "show", *words, "--weights", weights)
+        trained = command(capsys, "train", *words, "--weights", weights, "--steps", "1", "--out", tmp_path / "run")
+        assert shown.code == trained.code == 2 and shown.err == trained.err, (shown.err, trained.err)
+    said = command(capsys, "show", "ssd-tiny", "--data", ssd_run.data, "--auto", "--weights", "none")
+    (line,) = [line for line in said.out.splitlines() if line.startswith("to train so:")]
+    assert shlex.split(line)[-2:] != ["--weights", "none"] and "--weights none" in line and "--auto" not in line
+
+
+def test_weights_of_another_trunk_are_named_by_show_and_by_train(capsys, class_photos):
+    for name, make in {**RECIPES, **{name: row.make for name, row in ROWS.items()}}.items():
+        assert fitting(make()) == make().pretrained, name
+    made = RECIPES["ssd-custom-cpu"]()
+    for trunk, wanted in (("timm/tf_efficientnet_lite0", "efficientnet-lite0"), ("timm/resnet26d", "timm/resnet26d")):
+        assert fitting(override(made, {"model.trunk": trunk})) == wanted
+    assert fitting(override(RECIPES["resnet50-custom"](), {"model.depth": 200})) == "FILE"
+    words = ["resnet50-custom", "--model.depth", "34"]
+    text = " ".join(command(capsys, "show", *words, *FEW).out.split())
+    assert f"train wants --weights resnet34 ({PUBLISHED['resnet34'].about}); resnet50, the recipe's own," in text
+    refused(command(capsys, "train", *words, "--data", class_photos), "--weights resnet34 ")
+    text = command(capsys, "show", *words, *FEW, "--weights", "resnet34").out
+    assert "--weights resnet34: not in this machine's cache" in text and "weights    resnet34: torchvision" in text
+    shown = command(capsys, "show", "resnet50-tiny", *TINY).out
+    assert "weights" not in shown
