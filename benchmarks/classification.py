@@ -78,7 +78,7 @@ def as_graph(step: Step, device: torch.device) -> Step:
     with torch.cuda.graph(graph):
         loss = step()
 
-    def replay() -> Tensor:
+    def replay(_: Step = step) -> Tensor:  # the graph reads and writes the step's weights: they are not freed before it
         graph.replay()
         return loss
 

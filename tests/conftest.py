@@ -69,16 +69,9 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     sys.path.insert(0, str(ROOT / "tests" / "simulated"))
     import device
 
-    words = [
-        sys.executable,
-        str(ROOT / "tests" / "simulated" / "start.py"),
-        "-m",
-        "pytest",
-        *config.invocation_params.args,
-    ]
     os.execve(
         sys.executable,
-        words,
+        [sys.executable, "-m", "pytest", *config.invocation_params.args],
         device.environment(SIMULATED_VALUES=str(int(config.getoption("--simulated") == "values"))),
     )
 

@@ -141,7 +141,7 @@ def compare(item: Item) -> None:
     found = {}
     for make in (resnet, ssd, maskrcnn):
         wanted = found_on(make, item.tiny, CPU, "fp32")
-        for number in ("fp32", "bf16") if item.tiny else LIMITS:  # CPUs emulate fp16
+        for number in ("fp32", "bf16") if item.cpu else LIMITS:  # CPUs emulate fp16
             what = f"{make.__name__} {number}"
             found[what] = item.attempt(what, partial(compared, make, item, number, *wanted))
             print(f"{what}: {found[what]}")

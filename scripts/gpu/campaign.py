@@ -1,13 +1,15 @@
-"""Everything that is to be learned on a GPU, in parts that end within ten minutes each and keep what they have found.
+"""Everything that is to be learned on a GPU, in calls that end within ten minutes each and keep what they have found.
 
-    python scripts/gpu/campaign.py PART --out DIR [--photos DIR] [--wheels DIR] [--limit SECONDS] [--only ITEM ...] [--dry-run]
+    python scripts/gpu/campaign.py PART ... --out DIR [--photos DIR] [--wheels DIR] [--limit SECONDS] [--only ITEM ...]
 
-PART   1 does it run, how fast is it as it is; 2 compiled; 3 the real loop; 4 the oracles' first steps in each number format
---out  gets log.txt (what every item printed), results.jsonl (one line whenever more is known), env.txt and part-N.tar.gz
-       (traces, events of runs); a part that is cut off leaves what it had
+PART   1 does it run, how fast is it as it is; 2 compiled; 3 the real loop; 4 the oracles' first steps in each number format; several
+       of them, or all: items are taken by their worth (parts.py)
+--out  gets log.txt (what every item printed), results.jsonl (one line whenever more is known), tables.md (results/gpu's tables,
+       filled), env.txt and kept.tar.gz (traces, events of runs); a call that is cut off leaves what it had
 --wheels  a folder of wheels that are unpacked into the scratch folder and put first on the path
-Each item is a process with a time limit of its own; one that fails or hangs costs itself alone. Correctness comes before speed.
---dry-run takes every item at tiny sizes on the CPU, without the packages that a bare GPU machine lacks.
+Each item is a process with a time limit of its own; one that fails or hangs costs itself alone. A call with a folder of results, its
+own or a copy, goes on: an item that has ended there by itself, well or not, is not repeated, unless --only names it.
+--tiny takes every item at tiny sizes; --dry-run does so on the CPU, without the packages that a bare GPU machine lacks.
 """
 
 from __future__ import annotations
@@ -18,15 +20,20 @@ import json
 import os
 import platform
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import tables
+from parts import PARTS, Item, all_items
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -34,108 +41,22 @@ ROOT = HERE.parents[1]
 WHEELS = ("tyro", "docstring_parser", "typeguard", "simplejpeg", "hotcoco")
 EXTRAS = ("pycocotools", "faster_coco_eval", "mlperf_logging", "detectron2", "nvidia.nvimgcodec")
 KILLED_AFTER = 5  # seconds between asking an item to end and ending it
+CUT = frozenset([124, 137, -9])  # how `timeout` ends an item, or somebody its process
+SLOWER = 4  # of tiny items it matters that every line runs, on whatever machine
 LARGEST = 15 * 2**20  # bytes of the packed file
-
-
-@dataclass(frozen=True)
-class Item:
-    """One process of a part, or several side by side."""
-
-    name: str
-    seconds: int  # its limit
-    commands: tuple[tuple[str, ...], ...]
-    photos: bool = False  # whether it needs them
-    packages: bool = False  # whether it needs what the wheels hold
-
-
-def measurement(file: str, name: str, seconds: int, **needs: bool) -> Item:
-    """A measurement of one of the files beside this one."""
-    return Item(name, seconds, ((f"{file}.py", name),), **needs)
-
-
-def tests(name: str, seconds: int, chosen: str, workers: int) -> Item:
-    """tests/gpu, as far as -k chooses. Warnings stay warnings: torch has some of its own on a GPU."""
-    words = ["-m", "pytest", "tests/gpu", "-o", "filterwarnings=default", "-p", "no:cacheprovider", "-k", chosen, "-v"]
-    if importlib.util.find_spec("pytest_timeout"):
-        words += ["--timeout", "120"]
-    if importlib.util.find_spec("xdist") and workers > 1:
-        words += ["-n", str(workers)]
-    return Item(name, seconds, (tuple(words),))
-
-
-def part_of(number: int, workers: int) -> tuple[str, Sequence[Item], Sequence[str]]:
-    """What the part is, its items in their order, and what of it does not exist yet."""
-    if number == 1:
-        return (
-            "does it run, how fast is it as it is",
-            (
-                measurement("ceilings", "ceilings", 40),
-                tests("gpu-tests", 200, "not compiled", workers),
-                measurement("against_cpu", "against-cpu", 90),
-                measurement("steps", "resnet-256", 100),
-                measurement("steps", "ssd-128", 90),
-                measurement("steps", "maskrcnn-12", 90),
-                measurement("steps", "maskrcnn-4", 60),
-                measurement("steps", "resnet-32", 60),
-                measurement("steps", "profile", 60),
-                measurement("probes", "conv-relu", 40),
-                measurement("probes", "decode", 30, photos=True),
-                measurement("probes", "loader", 50, photos=True, packages=True),
-                measurement("probes", "convolutions", 60),
-            ),
-            (),
-        )
-    if number == 2:
-        fills = ("fill-resnet", "fill-torchvision", "fill-ssd", "fill-ssd-fused", "fill-ssd-plain")
-        return (
-            "compiled",
-            (
-                Item("fill", 200, tuple(("steps.py", name) for name in fills)),
-                tests("gpu-tests-compiled", 120, "compiled", workers),
-                measurement("steps", "resnet-256-compiled", 150),
-                measurement("steps", "ssd-128-compiled", 150),
-            ),
-            ("Triton kernels beside their CPU twins, and beside ATen",),
-        )
-    if number == 4:
-        return (
-            "the oracles' first steps in each number format",
-            tuple(
-                measurement("oracles", f"oracle-{name}", 90, packages=True) for name in ("resnet", "ssd", "maskrcnn")
-            ),
-            (),
-        )
-    return (
-        "the real loop",
-        (
-            *(
-                measurement("loop", f"gate-{name}", 110, photos=True, packages=True)
-                for name in ("resnet", "ssd", "maskrcnn")
-            ),
-            measurement("loop", "syncs", 120, photos=True, packages=True),
-            *(
-                measurement("loop", f"throughput-{name}", seconds, photos=True, packages=True)
-                for name, seconds in (("resnet", 150), ("ssd", 150), ("maskrcnn", 180))
-            ),
-            measurement("loop", "target-resnet50-tiny", 120, packages=True),
-            measurement("loop", "target-ssd-tiny", 150, packages=True),
-            measurement("loop", "resume", 200, photos=True, packages=True),
-        ),
-        (),
-    )
 
 
 @dataclass(frozen=True)
 class Campaign:
     """One call: where it writes, and what it may use."""
 
-    part: int
     out: Path
     scratch: Path
     photos: Path | None
     wheels: Path | None
     deadline: float  # time.monotonic()
-    dry: bool
+    tiny: bool = False
+    dry: bool = False
 
     def say(self, text: str) -> None:
         """On the console and in the log."""
@@ -146,7 +67,7 @@ class Campaign:
     def tell(self, **facts: Any) -> None:
         """One line of results."""
         with (self.out / "results.jsonl").open("a") as results:
-            results.write(json.dumps({"part": self.part, "at": round(time.time(), 1), **facts}) + "\n")
+            results.write(json.dumps({"at": round(time.time(), 1), "tiny": self.tiny, **facts}) + "\n")
 
     def environment(self, *, packages: bool) -> dict[str, str]:
         """Of an item's process."""
@@ -174,42 +95,64 @@ class Campaign:
         words = [sys.executable, str(HERE / command[0]), command[1], "--results", str(self.out / "results.jsonl")]
         words += ["--scratch", str(self.scratch)]
         words += ["--photos", str(self.photos)] if self.photos else []
-        return [*words, "--tiny"] if self.dry else words
+        return [*words, *(["--tiny"] if self.tiny else []), *(["--cpu"] if self.dry else [])]
+
+
+def ended(campaign: Campaign) -> dict[str, bool]:
+    """Of each item that has begun in this folder at these sizes, whether it ended by itself."""
+    lines = [line for line in tables.read(campaign.out / "results.jsonl") if line.get("tiny", False) == campaign.tiny]
+    found = dict.fromkeys((line["item"] for line in lines if "exit" not in line), False)
+    for line in lines:
+        if line.get("exit"):
+            found[line["item"]] = CUT.isdisjoint(line["exit"])
+    return found
 
 
 def carry_out(campaign: Campaign, item: Item) -> bool:
     """Run one item under its limit; -> whether it ended well."""
-    left = campaign.deadline - time.monotonic() - 2 * KILLED_AFTER
-    if left < KILLED_AFTER:
-        campaign.say(f"== {item.name}: no time is left")
-        campaign.tell(item=item.name, exit=None, skipped="no time left")
-        return False
     if item.photos and campaign.photos is None:
         campaign.say(f"== {item.name}: skipped, it needs --photos")
         campaign.tell(item=item.name, exit=None, skipped="no photos")
         return True
-    # Of a dry run it matters that every line runs, on whatever machine.
-    limit = min(item.seconds * (4 if campaign.dry else 1), int(left))
+    limit = item.seconds * (SLOWER if campaign.tiny else 1)
+    left = int(campaign.deadline - time.monotonic() - 2 * KILLED_AFTER)
+    if left < limit / 2:
+        campaign.say(f"== {item.name}: no time is left for {limit} s")
+        campaign.tell(item=item.name, exit=None, skipped="no time left")
+        return False
+    limit = min(limit, left)
     campaign.say(f"== {item.name} (at most {limit} s)")
     began, seen = time.monotonic(), len(samples(campaign))
-    codes = []
-    with (campaign.out / "log.txt").open("a") as log:
-        running = [
-            subprocess.Popen(
-                ["timeout", "-k", str(KILLED_AFTER), str(limit), *campaign.words(command)],
-                stdout=log, stderr=subprocess.STDOUT, cwd=ROOT, env=campaign.environment(packages=item.packages),
-            )
-            for command in item.commands
-        ]  # fmt: skip
-        codes = [process.wait() for process in running]
+    with (campaign.out / "log.txt").open("a") as log, running(campaign, item, limit, log) as processes:
+        codes = [process.wait() for process in processes]
     seconds = round(time.monotonic() - began, 1)
-    campaign.tell(item=item.name, exit=codes, seconds=seconds, **clocks(samples(campaign)[seen:]))
+    campaign.tell(part=item.part, item=item.name, exit=codes, seconds=seconds, **clocks(samples(campaign)[seen:]))
     last = (campaign.out / "log.txt").read_text(errors="replace").splitlines()[-6:]
     for line in last if any(codes) else ():
         print(f"   {line[:200]}")
     campaign.say(f"== {item.name}: exit {', '.join(map(str, codes))} after {seconds} s")
     pack(campaign)
+    tables.write(campaign.out, tiny=campaign.tiny)
     return not any(codes)
+
+
+@contextmanager
+def running(campaign: Campaign, item: Item, limit: int, log: Any) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """The item's processes; none of them outlives the block, for whatever reason that is left."""
+    processes = [
+        subprocess.Popen(
+            ["timeout", "-k", str(KILLED_AFTER), str(limit), *campaign.words(command)],
+            stdout=log, stderr=subprocess.STDOUT, cwd=ROOT, env=campaign.environment(packages=item.packages),
+        )
+        for command in item.commands
+    ]  # fmt: skip
+    try:
+        yield processes
+    finally:
+        for process in processes:
+            process.terminate()  # `timeout` passes it on, and ends what does not follow
+        for process in processes:
+            process.wait()
 
 
 def samples(campaign: Campaign) -> list[list[float]]:
@@ -237,17 +180,29 @@ def clocks(rows: list[list[float]]) -> dict[str, float]:
 def pack(campaign: Campaign) -> None:
     """What items want to come back, smallest first, in one file; done after each item, so that none is lost."""
     files = sorted((campaign.scratch / "keep").glob("*"), key=lambda path: path.stat().st_size)
-    part = campaign.scratch / "packed.tar.gz"
     spent, left = 0, []
+    if not files:
+        return
+    part = campaign.out / "kept.part"
     with tarfile.open(part, "w:gz") as archive:
         for path in files:
             # Traces are compressed already, so a file's size is about what it adds.
             spent += path.stat().st_size
             (left.append(path.name) if spent > LARGEST else archive.add(path, path.name))
-    if files:
-        shutil.copyfile(part, campaign.out / f"part-{campaign.part}.tar.gz")
+    os.replace(part, campaign.out / "kept.tar.gz")
     if left:
         campaign.say(f"too large to come back: {', '.join(left)}")
+
+
+def go_on(campaign: Campaign) -> None:
+    """Folders, with what an earlier call into --out kept."""
+    keep, packed = campaign.scratch / "keep", campaign.out / "kept.tar.gz"
+    shutil.rmtree(keep, ignore_errors=True)
+    for folder in (campaign.out, keep):
+        folder.mkdir(parents=True, exist_ok=True)
+    if packed.exists():
+        with tarfile.open(packed) as archive:
+            archive.extractall(keep, filter="data")
 
 
 def describe(campaign: Campaign) -> None:
@@ -257,13 +212,12 @@ def describe(campaign: Campaign) -> None:
     for words in (
         [sys.executable, "-c", code],
         [sys.executable, "-m", "paceline", "doctor"],
-        [sys.executable, "-m", "pip", "list", "--format", "freeze"],
         ["nvidia-smi"],
         ["nvidia-smi", "-q", "-d", "CLOCK,POWER,MEMORY"],
     ):
         try:
             done = subprocess.run(
-                words, cwd=ROOT, env=campaign.environment(packages=False), capture_output=True, text=True, timeout=40
+                words, cwd=ROOT, env=campaign.environment(packages=False), capture_output=True, text=True, timeout=30
             )
             lines += [f"$ {' '.join(words[-2:])}", done.stdout + done.stderr]
         except (OSError, subprocess.TimeoutExpired) as problem:
@@ -294,48 +248,77 @@ def unpack(campaign: Campaign) -> None:
     campaign.say(f"== wheels: exit {done.returncode} {done.stderr[-500:]}")
 
 
-def main() -> int:
-    """Carry out one part; 0 where every item ended well."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", type=int, choices=(1, 2, 3, 4))
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--photos", type=Path)
-    parser.add_argument("--wheels", type=Path)
-    parser.add_argument("--scratch", type=Path, default=Path("/tmp/paceline-gpu"))
-    parser.add_argument("--limit", type=float, default=560.0)
-    parser.add_argument("--only", nargs="+", default=[])
-    parser.add_argument("--dry-run", action="store_true")
-    asked = parser.parse_args()
-    about, items, missing = part_of(asked.part, 1 if asked.dry_run else 4)
+def parser() -> argparse.ArgumentParser:
+    """What the command takes."""
+    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    words.add_argument("parts", nargs="+", choices=[*map(str, PARTS), "all"], metavar="PART")
+    words.add_argument("--out", type=Path, required=True)
+    words.add_argument("--photos", type=Path)
+    words.add_argument("--wheels", type=Path)
+    words.add_argument("--scratch", type=Path, default=Path("/tmp/paceline-gpu"))
+    words.add_argument("--limit", type=float, default=560.0)
+    words.add_argument("--only", nargs="+", default=[])
+    words.add_argument("--tiny", action="store_true")
+    words.add_argument("--dry-run", action="store_true")
+    return words
+
+
+def chosen(asked: argparse.Namespace, words: argparse.ArgumentParser) -> list[Item]:
+    """The items of the parts asked for, or those of them that --only names."""
+    workers = 1 if asked.tiny or asked.dry_run else 4
+    items = [item for item in all_items(workers) if "all" in asked.parts or str(item.part) in asked.parts]
     if unknown := set(asked.only) - {item.name for item in items}:
-        parser.error(f"--only {' '.join(unknown)}: part {asked.part} has {', '.join(item.name for item in items)}")
-    campaign = Campaign(
-        asked.part, asked.out.resolve(), asked.scratch.resolve(), asked.photos and asked.photos.resolve(),
-        asked.wheels and asked.wheels.resolve(), time.monotonic() + asked.limit, asked.dry_run,
-    )  # fmt: skip
-    for folder in (campaign.out, campaign.scratch):
-        folder.mkdir(parents=True, exist_ok=True)
-    shutil.rmtree(campaign.scratch / "keep", ignore_errors=True)
-    campaign.say(f"part {asked.part}: {about}" + (", dry run" if asked.dry_run else ""))
-    unpack(campaign)
-    if not asked.only:
-        describe(campaign)
-    for what in missing:
-        campaign.say(f"== {what}: does not exist yet; skipped")
-    watcher = None
-    if shutil.which("nvidia-smi") and not asked.dry_run:
-        query = "--query-gpu=power.draw,clocks.sm,memory.used,temperature.gpu"
-        with (campaign.scratch / "smi.csv").open("w") as file:
-            watcher = subprocess.Popen(
-                ["nvidia-smi", query, "--format=csv,noheader,nounits", "-lms", "500"], stdout=file
-            )
+        have = ", ".join(item.name for item in items)
+        words.error(f"--only {' '.join(sorted(unknown))}: part {' '.join(asked.parts)} has {have}")
+    return [item for item in items if not asked.only or item.name in asked.only]
+
+
+def left_of(campaign: Campaign, items: list[Item]) -> list[Item]:
+    """Without those that have ended by themselves; those that were cut off come after those that never began."""
+    before = ended(campaign)
+    if done := [item.name for item in items if before.get(item.name)]:
+        campaign.say(f"== {', '.join(done)}: done before")
+    return sorted((item for item in items if not before.get(item.name)), key=lambda item: item.name in before)
+
+
+@contextmanager
+def watched(campaign: Campaign) -> Iterator[None]:
+    """While inside, nvidia-smi writes down watts, clocks, memory and degrees, where there is one."""
+    if campaign.dry or not shutil.which("nvidia-smi"):
+        yield
+        return
+    query = "--query-gpu=power.draw,clocks.sm,memory.used,temperature.gpu"
+    words = ["nvidia-smi", query, "--format=csv,noheader,nounits", "-lms", "500"]
+    with (campaign.scratch / "smi.csv").open("w") as file:
+        watcher = subprocess.Popen(words, stdout=file)
     try:
-        chosen = [item for item in items if not asked.only or item.name in asked.only]
-        well = [carry_out(campaign, item) for item in chosen]
+        yield
     finally:
-        if watcher is not None:
-            watcher.kill()
-    campaign.say(f"part {asked.part}: {sum(well)} of {len(well)} items ended well")
+        watcher.kill()
+
+
+def main() -> int:
+    """Carry out what is asked for and was not done before; 0 where every item ended well."""
+    words = parser()
+    asked = words.parse_args()
+    items = chosen(asked, words)
+    for given in (asked.photos, asked.wheels):
+        if given is not None and not given.is_dir():
+            words.error(f"{given} is no folder: results/gpu/README.md says how it is made")
+    campaign = Campaign(
+        asked.out.resolve(), asked.scratch.resolve(), asked.photos and asked.photos.resolve(),
+        asked.wheels and asked.wheels.resolve(), time.monotonic() + asked.limit, asked.tiny or asked.dry_run, asked.dry_run,
+    )  # fmt: skip
+    # What is asked to end ends its item too, and the watcher.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    go_on(campaign)
+    campaign.say(f"part {' '.join(asked.parts)}, at most {asked.limit:g} s" + (", dry run" if asked.dry_run else ""))
+    unpack(campaign)
+    if not asked.only and not (campaign.out / "env.txt").exists():
+        describe(campaign)
+    with watched(campaign):
+        well = [carry_out(campaign, item) for item in (items if asked.only else left_of(campaign, items))]
+    campaign.say(f"part {' '.join(asked.parts)}: {sum(well)} of {len(well)} items ended well")
     return 0 if all(well) else 1
 
 

@@ -1,7 +1,7 @@
 """What the measurements of the GPU campaign share: their arguments, and one line of JSON for each thing they find.
 
-A measurement is `python scripts/gpu/FILE.py NAME --results FILE --scratch DIR [--photos DIR] [--tiny]`. With --tiny it runs on
-the CPU at sizes that take seconds: nothing of its numbers means anything, but every line of it has run.
+A measurement is `python scripts/gpu/FILE.py NAME --results FILE --scratch DIR [--photos DIR] [--tiny [--cpu]]`. With --tiny it has
+sizes that take seconds: nothing of its numbers means anything, but every line of it has run, with --cpu on a CPU.
 """
 
 from __future__ import annotations
@@ -32,16 +32,17 @@ class Item:
     keep: Path  # a folder whose files come back, packed
     photos: Path | None  # imagenette224/ and coco_mini/, as scripts/gpu/photos.py makes them
     tiny: bool
+    cpu: bool = False  # which has neither the other number formats nor graphs
 
     @property
     def device(self) -> torch.device:
         """The first GPU, or the CPU of a dry run."""
-        return torch.device("cpu") if self.tiny else torch.device("cuda", 0)
+        return torch.device("cpu") if self.cpu else torch.device("cuda", 0)
 
     @property
     def system(self) -> System:
         """This machine's GPUs, or the CPU of a dry run, in fp32."""
-        return System("cpu", memory_gib=2) if self.tiny else gpu()
+        return System("cpu", memory_gib=2) if self.cpu else gpu()
 
     def tell(self, **facts: Any) -> None:
         """Append what is known now, whole: whoever reads takes the last line of each item and kind."""
@@ -78,7 +79,8 @@ def run(measurements: Mapping[str, Callable[[Item], None]]) -> None:
     parser.add_argument("--scratch", type=Path, required=True)
     parser.add_argument("--photos", type=Path)
     parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--cpu", action="store_true")
     asked = parser.parse_args()
     keep = asked.scratch / "keep"
     keep.mkdir(parents=True, exist_ok=True)
-    measurements[asked.name](Item(asked.name, asked.results, asked.scratch, keep, asked.photos, asked.tiny))
+    measurements[asked.name](Item(asked.name, asked.results, asked.scratch, keep, asked.photos, asked.tiny, asked.cpu))

@@ -97,7 +97,7 @@ def take(
     request = Request(
         name=chosen,
         recipe=recipe,
-        system_name="cpu" if item.tiny else "gpu",
+        system_name="cpu" if item.cpu else "gpu",
         system=system_of(item, precision, compile=compile, graph=graph),
         # Drawn weights, and a batch that is larger than the photos: both on purpose.
         controls=Controls(data=str(item.photos / workload.data), out=str(out), steps=steps, weights="none", **controls),
@@ -110,7 +110,7 @@ def take(
 
 def system_of(item: Item, precision: Precision, *, compile: bool, graph: bool) -> System:
     """Where a run computes. A CPU has neither the other number formats nor graphs."""
-    if item.tiny:
+    if item.cpu:
         return replace(item.system, precision="fp32")
     return replace(item.system, precision=precision, compile=compile, graph=graph)
 
@@ -162,7 +162,7 @@ def gate(item: Item, name: str) -> None:
                 facts |= {"first_five_off_eager": first, "last_ten_off_eager": last}
                 facts["agrees"] = facts["agrees"] and first < 0.01 and last < 0.05
                 # Nothing was captured anywhere but before the first step.
-                facts["agrees"] &= facts["late_captures"] == 0 and (item.tiny or facts["captures"] > 0)
+                facts["agrees"] &= facts["late_captures"] == 0 and (item.cpu or facts["captures"] > 0)
             return facts
 
         found[what] = item.attempt(f"{name} {what}", work)
@@ -262,7 +262,7 @@ def waits(item: Item, name: str, steps: int, what: str, *, graph: bool) -> tuple
 
 def command(item: Item, recipe: str, *words: str) -> list[str]:
     """`paceline train`, on this device."""
-    return [sys.executable, "-m", "paceline", "train", recipe, "--system", "cpu" if item.tiny else "gpu", *words]
+    return [sys.executable, "-m", "paceline", "train", recipe, "--system", "cpu" if item.cpu else "gpu", *words]
 
 
 def resume(item: Item) -> None:
@@ -277,7 +277,7 @@ def resume(item: Item) -> None:
         def work(recipe: str = recipe, data: list[str] = data, form: str = form, graph: bool = graph) -> dict[str, Any]:
             steps, stop = (40, 2) if item.tiny else (200, 60)
             words = [*data, "--steps", str(steps), "--log-every", "1", "--save-every", "50", "--exact"]
-            words += ["--system.graph"] if graph and not item.tiny else []
+            words += ["--system.graph"] if graph and not item.cpu else []
             if item.tiny:
                 small = {
                     "resnet50-tiny": "--model.width 8 --input.size 32",

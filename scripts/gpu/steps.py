@@ -23,13 +23,18 @@ from paceline.config.system import Precision
 from paceline.machine.machine import make_exact
 
 GPU_FORMATS: tuple[Precision, ...] = ("bf16", "fp16")
-TINY: dict[str, Any] = {"rounds": 1, "seconds": 0.0, "precisions": ("fp32",), "matrix": 64}
+TINY: dict[str, Any] = {"rounds": 1, "seconds": 0.0, "matrix": 64}
+
+
+def formats(item: Item, *, compile: bool) -> tuple[Precision, ...]:
+    """The number formats that a step is taken in."""
+    return ("fp32",) if item.cpu else ("bf16",) if compile else GPU_FORMATS
 
 
 def resnet_bench(item: Item, batch: int, *, compile: bool = False) -> ResNetBench:
     """ResNet-50 at 224 pixels beside torchvision's."""
     full = ResNetBench(
-        batch=batch, rounds=3, seconds=1.0, precisions=("bf16",) if compile else GPU_FORMATS, system=item.system,
+        batch=batch, rounds=3, seconds=1.0, precisions=formats(item, compile=compile), system=item.system,
         compile=compile, matrix=8192, depth=50, size=224,
     )  # fmt: skip
     return replace(full, depth=18, batch=2, size=32, **TINY) if item.tiny else full
@@ -38,7 +43,7 @@ def resnet_bench(item: Item, batch: int, *, compile: bool = False) -> ResNetBenc
 def ssd_bench(item: Item, *, compile: bool = False) -> SSDBench:
     """SSD-ResNet34 at 300 pixels, 128 images."""
     full = SSDBench(
-        batch=128, rounds=3, seconds=1.0, precisions=("bf16",) if compile else GPU_FORMATS, system=item.system,
+        batch=128, rounds=3, seconds=1.0, precisions=formats(item, compile=compile), system=item.system,
         compile=compile, matrix=8192, part="step", depth=34, size=300, classes=80,
     )  # fmt: skip
     return replace(full, depth=18, batch=2, size=64, classes=3, **TINY) if item.tiny else full
@@ -46,7 +51,8 @@ def ssd_bench(item: Item, *, compile: bool = False) -> SSDBench:
 
 def maskrcnn_bench(item: Item, batch: int) -> StepBench:
     """Mask R-CNN, ResNet-50, at 800 x 1344 pixels."""
-    return replace(mask_bench(item.tiny, min(batch, 2) if item.tiny else batch, item.device), system=item.system)
+    bench = mask_bench(item.tiny, min(batch, 2) if item.tiny else batch, item.device)
+    return replace(bench, system=item.system, precisions=("fp32",) if item.cpu else bench.precisions)
 
 
 def measured(item: Item, bench: StepBench) -> None:
@@ -78,7 +84,7 @@ def one_step(item: Item, workload: str) -> Callable[[], Any]:
     }
     bench: StepBench = benches[workload](item)
     *_, (_, scene) = bench.scenes(item.device)
-    return our_step(bench, "fp32" if item.tiny else "bf16", scene, item.device).step
+    return our_step(bench, "fp32" if item.cpu else "bf16", scene, item.device).step
 
 
 def profile(item: Item) -> None:
@@ -143,7 +149,7 @@ FILL = {
 }
 
 if __name__ == "__main__":
-    if "--tiny" in sys.argv:
+    if "--cpu" in sys.argv:
         # A CPU's forms of the losses follow the objects there are, and would be compiled anew each step, for minutes; that the
         # accelerator's forms are one graph is tested without one (tests/bench).
         torch._dynamo.config.disable = True  # pyright: ignore[reportPrivateImportUsage]

@@ -55,12 +55,12 @@ def lines_of(out: Path) -> list[dict]:
 def test_an_item_runs_dry_and_leaves_few_files_of_results(tmp_path):
     done, out = dry_run(1, tmp_path, "--only", "ceilings")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert {path.name for path in out.iterdir()} == {"log.txt", "results.jsonl"}
+    assert {path.name for path in out.iterdir()} == {"log.txt", "results.jsonl", "tables.md"}
     *found, ended = lines_of(out)
     assert {facts["what"] for facts in found} >= {"copy on the device", "matrix product bf16"}
     assert (ended["item"], ended["exit"]) == ("ceilings", [0])
     wrong, _ = dry_run(1, tmp_path, "--only", "ceiling")
-    assert wrong.returncode == 2 and "part 1 has ceilings, gpu-tests" in wrong.stderr
+    assert wrong.returncode == 2 and "part 1 has ceilings, against-cpu" in wrong.stderr
 
 
 def campaign_in(scripts, tmp_path: Path, seconds: float) -> tuple[ModuleType, object]:
@@ -68,7 +68,7 @@ def campaign_in(scripts, tmp_path: Path, seconds: float) -> tuple[ModuleType, ob
     for name in ("out", "scratch"):
         (tmp_path / name).mkdir()
     deadline = time.monotonic() + seconds
-    return module, module.Campaign(1, tmp_path / "out", tmp_path / "scratch", None, None, deadline, False)
+    return module, module.Campaign(tmp_path / "out", tmp_path / "scratch", None, None, deadline)
 
 
 @pytest.mark.xdist_group("clock")
@@ -83,34 +83,33 @@ def test_an_item_that_hangs_or_fails_costs_itself_alone(scripts, tmp_path):
         (tmp_path / f"{name}.py").write_text(text)
     (tmp_path / "scratch" / "keep").mkdir()
     ended = [
-        module.carry_out(campaign, module.Item(name, 1, ((str(tmp_path / f"{name}.py"), name),))) for name in texts
+        module.carry_out(campaign, module.Item(1, name, 1, ((str(tmp_path / f"{name}.py"), name),))) for name in texts
     ]
     assert ended == [False, False, True]
     assert [(facts["item"], facts["exit"]) for facts in lines_of(tmp_path / "out")] == [
         ("hangs", [124]), ("fails", [3]), ("works", [0]),
     ]  # fmt: skip
     assert "begun" in (tmp_path / "out" / "log.txt").read_text()
-    with tarfile.open(tmp_path / "out" / "part-1.tar.gz") as packed:
+    with tarfile.open(tmp_path / "out" / "kept.tar.gz") as packed:
         assert packed.getnames() == ["kept"]
 
 
 def test_an_item_without_time_or_photos_is_left_out_with_a_line(scripts, tmp_path):
     module, campaign = campaign_in(scripts, tmp_path, 60)
     late = replace(campaign, deadline=time.monotonic() + 12)
-    assert not module.carry_out(late, module.Item("late", 100, (("nothing.py", ""),)))
-    assert module.carry_out(campaign, module.Item("decode", 100, (("nothing.py", ""),), photos=True))
+    assert not module.carry_out(late, module.Item(1, "late", 100, (("nothing.py", ""),)))
+    assert module.carry_out(campaign, module.Item(1, "decode", 100, (("nothing.py", ""),), photos=True))
     assert [facts["skipped"] for facts in lines_of(tmp_path / "out")] == ["no time left", "no photos"]
 
 
 def test_every_measurement_of_every_part_has_a_script(scripts):
-    campaign = scripts("campaign")
-    for part in (1, 2, 3, 4):
-        _, items, _ = campaign.part_of(part, 4)
-        assert len({item.name for item in items}) == len(items)
-        for item in items:
-            assert item.seconds <= 200
-            for file, *_ in item.commands:
-                assert file == "-m" or (SCRIPTS / file).is_file(), item
+    parts = scripts("parts")
+    items = parts.all_items(4)
+    assert len({item.name for item in items}) == len(items) and {item.part for item in items} == set(parts.PARTS)
+    for item in items:
+        assert item.seconds <= 200
+        for file, *_ in item.commands:
+            assert file == "-m" or (SCRIPTS / file).is_file(), item
 
 
 def test_the_loop_s_recipes_have_a_plan_on_one_gpu_long_enough_to_measure(scripts):
@@ -138,6 +137,62 @@ def test_photos_for_a_gpu_machine_are_few_and_whole(scripts, shared_data, tmp_pa
     with pytest.raises(SystemExit):
         photos.main()
     assert "not empty" in capsys.readouterr().err
+
+
+def test_a_campaign_that_was_killed_goes_on_where_it_was(scripts, tmp_path):
+    module, campaign = campaign_in(scripts, tmp_path, 60)
+    names = ("well", "badly", "too-slow", "killed", "never")
+    items = [module.Item(1, name, 10, ()) for name in names]
+    lines = [{"item": name, "tiny": False, "what": "found"} for name in names[:4]]
+    lines += [{"item": "never", "tiny": True, "exit": [0]}, {"item": "never", "tiny": False, "exit": None}]
+    lines += [{"item": name, "tiny": False, "exit": code} for name, code in zip(names, ([0], [0, 1], [124]))]
+    (campaign.out / "results.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines) + '{"item": "torn')
+    assert [item.name for item in module.left_of(campaign, items)] == ["never", "too-slow", "killed"]
+    (campaign.scratch / "keep").mkdir()
+    (campaign.scratch / "keep" / "trace").write_text("kept")
+    module.pack(campaign)
+    module.go_on(replace(campaign, scratch=tmp_path / "another machine"))
+    assert (tmp_path / "another machine" / "keep" / "trace").read_text() == "kept"
+
+
+@pytest.mark.xdist_group("clock")
+def test_a_campaign_that_is_ended_ends_its_item(scripts, tmp_path):
+    module, campaign = campaign_in(scripts, tmp_path, 60)
+    (tmp_path / "waits.py").write_text("import time; print('begun', flush=True); time.sleep(60)")
+    item = module.Item(1, "waits", 50, ((str(tmp_path / "waits.py"), "waits"),))
+    log = (campaign.out / "log.txt").open("a")
+    with log, pytest.raises(KeyboardInterrupt), module.running(campaign, item, 50, log) as processes:
+        raise KeyboardInterrupt
+    assert processes[0].returncode is not None
+
+
+def test_tables_stand_beside_their_predictions_and_lack_nothing_but_what_was_not_found(scripts, tmp_path):
+    tables = scripts("tables")
+    rows = [row for row in tables.rows_of(tables.README.read_text()) if row.startswith("| ")]
+    rows = [row for row in rows if not row.startswith("| --- ") and not row.endswith("| measured |")]
+    for row in rows:
+        words = [words for words in (*tables.FILL, *tables.NOT_FILLED) if row.startswith(f"| {words}")]
+        assert len(words) == 1, row
+    for words in (*tables.FILL, *tables.NOT_FILLED):
+        assert any(row.startswith(f"| {words}") for row in rows), words
+    found = [
+        {"item": "ceilings", "what": "copy on the device", "gb_per_second": 4210.0},
+        {"item": "resnet-256", "step": {"bf16": {"images_per_second": {"paceline": 4410.2, "torchvision": 4100.0}}}},
+        {"item": "decode", "what": "decode 64 photos on cuda", "refused": "RuntimeError: no nvjpeg"},
+        {"item": "conv-relu", "what": "torch.bfloat16 relu 64->64 1x1/1 at 56", "separate_ms": "?"},
+        {"item": "ceilings", "exit": [0], "seconds": 9.5}, {"item": "ceilings", "exit": None},
+    ]  # fmt: skip
+    (tmp_path / "results.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in found) + "{")
+    tables.write(tmp_path)
+    text = (tmp_path / "tables.md").read_text()
+    for words in (
+        "| 4.21; - |",
+        "| 4,410 / - / - / - / - / 4,100 |",
+        "no nvjpeg |",
+        "not readable: ",
+        "| ceilings | 0 | 9.5 |",
+    ):
+        assert words in text, text
 
 
 @pytest.mark.nightly("every item of the campaign for minutes")

@@ -37,15 +37,15 @@ def environment(**settings: str) -> dict[str, str]:
     import build
 
     library = build.library()
-    python_path = os.pathsep.join(
-        [str(ROOT), str(HERE), str(HERE.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
-    )
-    own = {
+    own = [HERE / "start", ROOT, HERE, HERE.parent]  # the first has a module that Python imports as it starts
+    python_path = os.pathsep.join([*map(str, own), *filter(None, [os.environ.get("PYTHONPATH")])])
+    settings = {
         "PYTHONPATH": python_path,
         "LD_PRELOAD": f"{library}:{library.with_name('libnvrtc.so')}",
         "TRITON_LIBCUDA_PATH": str(library.parent),
+        **settings,
     }
-    return {**os.environ, "OMP_NUM_THREADS": "1", **own, **settings}
+    return {**os.environ, "OMP_NUM_THREADS": "1", **settings}
 
 
 @cache
@@ -131,21 +131,25 @@ def readable(names: Iterable[str]) -> dict[str, str]:
 
 def run(words: Iterable[str], *, timeout: float = 600, **settings: str) -> subprocess.CompletedProcess[str]:
     """Python with these words on the device; its output as text. Raises build.CannotBuild."""
-    command = [sys.executable, str(HERE / "start.py"), *words]
     return subprocess.run(
-        command, env=environment(**settings), capture_output=True, text=True, timeout=timeout, cwd=ROOT, check=False
+        [sys.executable, *words],
+        env=environment(**settings),
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        cwd=ROOT,
+        check=False,
     )
 
 
 def torchrun(ranks: int, *words: str) -> list[str]:
-    """The words that start `words` on so many ranks, with values where they are wanted."""
+    """The words that start `words` on so many ranks."""
     return [
         "-m",
         "torch.distributed.run",
         "--standalone",
         "--nproc-per-node",
         str(ranks),
-        str(HERE / "start.py"),
         *words,
     ]
 
@@ -158,5 +162,4 @@ def wants_values(environ: Mapping[str, str] = os.environ) -> bool:
 if __name__ == "__main__":
     words = sys.argv[1:]
     wanted = {"SIMULATED_VALUES": "1"} if words[:1] == ["--values"] else {}
-    start = [sys.executable, str(HERE / "start.py"), *words[len(wanted) :]]
-    os.execve(sys.executable, start, environment(**wanted))
+    os.execve(sys.executable, [sys.executable, *words[len(wanted) :]], environment(**wanted))
