@@ -1,4 +1,4 @@
-"""Choose among the forms of an operation `x`: `x_fixed`, whose shapes follow from shapes alone, `x_cpu`, and `x_triton` in two places.
+"""Choose among the forms of an operation `x`: `x_fixed`, whose shapes follow from shapes alone, `x_cpu`, and for some our own kernel.
 
 On an accelerator the host must not read a value, or it waits for the device. On a CPU reading values is free, and work can follow
 the rows that exist. Tests hold the two forms equal.
@@ -32,7 +32,7 @@ def use_triton(wanted: bool) -> None:
 
 
 def in_triton(tensor: Tensor) -> bool:
-    """Whether a computation on `tensor` takes our kernel in Triton: for boxes the fixed form's answer to the bit."""
+    """Whether a computation on `tensor` takes our kernel in Triton: for boxes and pooled cells the fixed form's bits."""
     return _triton and tensor.device.type == "cuda"
 
 

@@ -4,7 +4,7 @@ Letters: B images   C channels, or canvas side without its ring   n regions or c
 r samples along a cell's side   H_l, W_l cells of level l
 Boxes are ltrb in pixels of the network input; level places count from the finest pooled level, 0.
 RoIAlign is linear in the features: a cell is a weighted sum of 4 r r pixels. A CPU computes it as such, an accelerator by
-torchvision's kernel.
+torchvision's kernel, level by level, or by ours in Triton, all levels in one.
 Mask targets: RoIAlign of a whole photo's bitmap needs the bitmap; the object's canvas has all of it that is not 0 and a ring of its
 surroundings, so RoIAlign of the canvas, with the region moved to the canvas's corner, is the same where the canvas has the input's
 resolution (pitch 1). Within a pixel of the photo's border the ring continues the mask as RoIAlign does; regions reach no farther, as
@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
-from paceline.boxes.forms import fixed_shapes
+from paceline.boxes.forms import fixed_shapes, in_triton
 from paceline.boxes.kernels import roi_align, roi_pool
 
 PoolingMode = Literal["align", "pool"]
@@ -82,6 +82,11 @@ def pool_regions(
                     part in the graph, with or without regions. Fixed shapes and no host synchronisation, except on a CPU
     """
     table = features, strides, image, boxes, levels
+    if mode == "align" and in_triton(boxes):
+        from paceline.boxes import triton_roi_align
+
+        if triton_roi_align.has_form(features):
+            return triton_roi_align.align_levels(*table, side, sampling_ratio, aligned)
     if fixed_shapes(boxes):
         align = partial(roi_align, side=side, sampling_ratio=sampling_ratio, aligned=aligned)
         return pool_fixed(*table, align if mode == "align" else partial(roi_pool, side=side))

@@ -43,7 +43,7 @@ class System:
     channels_last: bool = True  # NHWC memory for images and activations
     compile: bool = False  # torch.compile the model
     graph: bool = False  # capture each input shape's whole step as a CUDA graph and replay it; no GPU has run it yet
-    kernels: Kernels = "torch"  # torch's, or triton: ours, for matching, suppression and BatchNorm; never run on a GPU
+    kernels: Kernels = "torch"  # torch's, or triton: ours, for matching, NMS, RoIAlign, BatchNorm; never run on a GPU
     loader_threads: Threads = 0  # threads a rank that read and decode; 0 = cores of the node / ranks on it
     fetch_threads: Threads = 0  # threads a rank that fetch photos ahead of decoding; 0 = 2 for buckets, none for files
     store_cache: str = "off"  # local disk for what buckets and web servers send, e.g. 200GiB, in PACELINE_CACHE; off

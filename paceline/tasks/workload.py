@@ -52,7 +52,7 @@ class Workload(ABC):
     kind: Kind  # of its data: "class-folder" or "boxes"
     classes: int = 80  # K where neither data nor recipe determine it
     no_compile: str = ""  # why torch.compile is not for it; "" = it is
-    no_exact: str = ""  # why an accelerator has no deterministic form of it; "" = it has
+    no_exact: str = ""  # why torch has no deterministic form of it on an accelerator; "" = it has
 
     headline: str  # the metric that decides which checkpoint is best; larger is better
     metrics: Sequence[str]  # of an evaluation, which targets may use
@@ -82,6 +82,10 @@ class Workload(ABC):
 
     def check(self, recipe: Recipe) -> None:  # noqa: B027  # what it does not refuse is right
         """Raises RecipeError for a recipe that cannot be."""
+
+    def exact_in_triton(self, recipe: Recipe) -> bool:
+        """Whether, where `no_exact` has a reason, --system.kernels triton does away with it."""
+        return False
 
     def check_plan(self, recipe: Recipe, plan: Plan) -> None:  # noqa: B027
         """Raises RecipeError for a plan that would train something else."""

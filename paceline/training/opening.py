@@ -187,10 +187,12 @@ def settle_system(recipe: Recipe, system: System, exact: bool, reporter: Reporte
     refuse_compressed(system, exact)
     workload = workload_of(recipe.task)
     if exact and system.accelerator != "cpu" and workload.no_exact:
-        raise RecipeError(
-            f"--exact: {recipe.task} has no deterministic form on an accelerator: {workload.no_exact}. "
-            "Leave --exact away, or train with --system cpu."
-        )
+        own = workload.exact_in_triton(recipe)
+        if not (own and system.kernels == "triton"):
+            raise RecipeError(
+                f"--exact: {recipe.task} has no deterministic form on an accelerator: {workload.no_exact}. Leave --exact away, "
+                f"or train with {'--system.kernels triton (CUDA), or with ' * own}--system cpu."
+            )
     if not system.compile or not workload.no_compile:
         return system
     reporter.line(f"compile off: {recipe.task}: {workload.no_compile}")

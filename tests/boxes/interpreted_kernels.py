@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Callable
 from itertools import product
 
+import interpreted_roi_align as of_roi_align
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -170,6 +171,7 @@ def operators_that_torch_compiles() -> None:
 CASES: tuple[Callable[[], None], ...] = (
     anchors_of_a_pyramid, default_boxes_of_a_network, odd_numbers, objects_that_share_a_best_anchor, lists_of_candidates,
     a_chain_and_an_overlap_of_the_threshold, any_objects_and_anchors, any_candidates, operators_that_torch_compiles,
+    *of_roi_align.CASES,
 )  # fmt: skip
 
 if __name__ == "__main__":

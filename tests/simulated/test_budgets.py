@@ -33,6 +33,8 @@ BUDGETS = {
     "ssd 128": Budget(1_366, 309, 4, (0.85, 1.0)),
     "ssd 128 --kernels triton": Budget(747, 49, 4, (0.85, 1.0)),
     "maskrcnn 16": Budget(3_253, 90, 89, (0.85, 1.0)),
+    "maskrcnn 16 --kernels triton": Budget(2_059, 64, 88, (0.85, 1.0)),
+    "maskrcnn 16 --kernels triton --exact": Budget(2_999, 112, 88, (0.85, 1.0)),
     "maskrcnn-nvidia-96 12": Budget(3_157, 93, 88, (0.85, 1.0)),
     "maskrcnn-gluoncv 8": Budget(6_719, 113, 67, (0.85, 1.0)),
 }

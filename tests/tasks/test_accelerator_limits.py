@@ -193,7 +193,11 @@ def test_mask_r_cnn_is_not_compiled_and_says_so(tasks):
 
 def test_exact_mask_r_cnn_is_refused_on_an_accelerator_alone(tasks):
     detection, instances = tasks
-    with pytest.raises(RecipeError, match=r"--exact: maskrcnn .*RoIAlign.*--system cpu"):
+    with pytest.raises(RecipeError, match=r"--exact: maskrcnn .*RoIAlign.*--system.kernels triton.*--system cpu"):
         settle_system(instances.recipe, h200x8(), True, SILENT)
+    own = replace(h200x8(), kernels="triton")
+    with pytest.raises(RecipeError, match=r"RoIPool.*train with --system cpu"):
+        settle_system(override(instances.recipe, {"model.roi.mode": "pool"}), own, True, SILENT)
+    settle_system(instances.recipe, own, True, SILENT)
     settle_system(instances.recipe, System("cpu"), True, SILENT)
     settle_system(detection.recipe, h200x8(), True, SILENT)

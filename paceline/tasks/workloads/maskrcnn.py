@@ -26,7 +26,7 @@ class MaskRCNN(Workload):
     input = InstanceInput()
     kind = "boxes"
     no_compile = "it is not compiled as a whole; each of its input shapes would take minutes"
-    no_exact = "torchvision's RoIAlign falls back to plain operations there, at many times its memory and time"
+    no_exact = "the gradient of torchvision's RoIAlign and RoIPool is added up in any order there"
     headline = "mask_ap"
     metrics = (*SSD.metrics, *(name.replace("box", "mask", 1) for name in SSD.metrics))
     benchmark = "maskrcnn"
@@ -37,6 +37,10 @@ class MaskRCNN(Workload):
 
     def check(self, recipe):
         check_instances(recipe)
+
+    def exact_in_triton(self, recipe: InstanceRecipe):
+        """RoIAlign; of RoIPool we have no kernel."""
+        return recipe.model.roi.mode == "align"
 
     def check_plan(self, recipe: InstanceRecipe, plan):
         """Raises RecipeError where the best proposals of a loss group would be chosen from a part of it."""

@@ -1,0 +1,59 @@
+"""Our kernels of RoIAlign on a GPU, at the networks' sizes: beside the torch form, the same bits again, no wait, in a CUDA graph.
+
+CI has no GPU, so these skip there.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor
+
+from paceline.bench.timing import first_wait
+from paceline.boxes.forms import use_triton
+from paceline.boxes.roi_pooling import levels_of, pool_regions
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+CUDA = torch.device("cuda", 0)
+STRIDES = [4, 8, 16, 32]
+# Of gradients and of pooled cells: torchvision's kernel places samples with fused multiply-adds, ours as a CPU does.
+FAR = {torch.float32: 1e-3, torch.float16: 2e-3, torch.bfloat16: 1e-2}
+
+
+@pytest.mark.parametrize("dtype", FAR)
+@pytest.mark.parametrize(("side", "aligned"), [(7, False), (14, True)])
+def test_they_pool_as_torchvision_s_give_the_same_bits_again_and_do_not_wait(side, aligned, dtype):
+    random = torch.Generator(CUDA).manual_seed(side)
+    maps = [torch.randn(2, 256, 200 // s, 333 // s, generator=random, device=CUDA) for s in (1, 2, 4, 8)]
+    maps = [map.to(dtype).contiguous(memory_format=torch.channels_last).requires_grad_() for map in maps]
+    ends = torch.rand(1000, 2, generator=random, device=CUDA) * torch.tensor([1332.0, 800.0], device=CUDA)
+    boxes = torch.cat((ends, ends + torch.rand(1000, 2, generator=random, device=CUDA).pow(3) * 800), dim=1)
+    image = torch.arange(1000, device=CUDA) % 3 - 1
+    levels = levels_of(boxes, levels=4, law="torchvision", first=2)
+    upstream = torch.randn(1000, 256, side, side, generator=random, device=CUDA).to(dtype)
+    pooled = partial(pool_regions, maps, STRIDES, image, boxes, levels, side=side, sampling_ratio=2, aligned=aligned)
+
+    def step() -> tuple[Tensor, ...]:
+        output = pooled()
+        return output, *torch.autograd.grad(output, maps, upstream)
+
+    wanted = step()
+    use_triton(True)
+    try:
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            found, again = step(), step()
+            assert first_wait(step, CUDA) == ""
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, stream=stream):
+                replayed = step()
+            graph.replay()
+    finally:
+        use_triton(False)
+    torch.cuda.synchronize()
+    for ours, second, third, theirs in zip(found, again, replayed, wanted, strict=True):
+        assert torch.equal(ours, second) and torch.equal(ours, third) and ours.dtype == dtype
+        assert (ours.float() - theirs.float()).norm() <= FAR[dtype] * theirs.float().norm()
+    assert not found[0][image < 0].any()
