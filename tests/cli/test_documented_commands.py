@@ -14,8 +14,11 @@ from tiny_runs import command as carry_out
 from paceline.cli import main as front_door
 
 ROOT = Path(__file__).parents[2]
-# But for docs/first-change.md, whose flag comes with its change: tests/test_first_change.py carries its commands out.
-DOCS = sorted({*(ROOT / "docs").glob("*.md")} - {ROOT / "docs" / "first-change.md"})
+# But for docs/first-change.md, whose flag comes with its change: tests/test_first_change.py carries its commands out, and
+# tests/test_extending.py those of docs/extending.
+DOCS = sorted(
+    {*(ROOT / "docs").rglob("*.md")} - {ROOT / "docs" / "first-change.md", *(ROOT / "docs").glob("extending/*")}
+)
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS]
 # `paceline`, `.venv/bin/paceline`, `python -m paceline`, `torchrun ... -m paceline`; not the folder paceline/.
 CALL = re.compile(r"(?:^|[\s/])paceline\s+([a-z][^#&|]*)")
@@ -43,7 +46,8 @@ def test_a_documented_command_gets_past_its_parser(command, tmp_path, monkeypatc
     if "./my_recipe.py:" in command:
         (tmp_path / "my_recipe.py").write_text(recipe_page())
         monkeypatch.chdir(tmp_path)
-    for word in ("RUN/run.json", "RECIPE", "show cats.safetensors"):  # show reads a file before it parses what follows
+    for word in ("RUN_A/run.json", "RUN/run.json", "RECIPE", "show cats.safetensors", "show RUN_A", "show RUN"):
+        # show reads a file before it parses what follows
         command = command.replace(word, f"{'show ' if ' ' in word else ''}resnet50-tiny")
     parse(command, monkeypatch)
 
