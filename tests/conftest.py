@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import secrets
@@ -99,6 +100,17 @@ def group_of(file: Path) -> str:
     """The group that a file's marks name, or the file itself, a group of its own."""
     marked = re.search(r'xdist_group\("(\w+)"\)', file.read_text())
     return marked[1] if marked else str(file)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """What is imported and collected stays to the end: no search for what is free goes through it again and again."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

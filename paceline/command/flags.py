@@ -7,7 +7,7 @@ import dataclasses
 import difflib
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
@@ -29,6 +29,9 @@ Fields = TypeVar("Fields")
 
 # Flags of every command; the last three are tyro's, for tab completion and scripts.
 ALWAYS = ("--help", "--tyro-print-completion", "--tyro-write-completion", "--tyro-print-introspection")
+
+# The help of a class's field, once it was read.
+_HELP: dict[tuple[Any, str], str | None] = {}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,8 +116,6 @@ def parse_recipe(
     Raises RecipeError for an unknown recipe or system, or for a changed batch without its learning rate, UserError for
     an unknown flag.
     """
-    import tyro
-
     from paceline.command.offered import OfferedRecipe
 
     words = _gathered(arguments, "--sink")
@@ -133,16 +134,7 @@ def parse_recipe(
         system = System()
     elif system is None:
         system = system_for(name, system_name, choose_system(system_name), _given(words))
-    flat = tyro.conf.arg(name="")
-    offered = OfferedRecipe[type(recipe.model), type(recipe.input)]
-    flags = dataclasses.make_dataclass(
-        "Flags",
-        [
-            ("recipe", Annotated[offered, flat]),
-            ("system", System),
-            ("controls", Annotated[type(controls), flat]),
-        ],
-    )
+    flags = _all_of(OfferedRecipe[type(recipe.model), type(recipe.input)], type(controls))
     known = (*_flags_of(recipe), *_flags_of(system, "system."), *_flags_of(controls), "--system")
     text = description or _first_paragraph(name, recipe)
     parsed: Any = _parse(
@@ -164,6 +156,16 @@ def parse_recipe(
     where = dataclasses.replace(parsed.system, env=env)
     given |= {"system"} if asked_system or any(name.startswith("system.") for name in given) else set()
     return Asked(name, changed, system_name, parsed.controls, frozenset(given), where, asks)
+
+
+@cache
+def _all_of(recipe: Any, controls: Any) -> Any:
+    """One class of all flags: the recipe's flat, the system's under --system., the verb's own flat."""
+    import tyro
+
+    flat = tyro.conf.arg(name="")
+    fields = [("recipe", Annotated[recipe, flat]), ("system", System), ("controls", Annotated[controls, flat])]
+    return dataclasses.make_dataclass("Flags", fields)
 
 
 def asks_machine(system_name: str, words: Sequence[str]) -> bool:
@@ -216,9 +218,12 @@ def _with_bounds() -> ConstructorRegistry:
 
 
 def _help_of(kind: Any, name: str, text: str | Callable[[], str | None] | None) -> str | None:
-    text = text() if callable(text) else text
-    bounds = bounds_in_words(kind, name)
-    return f"{text}; {bounds}" if text and bounds else text
+    # tyro reads the class's source anew for each command line, a third of the time that parsing takes.
+    if (kind, name) not in _HELP:
+        text = text() if callable(text) else text
+        bounds = bounds_in_words(kind, name)
+        _HELP[kind, name] = f"{text}; {bounds}" if text and bounds else text
+    return _HELP[kind, name]
 
 
 def _check_names(words: Sequence[str], known: Sequence[str], prog: str) -> None:
