@@ -21,7 +21,7 @@ from paceline.config.run import FOLD, Controls, data_from_here, fill
 from paceline.export.graph import Graph
 from paceline.export.photos import inputs, named_photos
 from paceline.log.prose import metric_label
-from paceline.predict.graph_model import calls, open_graph
+from paceline.predict.graph_model import Input, calls, open_graph
 from paceline.predict.graph_scores import evaluate_file
 from paceline.predict.photos import Photo
 from paceline.ranks.launcher import read_launch
@@ -60,13 +60,16 @@ class Calibrated:
             numbers = self.task.train_numbers[spread(self.task.train_images, self.flags.calibrate)]
             yield from (self.task.train_index.read(int(number)) for number in numbers)
 
-    def quantise(self, graph: Graph, floats: Path, out: Path) -> str:
-        """Write `out`, the ONNX file `floats` in eight bits -> a line about it. Raises UserError without a readable photo."""
+    def inputs(self, graph: Graph) -> list[Input]:
+        """`photos` as the graph takes them. Raises UserError without a readable one."""
+        return inputs(self.trained, self.flags, graph.shape, self.photos())
+
+    def quantise(self, graph: Graph, photos: list[Input], floats: Path, out: Path) -> str:
+        """Write `out`, the ONNX file `floats` in eight bits by the ranges in these photos -> a line about it."""
         import onnxruntime
         from onnx import load
         from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
 
-        photos = inputs(self.trained, self.flags, graph.shape, self.photos())
         runtime: Any = onnxruntime
         folding = runtime.SessionOptions()
         folding.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_ENABLE_BASIC

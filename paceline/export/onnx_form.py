@@ -60,12 +60,12 @@ def write(trained: Trained, out: Path, flags: Flags) -> Iterator[str]:
     check_output(beside, "beside --out")
     data = Calibrated(trained, flags) if flags.precision == "int8" else None
     made = Written(trained, flags)
-    program = taken_down(made)
+    photos = data.inputs(made.graph) if data else []
     with made.placed(out) as part:
-        program.save(part, external_data=False)
+        taken_down(made).save(part, external_data=False)
         if data is not None:
             floats = part.rename(part.with_name("fp32.onnx"))
-            yield data.quantise(made.graph, floats, part)
+            yield data.quantise(made.graph, photos, floats, part)
             _sign(part, made)
             yield from data.loss({"fp32": floats, "int8": part})
         else:

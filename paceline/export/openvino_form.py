@@ -32,10 +32,9 @@ def write(trained: Trained, out: Path, flags: Flags) -> Iterator[str]:
     import openvino
 
     made = Written(trained, flags)
-    program = taken_down(made)
     with made.placed(out) as part:
         graph = part.with_suffix(".onnx")
-        program.save(graph, external_data=False)
+        taken_down(made).save(graph, external_data=False)
         model = converted(graph)
         model.set_friendly_name(METADATA)  # which the first line of the file begins with
         beside, digest = part.with_suffix(".bin"), ""

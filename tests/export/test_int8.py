@@ -15,6 +15,7 @@ from test_onnx import export, reader_of
 from tiny_runs import forge, refused
 
 import paceline
+from paceline.export import onnx_form
 from paceline.export.int8 import in_eight_bits
 from paceline.log.events import metrics_of
 
@@ -67,8 +68,9 @@ def test_a_classifier_s_loss_is_what_its_file_scores(resnet_run, tmp_path, capsy
     assert 1e-5 < np.abs(np.subtract(*values)).max() < 0.1
 
 
-def test_bad_input_is_refused_before_anything_is_written(resnet_run, tmp_path, capsys):
+def test_bad_input_is_refused_before_the_graph_is_traced(resnet_run, tmp_path, capsys, monkeypatch):
     out = tmp_path / "cats.onnx"
+    monkeypatch.setattr(onnx_form, "taken_down", lambda made: pytest.fail("it was traced"))
     refused(export(capsys, resnet_run.folder, out, "--precision", "int8", "--calibrate", 0), "--calibrate 0")
     refused(export(capsys, resnet_run.folder, tmp_path / "cats.xml", "--precision", "int8"), "int8", "--to onnx")
     moved = tmp_path / "run"

@@ -34,7 +34,7 @@ def test_equals_come_in_order_of_their_places(tmp_path):
     assert np.array_equal(places, values.sort(dim=1, descending=True, stable=True).indices.numpy())
 
 
-def test_a_classifier_answers_and_carries_its_card(resnet_run, tmp_path, capsys, monkeypatch):
+def test_a_classifier_answers_and_carries_its_card(resnet_run, tmp_path, capsys):
     out, numbers = tmp_path / "cats.xml", tmp_path / "cats.bin"
     said = command(capsys, "export", resnet_run.folder, "--out", out)
     assert said.code == 0 and "9 photos: largest difference of a probability" in said.out, said
@@ -53,6 +53,12 @@ def test_a_classifier_answers_and_carries_its_card(resnet_run, tmp_path, capsys,
         logits = model.predict(Batch(images, images, images))  # type: ignore[operator]
     np.testing.assert_allclose(found, logits.softmax(dim=1).numpy(), atol=1e-5)
 
+
+@pytest.mark.nightly("exports three times; by day a file of ONNX with other answers does not stay")
+def test_a_file_with_other_answers_does_not_stay_and_one_of_ours_is_replaced(resnet_run, tmp_path, capsys, monkeypatch):
+    out, numbers = tmp_path / "cats.xml", tmp_path / "cats.bin"
+    assert command(capsys, "export", resnet_run.folder, "--out", out).code == 0
+    content = out.read_bytes() + numbers.read_bytes()
     shifted = lambda path: lambda arguments: [run_of(path)(arguments)[0] + 2e-4]  # noqa: E731
     monkeypatch.setattr("paceline.export.written.run_of", shifted)
     refused(command(capsys, "export", resnet_run.folder, "--out", out), "not written", "--compare 0")
@@ -61,8 +67,9 @@ def test_a_classifier_answers_and_carries_its_card(resnet_run, tmp_path, capsys,
     assert again.code == 0 and out.read_bytes() != content, again  # one of ours is replaced
 
 
-def test_bad_input_is_refused_before_anything_is_written(resnet_run, tmp_path, capsys, monkeypatch):
+def test_bad_input_is_refused_before_the_graph_is_traced(resnet_run, tmp_path, capsys, monkeypatch):
     out = tmp_path / "cats.xml"
+    monkeypatch.setattr(openvino_form, "taken_down", lambda made: pytest.fail("it was traced"))
     (tmp_path / "cats.bin").write_bytes(b"mine")
     refused(command(capsys, "export", resnet_run.folder, "--out", out), "cats.bin", "none of ours")
     out.write_text('<?xml version="1.0"?>\n<net name="theirs" version="11">')
