@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 import torchvision
+from by_night import ONE_MORE
 from PIL import Image
 from tiny_runs import CLASSES, Said, command, make_photos, refused
 from torchvision.models.detection import FasterRCNN, MaskRCNN
@@ -72,7 +73,7 @@ def test_a_classifiers_best_five_are_torchvisions_with_imagenets_readable_names(
     assert again.record() == {key: found[key] for key in again.record()}
 
 
-@pytest.mark.parametrize("masks", [True, False], ids=["Mask R-CNN", "Faster R-CNN"])
+@pytest.mark.parametrize("masks", [True, pytest.param(False, marks=ONE_MORE)], ids=["Mask R-CNN", "Faster R-CNN"])
 def test_a_detectors_objects_are_torchvisions_with_cocos_ids_and_names(tmp_path, capsys, masks):
     torch.manual_seed(0)
     trunk = resnet_fpn_backbone(backbone_name="resnet18", weights=None, trainable_layers=5)

@@ -13,6 +13,7 @@ from run_files import events_of, facts_of, tensor_files, without_card
 from shared_runs import MASKRCNN, VAL, drawn_instances
 from tiny_runs import command, refused
 
+from paceline.cli.main import main
 from paceline.models.mask_rcnn_loss import TERMS
 from paceline.tasks.workloads import WORKLOADS
 
@@ -34,14 +35,16 @@ def boxes(tmp_path_factory) -> Path:
     return root
 
 
-@pytest.fixture
-def trained(boxes, tmp_path, capsys) -> Path:
-    return trained_in(tmp_path / "run", boxes, capsys, "--steps", STEPS)
+@pytest.fixture(scope="module")
+def trained(boxes, tmp_path_factory) -> Path:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PACELINE_CACHE", str(tmp_path_factory.mktemp("cache")))
+        return trained_in(tmp_path_factory.mktemp("trained") / "run", boxes, STEPS)
 
 
-def trained_in(out: Path, boxes: Path, capsys, *more: object) -> Path:
-    said = command(capsys, "train", "fasterrcnn-custom-cpu", "--data", boxes, "--out", out, *FLAGS.split(), *more)
-    assert said.code == 0, said.err
+def trained_in(out: Path, boxes: Path, steps: int) -> Path:
+    words = ["train", "fasterrcnn-custom-cpu", "--data", str(boxes), "--out", str(out), *FLAGS.split()]
+    assert main([*words, "--steps", str(steps)]) == 0
     return out
 
 
@@ -64,7 +67,7 @@ def test_boxes_alone_are_learned_scored_answered_and_shown(boxes, trained, tmp_p
 
     said = command(capsys, "eval", trained, "--data", boxes, "--json")
     assert said.code == 0 and json.loads(said.out)["box_ap"] == scored["box_ap"] and "mask" not in said.out
-    assert "box AP" in command(capsys, "runs", tmp_path).out
+    assert "box AP" in command(capsys, "runs", trained.parent).out
     photo = next((boxes / "val2017").iterdir())
     said = command(capsys, "predict", trained, photo, "--out", tmp_path / "answers")
     (image,) = json.loads((tmp_path / "answers" / "predictions.json").read_text())["images"]
@@ -78,18 +81,18 @@ def test_boxes_alone_are_learned_scored_answered_and_shown(boxes, trained, tmp_p
         assert min(picture.size) > 100
 
 
-def test_a_run_that_goes_on_leaves_what_an_unbroken_one_leaves(boxes, trained, tmp_path, capsys):
-    trained_in(tmp_path / "cut", boxes, capsys, "--steps", STEPS // 2)
+def test_a_run_that_goes_on_leaves_what_an_unbroken_one_leaves(boxes, trained, tmp_path, no_report):
+    trained_in(tmp_path / "cut", boxes, STEPS // 2)
     assert tensor_files(tmp_path / "cut") != tensor_files(trained)
-    trained_in(tmp_path / "cut", boxes, capsys, "--steps", STEPS)
+    trained_in(tmp_path / "cut", boxes, STEPS)
     assert tensor_files(tmp_path / "cut") == tensor_files(trained)
 
 
-def test_masks_of_the_data_change_no_bit(boxes, trained, tmp_path, capsys, maskrcnn_run):
+def test_masks_of_the_data_change_no_bit(boxes, trained, tmp_path, maskrcnn_run, no_report):
     with_masks = tmp_path / "masks"
     shutil.copytree(maskrcnn_run.data, with_masks)
     assert "segmentation" in json_file(with_masks, "train").read_text()
-    other = trained_in(tmp_path / "other", with_masks, capsys, "--steps", STEPS)
+    other = trained_in(tmp_path / "other", with_masks, STEPS)
     ours, theirs = tensor_files(other), tensor_files(trained)
     assert {name: without_card(ours[name]) for name in ours} == {name: without_card(theirs[name]) for name in theirs}
 

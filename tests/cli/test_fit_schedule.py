@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from by_night import ONE_MORE
 from run_files import cut_after, events_of, facts_of, tensor_files
 from tiny_runs import TINY, command, refused
 
@@ -100,8 +101,8 @@ def test_more_steps_than_the_recipe_has_leave_it_as_it_is(photos, tmp_path, caps
 @pytest.mark.parametrize(
     ("first", "flags"),
     [
-        (["--quality.targets"], ""),
-        (["--quality.targets", "top1", 1e-6], "--quality.targets"),
+        pytest.param(["--quality.targets"], "", marks=ONE_MORE),
+        pytest.param(["--quality.targets", "top1", 1e-6], "--quality.targets", marks=ONE_MORE),
         (["--quality.targets", "--patience", 1, "--eval-every", 1, "--optim.lr", 1e-9], "--patience 0"),
     ],
     ids=["out of steps", "at its target", "out of patience"],

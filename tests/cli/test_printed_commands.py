@@ -14,6 +14,7 @@ import re
 import shlex
 import shutil
 from collections.abc import Iterator
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
@@ -195,7 +196,8 @@ REASONS = {
 }
 
 
-def strings_and_calls(path: Path) -> Iterator[tuple[str, ast.expr]]:
+@cache
+def strings_and_calls(path: Path) -> list[tuple[str, ast.expr]]:
     """(function, node) of each string that is no docstring, and of each call of a maker of commands."""
     tree = ast.parse(path.read_text())
     skipped = {
@@ -215,7 +217,7 @@ def strings_and_calls(path: Path) -> Iterator[tuple[str, ast.expr]]:
             if not isinstance(child, ast.Constant):
                 yield from walk(child, inside)
 
-    return walk(tree, "")
+    return list(walk(tree, ""))
 
 
 def spelled(node: ast.expr) -> str:
@@ -297,9 +299,8 @@ def test_a_command_in_an_error_that_no_verb_comes_to_repairs_what_it_is_about(
     assert command(capsys, *words).code == 0, words
 
 
-def helps(capsys: pytest.CaptureFixture[str], words: list[str]) -> str:
+def helps(capsys: pytest.CaptureFixture[str], verb: str, kind: str) -> str:
     """The help of a verb, of its kind where the next word is one, or of every kind where that is left open."""
-    verb, kind = words[0], next(iter(words[1:]), "")
     if verb == "prepare" and not kind.isalpha():
         kinds: tuple[tuple[str, ...], ...] = (("folder",), ("coco",), ("zip",))
     elif verb in ("train", "eval", "show"):
@@ -311,6 +312,7 @@ def helps(capsys: pytest.CaptureFixture[str], words: list[str]) -> str:
 
 def test_the_flags_of_commands_to_fill_in_are_flags_of_their_verbs(capsys):
     wrong, looked_at = [], 0
+    help_of = cache(partial(helps, capsys))
     for path in sorted(PACKAGE.rglob("*.py")):
         for node in (node for _, node in strings_and_calls(path) if not isinstance(node, ast.Call)):
             text = spelled(node)
@@ -318,7 +320,7 @@ def test_the_flags_of_commands_to_fill_in_are_flags_of_their_verbs(capsys):
                 rest = re.split(r"[`\n;]|, | \(|  ", text[call.end() :])[0]
                 flags = set(re.findall(r"(?<!\S)--[a-z][a-z.-]*", rest)) - {"--help"}
                 if TO_FILL_IN.search(rest) and flags and call[1] in VERBS:
-                    known = helps(capsys, [call[1], *rest.split()])
+                    known = help_of(call[1], next(iter(rest.split()), ""))
                     wrong += [(path.name, call[0] + rest, flag) for flag in flags if not re.search(flag + r"\b", known)]
                     looked_at += 1
     assert not wrong and looked_at > 10, wrong

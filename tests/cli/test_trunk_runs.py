@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from by_night import ONE_MORE
 from shared_runs import FP32
 from tiny_runs import command, without_report
 
@@ -13,8 +14,12 @@ NET = "--model.extras 8 --input.size 64 --global-batch 4 --bn-span 4 --optim.lr 
 
 
 @pytest.mark.parametrize(
-    "trunk", ["--model.trunk timm/mobilenetv3_small_050", "--model.depth 50 --model.groups 4 --model.group-width 16 --model.width 8"]
-)  # fmt: skip
+    "trunk",
+    [
+        "--model.trunk timm/mobilenetv3_small_050",
+        pytest.param("--model.depth 50 --model.groups 4 --model.group-width 16 --model.width 8", marks=ONE_MORE),
+    ],
+)
 def test_a_run_on_another_trunk_resumes_to_the_same_bits_and_predicts(trunk, ssd_run, tmp_path, monkeypatch, capsys):
     without_report(monkeypatch)
     words = [*FP32.split(), *NET.split(), *trunk.split(), "--data", ssd_run.data]

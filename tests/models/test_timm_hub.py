@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import subprocess
 import sys
@@ -23,12 +24,14 @@ def tensors():
     return timm.create_model(NAME.partition(".")[0]).state_dict()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def hub(tensors):
-    content = save(tensors)
+    """Its address, and the paths that it was asked for."""
+    content, asked = save(tensors), []
 
     class Hub(BaseHTTPRequestHandler):
         def do_HEAD(self):
+            asked.append(self.path)
             there = self.path == f"/timm/{NAME}/resolve/main/model.safetensors"
             self.send_response(200 if there else 404)
             self.send_header("Content-Length", str(len(content) if there else 0))
@@ -46,32 +49,58 @@ def hub(tensors):
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_address[1]}"
+    yield f"http://127.0.0.1:{server.server_address[1]}", asked
     server.shutdown()
     server.server_close()
 
 
-def get(name, folder, address, *more):
-    own = {"HF_ENDPOINT": address, "HF_HOME": str(folder / "hub"), "HF_HUB_DISABLE_XET": "1"}
-    command = [sys.executable, "-m", "paceline", "weights", "get", name, "--out", str(folder / "kept"), *more]
-    return subprocess.run(command, env={**os.environ, **own}, capture_output=True, text=True)
+# The hub's library reads its address as it is imported: all commands in one process that has it.
+PROGRAM = """
+import contextlib, io, json, sys
+from paceline.cli.main import main
+for words in json.loads(sys.argv[1]):
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
+        code = main(["weights", "get", *words])
+    print(json.dumps([code, out.getvalue(), err.getvalue()]))
+"""
 
 
-def test_weights_of_the_hub_are_kept_as_tensors_and_brought_once(hub, tensors, tmp_path):
-    done = get(f"timm/{NAME}", tmp_path, hub)
+@pytest.fixture(scope="module")
+def got(hub, tmp_path_factory):
+    """The folders of what was kept and of what was refused, and how each command ended, by a name: code, stdout, stderr."""
+    folder = tmp_path_factory.mktemp("hub")
+    kept, refused = folder / "kept", folder / "refused"
+    commands = {
+        "first": [f"timm/{NAME}", "--out", str(kept)],
+        "again": [f"timm/{NAME}", "--out", str(kept)],
+        "not there": ["timm/test_vit.r160_in1k", "--out", str(refused)],
+        "unknown": ["timm/resnetx", "--out", str(refused)],
+        "copy": [f"timm/{NAME}", "--out", str(refused), "--from", "copy"],
+    }
+    own = {"HF_ENDPOINT": hub[0], "HF_HOME": str(folder / "hub"), "HF_HUB_DISABLE_XET": "1"}
+    words = [sys.executable, "-c", PROGRAM, json.dumps(list(commands.values()))]
+    done = subprocess.run(words, env={**os.environ, **own}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    path = tmp_path / "kept" / f"timm-{NAME}.safetensors"
-    kept = load_file(path)
+    return kept, refused, dict(zip(commands, map(json.loads, done.stdout.splitlines()), strict=True))
+
+
+def test_weights_of_the_hub_are_kept_as_tensors_and_brought_once(hub, got, tensors):
+    folder, _, ended = got
+    assert ended["first"][0] == 0, ended
+    kept = load_file(folder / f"timm-{NAME}.safetensors")
     assert kept.keys() == tensors.keys() and all(torch.equal(kept[name], tensors[name]) for name in tensors)
-    again = get(f"timm/{NAME}", tmp_path, "http://127.0.0.1:9")
-    assert again.returncode == 0 and "there already" in again.stdout + again.stderr
+    code, out, err = ended["again"]
+    assert code == 0 and "there already" in out + err
+    assert hub[1].count(f"/timm/{NAME}/resolve/main/model.safetensors") == 2  # once looked at, once read
 
 
-def test_what_the_hub_does_not_give_is_one_clear_line(hub, tmp_path):
-    done = get("timm/test_vit.r160_in1k", tmp_path, hub)
-    assert done.returncode == 2 and "Traceback" not in done.stderr and "--weights FILE" in done.stderr
-    assert not (tmp_path / "kept").exists()
-    unknown = get("timm/resnetx", tmp_path, hub)
-    assert unknown.returncode == 2 and "has no such weights" in unknown.stderr
-    copy = get(f"timm/{NAME}", tmp_path, hub, "--from", "copy")
-    assert copy.returncode == 2 and "--weights FILE" in copy.stderr
+def test_what_the_hub_does_not_give_is_one_clear_line(got):
+    _, refused, ended = got
+    for name, wanted in (
+        ("not there", "--weights FILE"),
+        ("unknown", "has no such weights"),
+        ("copy", "--weights FILE"),
+    ):
+        code, _, err = ended[name]
+        assert code == 2 and "Traceback" not in err and wanted in err, ended[name]
+    assert not refused.exists()
