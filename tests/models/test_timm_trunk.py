@@ -56,8 +56,11 @@ def images(count: int = 4, height: int = 64, width: int = 64) -> Tensor:
 @pytest.mark.parametrize(
     ("name", "stride"),
     [
-        ("convnext_atto", 8), ("convnext_atto", 32), ("resnet10t", 32), ("mobilenetv3_small_050", 0),
-        ("mobilenetv3_small_050", 8), ("tf_efficientnet_lite0", 8),
+        ("convnext_atto", 8),
+        ("mobilenetv3_small_050", 0),
+        ("mobilenetv3_small_050", 8),
+        *(pytest.param(*case, marks=ONE_MORE)
+          for case in (("convnext_atto", 32), ("resnet10t", 32), ("tf_efficientnet_lite0", 8))),
     ],
 )  # fmt: skip
 def test_maps_statistics_and_gradients_are_timm_s(name, stride):
@@ -237,7 +240,7 @@ def test_a_classifier_pools_timm_s_last_map_and_its_memory_is_counted():
     assert found.parameters == sum(parameter.numel() for parameter in model.parameters()) and found.per_image > 0
 
 
-@pytest.mark.parametrize("name", ["mobilenetv3_small_050", "convnext_atto"])
+@pytest.mark.parametrize("name", ["mobilenetv3_small_050", pytest.param("convnext_atto", marks=ONE_MORE)])
 def test_a_classifier_of_ours_fills_the_trunk_of_each_detector(name, tmp_path):
     (classifier, *_), *detectors = networks(name).values()
     own = {f"network.{key}": tensor + 1 for key, tensor in classifier.state_dict().items()}
@@ -255,7 +258,14 @@ def test_what_a_network_draws_in_a_step_is_switched_off_or_refused():
     assert all(map(torch.equal, trunk(given), trunk(given)))
 
 
-@pytest.mark.parametrize(("name", "folded"), [("tf_efficientnet_lite0", 48), ("resnet10t", 13), ("ghostnet_100", 0)])
+@pytest.mark.parametrize(
+    ("name", "folded"),
+    [
+        ("tf_efficientnet_lite0", 48),
+        pytest.param("resnet10t", 13, marks=ONE_MORE),
+        pytest.param("ghostnet_100", 0, marks=ONE_MORE),
+    ],
+)
 def test_frozen_norms_are_folded_where_that_changes_nothing(name: str, folded: int) -> None:
     """timm's own network in eval mode computes the same maps and the same gradients; ghostnet's names are in another order."""
     trunk = trunk_of(name, Form(norm="frozen", finest=8)).train().double()  # in float32 a ReLU6 here and there flips

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("clock")]
 SHORT = ["bench", "comm", "--seconds", "0.01", "--largest-mib", "1"]
 
 
-@pytest.mark.parametrize("ranks", [pytest.param(2, marks=ONE_MORE), 3])
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=ONE_MORE)])
 def test_ranks_time_and_check_each_call(trainer: Trainer, tmp_path, ranks):
     out = tmp_path / "comm.json"
     ended = trainer.ended_well([*SHORT, "--out", str(out)], ranks=ranks)

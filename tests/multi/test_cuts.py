@@ -66,10 +66,10 @@ def test_one_and_two_ranks_take_the_same_photos_at_every_step(trainer, monkeypat
 def test_any_number_of_loader_threads_gives_the_same_run_to_the_bit(trainer):
     runs = [
         trainer.finished(trainer.folder / f"threads{threads}", f"--log-every 1 --system.loader-threads {threads}")
-        for threads in (1, 2, 4)
+        for threads in (1, 3)
     ]
-    assert events(runs[0]) == events(runs[1]) == events(runs[2])
-    assert tensor_files(runs[0]) == tensor_files(runs[1]) == tensor_files(runs[2])
+    assert events(runs[0]) == events(runs[1])
+    assert tensor_files(runs[0]) == tensor_files(runs[1])
 
 
 def test_two_ranks_learn_one_batch_by_heart(trainer):

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable
 
 import pytest
+from by_night import ONE_MORE
 from small_run import last_event, said, step_reached, wait_until
 from zygote import Ended
 
@@ -32,7 +33,11 @@ def troubled(trainer, tmp_path) -> Troubled:
 
 @pytest.mark.parametrize(
     ("ranks", "order", "thread"),
-    [(1, "leave read", "loader-0"), (2, "leave read", "loader-0"), (1, "leave score", "paceline-scoring")],
+    [
+        pytest.param(1, "leave read", "loader-0", marks=ONE_MORE),
+        (2, "leave read", "loader-0"),
+        (1, "leave score", "paceline-scoring"),
+    ],
 )
 def test_a_thread_that_exits_is_a_failure_by_name(troubled, tmp_path, ranks, order, thread):
     ended = troubled(order, ranks=ranks)
@@ -44,7 +49,7 @@ def test_a_thread_that_exits_is_a_failure_by_name(troubled, tmp_path, ranks, ord
         assert f"rank 0: ending, because rank 1 (of 2) failed: {failure}" in ended[0].text
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [pytest.param(1, marks=ONE_MORE), 2])
 def test_out_of_memory_is_a_sentence_whose_advice_goes_on(troubled, tmp_path, ranks):
     ended = troubled("memory", ranks=ranks)
     assert [rank.code for rank in ended] == [3] * ranks, said(ended)
@@ -60,7 +65,7 @@ def test_out_of_memory_is_a_sentence_whose_advice_goes_on(troubled, tmp_path, ra
         assert again[0].code == 0 and "resumed from step-00000" in again[0].text, said(again)
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [pytest.param(1, marks=ONE_MORE), 2])
 def test_no_more_memory_for_threads_ends_every_rank_with_a_reason(troubled, ranks):
     ended = troubled("addresses", ranks=ranks, flags=FLAGS)
     assert [rank.code for rank in ended] == [3] * ranks, said(ended)
@@ -76,7 +81,7 @@ def test_too_few_addresses_are_refused_before_the_first_step(troubled, tmp_path)
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [pytest.param(1, marks=ONE_MORE), 2])
 def test_a_run_folder_that_is_deleted_ends_the_run_with_a_sentence(trainer, tmp_path, ranks):
     run = tmp_path / "run"
     job = trainer.start(trainer.train(run, f"{FLAGS} --images-seen 36000"), ranks=ranks)

@@ -50,6 +50,7 @@ def launch(trainer: Trainer, run: Path, words: str, flags: str = UNTIL_STOPPED) 
     return ["launch", *trainer.train(run, flags)[1:], *words.split()]
 
 
+@pytest.mark.nightly("Slurm with live ranks; by day its script is read, and mpirun's ranks train on two hosts")
 def test_a_launch_through_slurm_on_two_nodes_is_stopped_by_ctrl_c_and_goes_on(trainer, undisturbed, tmp_path, slurm):
     run = tmp_path / "run"
     command = launch(trainer, run, "--through slurm --nodes 2")

@@ -86,7 +86,7 @@ def test_a_stop_file_stops_once_and_the_same_command_goes_on(trainer, tmp_path):
     assert last_event(run)["status"] == "stopped_early" and last_event(run)["step"] == end["step"] + 3
 
 
-@pytest.mark.parametrize("target", ["", "--quality.targets top1 1.1"])
+@pytest.mark.parametrize("target", [pytest.param("", marks=ONE_MORE), "--quality.targets top1 1.1"])
 def test_a_used_up_time_budget_ends_in_good_order_with_an_evaluation(trainer, tmp_path, monkeypatch, target):
     monkeypatch.delitem(trainer.environ, "WITHOUT_REPORT")
     run = tmp_path / "budget"

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from by_night import ONE_MORE
 from torch import Tensor, nn
 
 from paceline.config.bounds import check_bounds
@@ -34,7 +35,11 @@ BLOCKS = {"net.conv_stem.": 1, "net.bn1.": 1, "net.blocks.0.": 1, "net.blocks.1.
           "net.blocks.3.": 4, "net.blocks.4.": 4, "net.blocks.5.": 5, "net.blocks.6.": 5}  # fmt: skip
 # Task -> (the trunk's name in the network, stages of a ResNet there).
 TRUNKS = {"classification": ("", 5), "ssd": ("trunk.", 4), "maskrcnn": ("backbone.body.", 5)}
-CASES = [(task, trunk) for task in TRUNKS for trunk in ("resnet", LITE)]
+CASES = [
+    *((task, "resnet") for task in TRUNKS),
+    ("classification", LITE),
+    *(pytest.param(task, LITE, marks=ONE_MORE) for task in ("ssd", "maskrcnn")),
+]
 
 
 def recipe_of(task: str, trunk: str = "resnet", freeze: int = 0, optim: Optim | None = None) -> Recipe[Any, Any]:

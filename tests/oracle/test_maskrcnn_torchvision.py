@@ -109,7 +109,7 @@ def filled(name: str, shape: tuple[int, ...], seed: int) -> Tensor:
     scope="module",
     params=[
         (18, True),
-        (18, False),
+        pytest.param((18, False), marks=ONE_MORE),
         pytest.param((50, True), marks=ONE_MORE),
         pytest.param((50, False), marks=ONE_MORE),
     ],

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torchvision
+from by_night import ONE_MORE
 from torch import nn
 
 from paceline.config.bounds import check_bounds
@@ -57,7 +58,8 @@ NEXT = {"groups": 32, "group_width": 4}
 @pytest.mark.parametrize(
     ("name", "depth", "parts"),
     [
-        ("resnet18", 18, {}), ("resnet34", 34, {}), ("resnet50", 50, {}), ("resnet101", 101, {}),
+        ("resnet18", 18, {}), pytest.param("resnet34", 34, {}, marks=ONE_MORE), ("resnet50", 50, {}),
+        pytest.param("resnet101", 101, {}, marks=ONE_MORE),
         ("resnext50_32x4d", 50, NEXT),
     ],
 )  # fmt: skip

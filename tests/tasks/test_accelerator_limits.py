@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from by_night import ONE_MORE
 from instance_sets import make_instances
 from lazy_streams import LazyStreams
 
@@ -123,7 +124,15 @@ def test_the_loader_s_memory_on_a_device_is_allocated_before_the_first_step(task
         streams.finish()
 
 
-@pytest.mark.parametrize("name", ["resnet50", "ssd", "maskrcnn", "maskrcnn-nvidia-256", "maskrcnn-gluoncv-192"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "resnet50",
+        "ssd",
+        "maskrcnn",
+        *(pytest.param(name, marks=ONE_MORE) for name in ("maskrcnn-nvidia-256", "maskrcnn-gluoncv-192")),
+    ],
+)
 def test_no_tensor_of_a_forward_on_an_accelerator_has_more_elements_than_its_kernels_count(name):
     recipe = RECIPES[name]()
     memory = memory_of_network(recipe, H200)

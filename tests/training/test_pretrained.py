@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from by_night import ONE_MORE
 from shared_runs import MASKRCNN
 from tiny_runs import TINY_CHANGES, command, forge, of_its_own, refused, train
 
@@ -54,8 +55,8 @@ def test_fine_tuning_and_detectors_of_full_size_name_weights_that_are_published_
     ("words", "weights"),
     [
         ("train ssd --data nowhere --optim.lr 1e-3", "resnet34-mlperf"),
-        ("train ssd-gaudi@", "ssd-resnet34-tensorflow"),
-        ("train maskrcnn-custom --data nowhere", "maskrcnn"),
+        pytest.param("train ssd-gaudi@", "ssd-resnet34-tensorflow", marks=ONE_MORE),
+        pytest.param("train maskrcnn-custom --data nowhere", "maskrcnn", marks=ONE_MORE),
         ("launch maskrcnn-gluoncv-192 --system p3dn --nodes 24 --through slurm --trials 2 --out five", "resnet50-v1b"),
         ("train ssd@reference-1x8-1024 --data nowhere", "resnet34-mlperf"),
     ],
