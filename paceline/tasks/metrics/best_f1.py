@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from paceline.tasks.metrics.coco import Detections, GroundTruth, check_detections
-from paceline.tasks.metrics.confusion import MATCH_IOU, close_pairs, take_first
+from paceline.tasks.metrics.confusion import MATCH_IOU, close_pairs, matches
 
 # Of a score in a predictions file.
 DIGITS = 5
@@ -56,16 +56,20 @@ def best_f1(truth: GroundTruth, detections: Detections) -> BestF1 | None:
     check_detections(truth, detections)
     scores = detections.scores.astype(np.float64).round(DIGITS)
     order = np.argsort(-scores, kind="stable")
-    scores, objects = scores[order], int((truth.crowd == 0).sum())
+    objects = int((truth.crowd == 0).sum())
     if not objects or not len(scores):
         return None
+    ranked = Detections(detections.images[order], detections.boxes[order], detections.classes[order], scores[order])
+    scores = ranked.scores
     # A threshold takes all detections of a score or none.
     ends = np.flatnonzero(np.diff(scores, append=-np.inf))
     first = 0
     while True:
         first = min(len(scores), max(2 * first, ENOUGH * objects))
         first = int(ends[np.searchsorted(ends, first - 1)]) + 1
-        right, counted = _matched(truth, detections, order[:first])
+        sure = Detections(*(column[:first] for column in vars(ranked).values()))
+        match, on_crowd = matches(truth, sure, *close_pairs(truth, sure.images, sure.boxes, MATCH_IOU))
+        right, counted = match >= 0, ~on_crowd
         hits, shown = np.cumsum(right), np.cumsum(counted)
         inside = ends[ends < first]
         f1 = 2 * hits[inside] / (shown[inside] + objects)
@@ -78,7 +82,7 @@ def best_f1(truth: GroundTruth, detections: Detections) -> BestF1 | None:
     last = int(inside[f1.argmax()])
     below = float(scores[last + 1]) if last + 1 < len(scores) else -1.0
     threshold = _shortest(below, float(scores[last]))
-    taken, classes = np.arange(first) <= last, detections.classes[order[:first]]
+    taken, classes = np.arange(first) <= last, ranked.classes[:first]
 
     def of(mine: np.ndarray, there: int) -> AtThreshold | None:
         hit, shown = int(right[mine & taken].sum()), int(counted[mine & taken].sum())
@@ -90,21 +94,6 @@ def best_f1(truth: GroundTruth, detections: Detections) -> BestF1 | None:
     best = of(np.ones(first, bool), objects)
     assert best is not None
     return BestF1(best, [of(classes == k, int(each[k])) for k in range(1, truth.num_classes + 1)])
-
-
-def _matched(truth: GroundTruth, detections: Detections, order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """-> of the detections in `order`, (D,) bool each: whether it has found an object, whether it counts at all."""
-    place, row, overlap = close_pairs(truth, detections.images[order], detections.boxes[order], MATCH_IOU)
-    same = detections.classes[order][place] == truth.classes[row]
-    place, row, overlap = place[same], row[same], overlap[same]
-    crowd = truth.crowd[row] != 0
-    on_crowd = np.zeros(len(order), bool)
-    on_crowd[place[crowd]] = True
-    pairs = np.flatnonzero(~crowd)
-    pairs = pairs[np.lexsort((-overlap[pairs], place[pairs]))]
-    match = np.full(len(order), -1)
-    take_first(place[pairs], row[pairs], match, truth.crowd == 0)
-    return match >= 0, (match >= 0) | ~on_crowd
 
 
 def _shortest(low: float, high: float) -> float:

@@ -93,3 +93,25 @@ def take_first(place: np.ndarray, row: np.ndarray, match: np.ndarray, free: np.n
     for box, thing in zip(place[possible].tolist(), row[possible].tolist()):
         if match[box] < 0 and free[thing]:
             match[box], free[thing] = thing, False
+
+
+def matches(
+    truth: GroundTruth, found: Detections, place: np.ndarray, row: np.ndarray, overlap: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """COCO's matching at MATCH_IOU: best first, each detection takes the free object of its class that it overlaps most.
+
+    place, row, overlap  (P,) pairs of detections and objects of their images, each detection's objects in order
+    return  (D,) row of the object, -1 for none, and (D,) bool: unmatched, and on a crowd of its class
+    """
+    close = (overlap >= MATCH_IOU) & (found.classes[place] == truth.classes[row])
+    place, row, overlap = place[close], row[close], overlap[close]
+    crowd = truth.crowd[row] != 0
+    on_crowd = np.zeros(len(found.scores), bool)
+    on_crowd[place[crowd]] = True
+    pairs = np.flatnonzero(~crowd)
+    rank = np.empty(len(on_crowd), np.int64)
+    rank[np.argsort(-found.scores, kind="stable")] = np.arange(len(rank))
+    pairs = pairs[np.lexsort((-overlap[pairs], rank[place[pairs]]))]
+    match = np.full(len(rank), -1)
+    take_first(place[pairs], row[pairs], match, truth.crowd == 0)
+    return match, on_crowd & (match < 0)
