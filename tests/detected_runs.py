@@ -14,7 +14,9 @@ from PIL import Image
 from pycocotools import mask as coco_mask
 
 from paceline.log.events import EventLog
+from paceline.pages.detected import Scene, best_of, read_found
 from paceline.pages.page import write_report
+from paceline.tasks.metrics.confusion import SHOWN_SCORE
 
 NAMES = ["cat", "dog", "<script>alert('class')</script>"]
 TWELVE = (
@@ -110,6 +112,13 @@ def make_run(
     list_photos(data, [image["file"] for image in images])
     write_predictions(run, predictions_of(images, masks="masks" in images[0]))
     return run
+
+
+def scenes_of(content: Mapping[str, Any], root: Path) -> list[Scene]:
+    """The scenes of a predictions file, from the score on that the report chooses, or 0.3."""
+    found = read_found(content, root)
+    best = best_of(content, found)
+    return found.scenes(best.threshold if best else SHOWN_SCORE)
 
 
 def report_of(run: Path) -> Page:

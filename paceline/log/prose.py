@@ -149,3 +149,27 @@ def where_time_goes(events: Sequence[Mapping[str, Any]]) -> dict[str, tuple[str,
             shares = ", ".join(f"{part} {100 * medians[part] / total:.0f} %" for part in largest)
             found[name] = (duration(total), shares)
     return found
+
+
+def time_spent(events: Sequence[Mapping[str, Any]]) -> list[tuple[str, float]]:
+    """(what, seconds) of a run, which add up to its time; only what was measured, and the rest last."""
+    spent: dict[str, float] = {}
+    before = {"step": 0, "samples": 0}
+    for event in events:
+        if event["event"] == "train":
+            steps, seconds = event["step"] - before["step"], 0.0
+            if event["images_per_second"] > 0:
+                seconds = (event["samples"] - before["samples"]) / event["images_per_second"]
+            parts = {name: steps * each for name, each in event.get("step_seconds", {}).items()}
+            parts["waiting for data"] = seconds * event["data_wait"]
+            parts["steps, beyond their parts" if len(parts) > 1 else "steps"] = max(0.0, seconds - sum(parts.values()))
+            before = event
+        elif event["event"] == "eval":
+            parts = {"evaluations": event.get("eval_seconds") or 0.0}
+        else:
+            parts = {"warm-up": event["warm_up_seconds"]} if event["event"] == "warm_up" else {}
+        for name, seconds in parts.items():
+            spent[name] = spent.get(name, 0.0) + seconds
+    rest = (events[-1]["seconds"] if events else 0.0) - sum(spent.values())
+    found = sorted(((name, seconds) for name, seconds in spent.items() if seconds > 0), key=lambda one: -one[1])
+    return [*found, *([("the rest: start, checkpoints, pictures", rest)] if found and rest > 0 else [])]

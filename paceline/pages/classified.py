@@ -10,20 +10,23 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from PIL import Image, ImageOps
 
 from paceline.config.classification import Exif
+from paceline.pages.confusions import pair_of
+from paceline.pages.gallery import by_turns
 from paceline.pages.pictures import jpeg_uri
 from paceline.pages.stored_photo import read_rgb
 
 # Photos in the report are squares of this many pixels: sharp at twice the density of the page.
 TILE = 232
 # A mislabelled or odd class would fill the page alone; from each pair of classes so many wrong answers are shown.
-MOST_OF_A_PAIR = 2
+MOST_OF_A_PAIR = 6
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,13 @@ class Answer:
     file: str
     truth: str
     answers: tuple[tuple[str, float], ...]
+    label: int = 0  # number of the true class and of the best answer's, 1..K
+    guess: int = 0
+
+    @property
+    def pair(self) -> str:
+        """The mark of its cell in the confusion matrix."""
+        return pair_of(self.label, self.guess)
 
     @property
     def best(self) -> str:
@@ -56,22 +66,21 @@ def read_answers(predictions: Mapping[str, Any], root: Path) -> list[Answer]:
             file=str(root / image["file"]),
             truth=names[image["label"]],
             answers=tuple((names[answer["class"]], float(answer["score"])) for answer in image["top5"]),
+            label=range(len(names)).index(image["label"]) + 1,
+            guess=range(len(names)).index(image["top5"][0]["class"]) + 1,
         )
         for image in predictions["images"]
         if image["top5"]
     ]
 
 
-def confidently_wrong(answers: Iterable[Answer], most: int) -> list[Answer]:
-    """Wrong answers, the surest first, at most MOST_OF_A_PAIR of one pair (truth, prediction)."""
-    seen: Counter[tuple[str, str]] = Counter()
-    chosen = []
+def wrong(answers: Iterable[Answer], most: int) -> list[Answer]:
+    """Wrong answers, pairs of truth and prediction by turns, the frequent ones first; of a pair the surest, at most MOST_OF_A_PAIR."""
+    pairs: dict[tuple[str, str], list[Answer]] = defaultdict(list)
     for answer in sorted((answer for answer in answers if not answer.right), key=lambda answer: -answer.answers[0][1]):
-        pair = (answer.truth, answer.best)
-        seen[pair] += 1
-        if seen[pair] <= MOST_OF_A_PAIR:
-            chosen.append(answer)
-    return chosen[:most]
+        pairs[answer.truth, answer.best].append(answer)
+    ranked = sorted(pairs.values(), key=len, reverse=True)
+    return list(islice(by_turns([group[:MOST_OF_A_PAIR] for group in ranked]), most))
 
 
 def right_of_each_class(answers: Iterable[Answer], most: int) -> list[Answer]:
@@ -85,8 +94,15 @@ def right_of_each_class(answers: Iterable[Answer], most: int) -> list[Answer]:
         group.sort(key=lambda answer: answer.answers[0][1])
         middle = len(group) // 2
         queues.append(group[middle:] + group[:middle])
-    turns = [answer for turn in zip_longest(*queues) for answer in turn if answer is not None]
-    return turns[:most]
+    return list(islice(by_turns(queues), most))
+
+
+def count_classes(answers: Iterable[Answer], classes: int) -> np.ndarray:
+    """(K+1, K+1): photos of a class (row) taken for a class (column); row and column 0 are empty."""
+    counts = np.zeros((classes + 1, classes + 1), np.int64)
+    for answer in answers:
+        counts[answer.label, answer.guess] += 1
+    return counts
 
 
 def class_accuracies(answers: Iterable[Answer]) -> list[tuple[str, int, int]]:
@@ -98,13 +114,6 @@ def class_accuracies(answers: Iterable[Answer]) -> list[tuple[str, int, int]]:
         right[answer.truth] += answer.right
     rows = [(name, right[name], count) for name, count in images.items()]
     return sorted(rows, key=lambda row: (row[1] / row[2], row[0]))
-
-
-def confusions(answers: Iterable[Answer], most: int) -> list[tuple[str, str, int]]:
-    """(truth, prediction, times) of the most frequent mistakes."""
-    pairs = Counter((answer.truth, answer.best) for answer in answers if not answer.right)
-    ranked = sorted(pairs.items(), key=lambda pair: (-pair[1], pair[0]))[:most]
-    return [(truth, taken, count) for (truth, taken), count in ranked]
 
 
 def with_photos(answers: Sequence[Answer], exif: Exif) -> list[tuple[Answer, str]]:

@@ -1,4 +1,4 @@
-"""Read a detector's predictions: which photos to show and how, what counts as found, which classes are taken for which.
+"""Read a detector's predictions: which photos to show and how, and what counts as found.
 
 A predictions file, RUN/predictions/step-*.json; boxes are left, top, width, height in pixels, labels are 1..K:
     {"step": 350, "kind": "boxes", "classes": [name, ...],
@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import repeat
+from itertools import pairwise, repeat
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +27,10 @@ from paceline.pages.marks import Mark, beside, largest_first
 from paceline.pages.masks import RunLengths
 from paceline.pages.pictures import jpeg_uri
 from paceline.pages.stored_photo import read_rgb
+from paceline.tasks.metrics.best_f1 import AtThreshold, best_f1
 from paceline.tasks.metrics.coco import Detections, GroundTruth
-from paceline.tasks.metrics.confusion import BACKGROUND, MATCH_IOU, SHOWN_SCORE, confusion, overlaps
+from paceline.tasks.metrics.confusion import MATCH_IOU, SHOWN_SCORE, overlaps
+from paceline.tasks.metrics.error_kinds import BACKGROUND_IOU, Pairs
 
 # Where nothing is sure enough to be shown, so many of the best boxes are.
 UNSURE = 3
@@ -120,111 +122,113 @@ class Scene:
         return np.array([iou([mask], [there], [0])[0, 0] for mask, there in known])
 
 
-def read_scenes(predictions: Mapping[str, Any], root: Path) -> list[Scene]:
-    """Every image of a predictions file of either kind, with the boxes worth showing; relative files lie in `root`.
+@dataclass(frozen=True)
+class Found:
+    """A whole predictions file: the objects and the detections of all photos, best first in each."""
 
-    Of a damaged file raises ValueError, LookupError or TypeError: scenes have a pixel, as many labels, scores and masks as boxes,
+    files: Sequence[str]
+    truth: GroundTruth
+    boxes: Detections
+    masks: Sequence[RunLengths | None]  # of the detections, or none where they are boxes alone
+    truth_masks: Sequence[RunLengths | None]
+
+    def scenes(self, shown: float) -> list[Scene]:
+        """Each photo with the boxes of this score or more, or its UNSURE best ones."""
+        starts, scenes = np.searchsorted(self.boxes.images, np.arange(len(self.files) + 1)).tolist(), []
+        for photo, file in enumerate(self.files):
+            first, real = starts[photo], slice(*self.truth.starts[photo : photo + 2].tolist())
+            sure = int((self.boxes.scores[first : starts[photo + 1]] >= shown).sum()) or UNSURE
+            mine = slice(first, min(first + sure, starts[photo + 1]))
+            size = int(self.truth.widths[photo]), int(self.truth.heights[photo])
+            found = self.boxes.boxes[mine], self.boxes.classes[mine], self.boxes.scores[mine]
+            there = self.truth.boxes[real], self.truth.classes[real], self.truth.crowd[real] != 0
+            scenes.append(Scene(file, *size, *found, *there, shown, self.masks[mine], self.truth_masks[real]))
+        return scenes
+
+    def mask_pairs(self) -> Pairs:
+        """For `error_kinds`, of masks instead of boxes; an object whose mask is not known has no pair."""
+        from hotcoco.mask import iou
+
+        starts = np.searchsorted(self.boxes.images, np.arange(len(self.files) + 1)).tolist()
+        pairs = [np.zeros((3, 0))]
+        for photo, (first, last) in enumerate(pairwise(starts)):
+            rows = np.arange(*self.truth.starts[photo : photo + 2])
+            rows = rows[[self.truth_masks[row] is not None for row in rows]]
+            if len(rows) and last > first:
+                there: list[Any] = [self.truth_masks[row] for row in rows]
+                mine: list[Any] = list(self.masks[first:last])
+                overlap = iou(mine, there, self.truth.crowd[rows].tolist())
+                place, row = np.nonzero(overlap >= BACKGROUND_IOU)
+                pairs.append(np.stack([first + place, rows[row], overlap[place, row]]))
+        place, row, overlap = np.concatenate(pairs, axis=1)
+        return place.astype(np.int64), row.astype(np.int64), overlap
+
+
+def read_found(predictions: Mapping[str, Any], root: Path) -> Found:
+    """Every image of a predictions file of either kind; relative files lie in `root`.
+
+    Of a damaged file raises ValueError, LookupError or TypeError: images have a pixel, as many labels, scores and masks as boxes,
     finite numbers, labels of classes that there are, and masks that can be drawn, annotated ones where some were found.
     """
-    scenes, classes = [], len(predictions["classes"])
-    shown = best_f1_of(predictions).get("threshold", SHOWN_SCORE)
-    for image in predictions["images"]:
+    images, classes = predictions["images"], len(predictions["classes"])
+    found, real, scored, crowds = [], [], [], []
+    masks, truth_masks = [], []
+    for image in images:
         scores = np.array(image["scores"], float)
         if scores.ndim != 1 or not np.isfinite(scores).all():
             raise ValueError(f"{image['file']} has a score that is no finite number")
-        keep = int((scores >= shown).sum()) or UNSURE
         truth, size = image["truth"], (int(image["height"]), int(image["width"]))
         if min(size) < 1:
             raise ValueError(f"{image['file']} has no pixel")
         if "masks" in image and "masks" not in truth:
             raise ValueError(f"{image['file']} has masks found and none annotated")
-        boxes, labels = _objects(image["boxes"][:keep], image["labels"][:keep], len(scores[:keep]), classes)
-        real, real_labels = _objects(truth["boxes"], truth["labels"], len(truth["crowd"]), classes)
-        scenes.append(
-            Scene(
-                file=str(root / image["file"]),
-                width=size[1],
-                height=size[0],
-                boxes=boxes,
-                labels=labels,
-                scores=scores[:keep],
-                truth=real,
-                truth_labels=real_labels,
-                crowd=np.array(truth["crowd"], bool).reshape(len(real)),
-                shown=shown,
-                masks=_encoded(image["masks"][:keep], size, len(boxes)) if "masks" in image else (),
-                truth_masks=_encoded(truth["masks"], size, len(real)) if "masks" in truth else (),
-            )
-        )
-    return scenes
+        found.append(_objects(image["boxes"], image["labels"], len(scores), classes))
+        real.append(_objects(truth["boxes"], truth["labels"], len(truth["crowd"]), classes))
+        scored.append(scores)
+        crowds.append(np.array(truth["crowd"], bool).reshape(len(real[-1][0])))
+        masks += _encoded(image["masks"], size, len(scores)) if "masks" in image else []
+        truth_masks += _encoded(truth["masks"], size, len(crowds[-1])) if "masks" in truth else []
+    boxes, labels = _joined(real, 0), _joined(real, 1)
+    if (masks or truth_masks) and (len(masks), len(truth_masks)) != (sum(map(len, scored)), len(labels)):
+        raise ValueError("some images have masks, and others have none")
+    truth = GroundTruth(
+        image_ids=np.arange(len(images)),
+        heights=np.array([int(image["height"]) for image in images], np.int64),
+        widths=np.array([int(image["width"]) for image in images], np.int64),
+        starts=np.cumsum([0, *map(len, crowds)]),
+        boxes=boxes,
+        classes=labels,
+        crowd=np.concatenate([np.zeros(0, np.uint8), *crowds]).astype(np.uint8),
+        areas=boxes[:, 2] * boxes[:, 3],
+        num_classes=classes,
+    )
+    of = np.repeat(np.arange(len(images)), [len(scores) for scores in scored])
+    detections = Detections(of, _joined(found, 0), _joined(found, 1), np.concatenate([np.zeros(0), *scored]))
+    return Found([str(root / image["file"]) for image in images], truth, detections, masks, truth_masks)
 
 
-def best_f1_of(predictions: Mapping[str, Any]) -> dict[str, float]:
-    """The threshold with the best F1 and the numbers there; {} where there is none.
+def best_of(predictions: Mapping[str, Any], found: Found) -> AtThreshold | None:
+    """The threshold with the best F1 and the numbers there, as the file has them or else counted; None where there is none.
 
     Raises ValueError, LookupError or TypeError of a damaged file.
     """
     if "best_f1" not in predictions:
-        return {}
-    best = {name: float(predictions["best_f1"][name]) for name in ("threshold", "f1", "precision", "recall", "iou")}
-    if not all(0 <= value <= 1 for value in best.values()):
+        counted = best_f1(found.truth, found.boxes)
+        return counted and counted.best
+    best = AtThreshold(*(float(predictions["best_f1"][name]) for name in ("threshold", "f1", "precision", "recall")))
+    if not all(0 <= value <= 1 for value in vars(best).values()):
         raise ValueError("a best F1 that is none")
     return best
 
 
-def worst_and_best(scenes: Sequence[Scene], most: int) -> tuple[list[Scene], list[Scene]]:
-    """The `most` worst photos, worst first, and the `most` best, best first; equal ones by file name, none in both."""
+def worst_and_best(scenes: Sequence[Scene], bad: int, good: int) -> tuple[list[Scene], list[Scene]]:
+    """The `bad` worst photos, worst first, and the `good` best, best first; equal ones by file name, none in both."""
     rated = [(scene.quality, scene) for scene in scenes if scene.quality is not None]
     rising = [scene for quality, scene in sorted(rated, key=lambda pair: (pair[0], pair[1].file)) if quality < 1]
     falling = [scene for quality, scene in sorted(rated, key=lambda pair: (-pair[0], pair[1].file)) if quality > 0]
-    worst = rising[: min(most, max(1, len(rated) // 2))]
+    worst = rising[: min(bad, max(1, len(rated) // 2))]
     chosen = {id(scene) for scene in worst}
-    return worst, [scene for scene in falling if id(scene) not in chosen][:most]
-
-
-def count_confusions(scenes: Sequence[Scene], num_classes: int) -> np.ndarray:
-    """(K+1, K+1): objects of a class (row) found as a class (column); 0 is background. See paceline.tasks.metrics.confusion."""
-    sizes = [len(scene.truth) for scene in scenes]
-    truth = GroundTruth(
-        image_ids=np.arange(len(scenes)),
-        heights=np.array([scene.height for scene in scenes]),
-        widths=np.array([scene.width for scene in scenes]),
-        starts=np.cumsum([0, *sizes]),
-        boxes=_joined([scene.truth for scene in scenes], np.float64).reshape(-1, 4),
-        classes=_joined([scene.truth_labels for scene in scenes]),
-        crowd=_joined([scene.crowd for scene in scenes]).astype(np.uint8),
-        areas=_joined([scene.truth[:, 2] * scene.truth[:, 3] for scene in scenes], np.float64),
-        num_classes=num_classes,
-    )
-    found = Detections(
-        images=np.repeat(np.arange(len(scenes)), [len(scene.boxes) for scene in scenes]),
-        boxes=_joined([scene.boxes for scene in scenes], np.float64).reshape(-1, 4),
-        classes=_joined([scene.labels for scene in scenes]),
-        scores=_joined([scene.scores for scene in scenes], np.float64),
-    )
-    return confusion(truth, found, score=scenes[0].shown if scenes else SHOWN_SCORE)
-
-
-def mistakes(counts: np.ndarray, names: Sequence[str], most: int) -> list[tuple[str, str, int, float]]:
-    """(class, taken for, times, share of the class's objects) of the most frequent confusions of two classes."""
-    pairs = [
-        (names[true - 1], names[found - 1], int(counts[true, found]), float(counts[true, found] / counts[true].sum()))
-        for true, found in np.argwhere(counts).tolist()
-        if true != found and BACKGROUND not in (true, found)
-    ]
-    return sorted(pairs, key=lambda pair: (-pair[2], pair[0], pair[1]))[:most]
-
-
-def confusion_matrix(counts: np.ndarray, names: Sequence[str]) -> list[tuple[str, list[tuple[str, float, str]]]]:
-    """Rows of the drawn matrix, background last both ways: (class, [(count, share of the row, tone of the cell)])."""
-    order = [*range(1, len(names) + 1), BACKGROUND]
-    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-
-    def cell(true: int, found: int) -> tuple[str, float, str]:
-        text = f"{counts[true, found]:,}" if true or found else ""
-        return text, float(shares[true, found]), "good" if true == found else "bad"
-
-    return [(names[true - 1] if true else "no object", [cell(true, found) for found in order]) for true in order]
+    return worst, [scene for scene in falling if id(scene) not in chosen][:good]
 
 
 def _objects(boxes: Sequence[Any], labels: Sequence[int], count: int, classes: int) -> tuple[np.ndarray, np.ndarray]:
@@ -245,9 +249,10 @@ def _encoded(counts: Sequence[str | None], size: tuple[int, int], number: int) -
     return masks
 
 
-def _joined(parts: Sequence[np.ndarray], kind: Any = np.int64) -> np.ndarray:
-    """All parts in a row, flat."""
-    return np.concatenate([np.zeros(0, kind), *(part.astype(kind).reshape(-1) for part in parts)])
+def _joined(parts: Sequence[tuple[np.ndarray, np.ndarray]], which: int) -> np.ndarray:
+    """The boxes (0) or the labels (1) of all photos."""
+    empty = np.zeros(0, np.int64) if which else np.zeros((0, 4))
+    return np.concatenate([empty, *(part[which] for part in parts)])
 
 
 def with_pictures(scenes: Sequence[Scene], names: Sequence[str], exif: Exif) -> list[tuple[Scene, str]]:

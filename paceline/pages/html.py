@@ -26,6 +26,16 @@ FULL, WIDE, NARROW = 1060, 520, 350
 MOST_POINTS = 400
 _INK, _GRID = "#a000f0", "#a000f1"
 _SERIES = tuple(f"#a0000{digit}" for digit in range(1, 8))
+_DASHES: tuple[Any, ...] = (
+    "-",
+    (0, (5, 2)),
+    (0, (1, 1.4)),
+    (0, (6, 2, 1, 2)),
+    (0, (10, 3)),
+    (0, (3, 1, 1, 1, 1, 1)),
+    (0, (1, 3)),
+)
+_MARKERS = "osD^vPX"
 _VARIABLES = {
     _INK: "var(--muted)",
     _GRID: "var(--grid)",
@@ -56,6 +66,7 @@ class Line:
     colour: int
     # Faint: the unsmoothed values behind a line, without legend and tooltip; dots: few points, marked.
     style: Literal["solid", "bold", "faint", "dots"] = "solid"
+    dash: int = 0  # number of its pattern of dashes, for those who see no colours
 
 
 @dataclass(frozen=True)
@@ -65,6 +76,7 @@ class Chart:
     title: str
     svg: Markup
     hover: dict[str, Any] = field(default_factory=dict)
+    about: str = ""
 
 
 def draw_chart(
@@ -77,6 +89,8 @@ def draw_chart(
     percent: bool = False,
     levels: Sequence[tuple[str, float]] = (),
     from_zero_to: float | None = None,
+    mark: tuple[float, str] | None = None,
+    about: str = "",
     width: int = WIDE,
 ) -> Chart | None:
     """Draw one chart; None when no line has a finite point.
@@ -86,6 +100,8 @@ def draw_chart(
     percent       the y axis shows fractions times 100
     from_zero_to  the y axis begins at 0 and shows at least up to here
     levels        dashed horizontal lines, such as targets, with their labels
+    mark          a dashed vertical line, with its label
+    about         a line beside the title
     """
     drawn = [line for line in (_thinned(line) for line in lines) if any(map(math.isfinite, line.y))]
     if not drawn:
@@ -106,6 +122,12 @@ def draw_chart(
             edge, side, indent = (1, "right", -2) if place % 2 == 0 else (0, "left", 2)
             axes.annotate(
                 text, (edge, level), (indent, 3), ("axes fraction", "data"), "offset points", ha=side, color=_INK
+            )
+        if mark is not None:
+            axes.axvline(mark[0], color=_INK, linewidth=1, linestyle=(0, (4, 3)))
+            side, indent = ("left", 4) if mark[0] < x_end / 2 else ("right", -4)
+            axes.annotate(
+                mark[1], (mark[0], 0), (indent, 4), ("data", "axes fraction"), "offset points", ha=side, color=_INK
             )
         axes.yaxis.set_major_locator(MaxNLocator(5))
         if percent:
@@ -132,7 +154,7 @@ def draw_chart(
         "bottom": round(HEIGHT - axes.bbox.y0, 1),
         "lines": [_hover_line(line, axes.transData.transform, value_text) for line in named],
     }
-    return Chart(title, Markup(_themed(buffer.getvalue(), title)), hover)
+    return Chart(title, Markup(_themed(buffer.getvalue(), title)), hover, about)
 
 
 def smoothed(values: Sequence[float], strength: float) -> list[float]:
@@ -163,10 +185,12 @@ def _thinned(line: Line) -> Line:
 def _look(line: Line) -> dict[str, Any]:
     if line.style == "faint":
         return {"linewidth": 1, "alpha": 0.3, "zorder": 1}
+    dashed: dict[str, Any] = {"linestyle": _DASHES[line.dash % len(_DASHES)]}
     if line.style == "bold":
-        return {"linewidth": 3.5, "zorder": 3}
+        return {"linewidth": 3.5, "zorder": 3, **dashed}
     few = sum(map(math.isfinite, line.y)) <= 2  # a line through one point is invisible
-    return {"linewidth": 2, "zorder": 2, "marker": "o" if line.style == "dots" or few else None, "markersize": 4}
+    marker = _MARKERS[line.dash % len(_MARKERS)] if line.style == "dots" or few else None
+    return {"linewidth": 2, "zorder": 2, "marker": marker, "markersize": 4, **dashed}
 
 
 def _hover_line(line: Line, to_pixels: Callable[[Any], Any], value_text: Callable[[str, float], str]) -> dict[str, Any]:

@@ -12,7 +12,6 @@ import re
 import statistics
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,31 +20,28 @@ from paceline.config.printable import counted
 from paceline.config.reporting import Lines
 from paceline.config.run import read_run
 from paceline.config.whole import write_whole
-from paceline.log.console import SLOW_INPUT
-from paceline.log.events import COMMON, metrics_of, read_events
+from paceline.log.events import COMMON, read_events
 from paceline.log.prose import (
     byte_size,
     duration,
     flop_rate,
-    leading_metrics,
     metric_label,
     metric_text,
     quantity,
     target_text,
+    time_spent,
     where_time_goes,
 )
-from paceline.pages.html import FULL, NARROW, WIDE, Chart, Line, draw_chart, smoothed, templates
+from paceline.pages.html import templates
 from paceline.pages.sections import predictions_section
+from paceline.pages.training_curves import Event, metric_names, of_kind, targets_first, training_charts
 from paceline.store.fold import fold_in_words
 from paceline.tasks.metrics.coco import ABSENT
 from paceline.tasks.workload import Workload
 from paceline.tasks.workloads import WORKLOADS
 
-Event = Mapping[str, Any]
-# A loss curve is smoothed over about 1 / SMOOTH_PARTS of the run.
-SMOOTH_PARTS = 40
-# Parts of a network that one chart has colours for.
-MOST_PARTS = 7
+# Charts at the top of the page.
+FIRST = ("Loss", "Quality")
 
 # Of COCO's twelve numbers the table leaves out those that hardly anyone compares; events.jsonl has them.
 LESS_READ = ("_ar1", "_ar10", "_ar_small", "_ar_medium", "_ar_large")
@@ -77,7 +73,7 @@ def write_report(run: Path, workload: Workload | None = None) -> Path:
     try:
         content = _content(run, facts, events)
         data, exif = facts.get("data", {}), facts["recipe"].get("input", {}).get("exif", "ignore")
-        evaluated = _of_kind(events, "eval")
+        evaluated = of_kind(events, "eval")
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, ArithmeticError) as error:
         raise UserError(
             f"{run}: run.json or events.jsonl holds what no run of ours writes ({type(error).__name__}: {error}); "
@@ -112,6 +108,7 @@ def write_report(run: Path, workload: Workload | None = None) -> Path:
 
 def _content(run: Path, facts: Mapping[str, Any], events: Sequence[Event]) -> dict[str, Any]:
     """The template's values from run.json and the events."""
+    charts = training_charts(events, targets_of(facts))
     return {
         "name": facts["name"],
         "synthetic": bool(facts["controls"].get("synthetic")),
@@ -119,9 +116,13 @@ def _content(run: Path, facts: Mapping[str, Any], events: Sequence[Event]) -> di
         "fold": fold_in_words(facts.get("data", {}).get("fold")),
         **_headline(facts, events),
         "started": _began(run, facts),
-        "charts": _charts(events, targets_of(facts)),
+        "charts": [chart for chart in charts if chart.title in FIRST],
+        "more_charts": [chart for chart in charts if chart.title not in FIRST],
+        "time": time_spent(events),
+        "duration": duration,
+        "typical": [f"{name} takes {total}: {shares}" for name, (total, shares) in where_time_goes(events).items()],
         "evaluations": _evaluation_table(events),
-        "sections": _provenance(facts, _of_kind(events, "warm_up")),
+        "sections": _provenance(facts, of_kind(events, "warm_up")),
     }
 
 
@@ -142,7 +143,7 @@ def _began(run: Path, facts: Mapping[str, Any]) -> str:
 def _headline(facts: Mapping[str, Any], events: Sequence[Event]) -> dict[str, Any]:
     """How it ended, why, and the row of numbers at the top."""
     targets = targets_of(facts)
-    trained, evaluated = _of_kind(events, "train"), _of_kind(events, "eval")
+    trained, evaluated = of_kind(events, "train"), of_kind(events, "eval")
     end = events[-1] if events and events[-1]["event"] == "end" else {}
     colour, words = STATUS.get(end.get("status"), STATUS[None])
     last = events[-1] if events else {"step": 0, "epoch": 0.0, "seconds": 0.0}
@@ -151,7 +152,7 @@ def _headline(facts: Mapping[str, Any], events: Sequence[Event]) -> dict[str, An
     if end.get("status") == "success" and reached is None:  # no target was set
         words = "Finished"
     cards = []
-    for name in _targets_first(evaluated, targets)[:2]:
+    for name in targets_first(evaluated, targets)[:2]:
         best = _best(evaluated, name)
         if best is not None:
             wanted = f"target {target_text(name, targets[name])}, " if name in targets else ""
@@ -175,84 +176,19 @@ def _headline(facts: Mapping[str, Any], events: Sequence[Event]) -> dict[str, An
         if peak := max((event.get("peak_memory", 0) for event in trained), default=0):
             cards.append(("peak memory", byte_size(peak), "of the largest rank"))
         cards.append(("waiting for data", f"{100 * wait:.1f} %", "of the time, median"))
-    cards += [(name, *measured) for name, measured in where_time_goes(events).items()]
     if "joules" in end:
         cards.append(("energy", f"{end['joules'] / 3.6e6:.3g} kWh", f"by {end['joules_by']}, since the last start"))
     resumes = [
         f"step {event['step']:,} on {event['world']} rank(s)" + (", given more" if event.get("after") else "")
-        for event in _of_kind(events, "resume")
+        for event in of_kind(events, "resume")
     ]
     return {"verdict": (colour, words), "reason": end.get("reason", ""), "cards": cards, "resumes": resumes}
 
 
-def _charts(events: Sequence[Event], targets: Mapping[str, float]) -> list[Chart]:
-    trained, evaluated = _of_kind(events, "train"), _of_kind(events, "eval")
-    by_epoch = bool(events) and max(event["epoch"] for event in events) >= 1
-    x_label = "epoch" if by_epoch else "step"
-    x_end = max((event[x_label] for event in events), default=0)
-
-    def line(name: str, source: Sequence[Event], colour: int, style: Any = "solid", smooth: bool = False) -> Line:
-        values = [float(event.get(name, "nan")) for event in source]
-        if name in metrics:  # -1: COCO's word for a number that does not exist
-            values = [math.nan if value == ABSENT else value for value in values]
-        if smooth:
-            values = smoothed(values, max(0.0, 1 - SMOOTH_PARTS / max(len(values), 1)))
-        at = [f"step {event['step']:,}, epoch {event['epoch']:.2f}, {duration(event['seconds'])}" for event in source]
-        return Line(metric_label(name), [event[x_label] for event in source], values, at, colour, style)
-
-    ratios = [{**event, **event.get("update_ratios", {})} for event in trained]
-    parts = list(dict.fromkeys(name for event in trained for name in event.get("update_ratios", {})))[:MOST_PARTS]
-    losses = ["loss", *sorted({name for event in trained for name in event if name.startswith("loss_")})]
-    metrics = _metric_names(evaluated)
-    rates = [name for name in _targets_first(evaluated, targets) if "loss" not in name][:4]
-    full_names = {metric_label(name): name for name in reversed(rates)}
-    scored_losses = [name for name in metrics if "loss" in name][:2]
-    wanted = [name for name in rates if name in targets]
-    which = {name: f"{metric_label(name)} " if len(wanted) > 1 else "" for name in wanted}
-    levels = [(f"target {which[name]}{target_text(name, targets[name])}", targets[name]) for name in wanted]
-    drawn = partial(draw_chart, x_label=x_label, x_end=x_end)
-    narrow = partial(drawn, width=NARROW)
-    charts = [
-        drawn(
-            "Loss",
-            [
-                *(line(name, trained, place, "faint") for place, name in enumerate(losses[:1])),
-                *(line(name, trained, place, smooth=True) for place, name in enumerate(losses)),
-                *(line(name, evaluated, len(losses) + place, "dots") for place, name in enumerate(scored_losses)),
-            ],
-            width=WIDE if rates else FULL, value_text=lambda _, value: f"{value:.4g}",
-        ),
-        drawn(
-            "Quality", [line(name, evaluated, place, "dots") for place, name in enumerate(rates)],
-            value_text=lambda label, value: metric_text(full_names[label], value), percent=True, levels=levels,
-        ),
-        narrow(
-            "Learning rate", [line("lr", trained, 3)], from_zero_to=0.0, value_text=lambda _, value: f"{value:.4g}"
-        ),
-        narrow(
-            "Throughput, images/s", [line("images_per_second", trained, 2)], from_zero_to=0.0,
-            value_text=lambda _, value: f"{quantity(value)} images/s",
-        ),
-        narrow(
-            "Time waiting for data", [line("data_wait", trained, 1)], from_zero_to=SLOW_INPUT, percent=True,
-            value_text=lambda _, value: f"{100 * value:.1f} %",
-        ),
-        drawn(
-            "Norm of the gradient", [line("gradient_norm", trained, 4)], from_zero_to=0.0, width=WIDE,
-            value_text=lambda _, value: f"{value:.3g}",
-        ),
-        drawn(
-            "Norm of an update over the weights'", [line(name, ratios, place) for place, name in enumerate(parts)],
-            from_zero_to=0.0, width=WIDE, value_text=lambda _, value: f"{value:.3g}",
-        ),
-    ]  # fmt: skip
-    return [chart for chart in charts if chart is not None]
-
-
 def _evaluation_table(events: Sequence[Event]) -> dict[str, Any]:
     """`groups` is a line above the heads, (text, columns), where numbers of boxes and of masks stand side by side."""
-    evaluated = _of_kind(events, "eval")
-    names = [name for name in _metric_names(evaluated) if not name.endswith(LESS_READ)]
+    evaluated = of_kind(events, "eval")
+    names = [name for name in metric_names(evaluated) if not name.endswith(LESS_READ)]
     both = any(name.startswith("mask_") for name in names)
     if both:
         names = [name for name in names if not name.endswith("_ar100")]
@@ -292,23 +228,6 @@ def _flat(node: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
-
-
-def _of_kind(events: Sequence[Event], kind: str) -> list[Event]:
-    return [event for event in events if event["event"] == kind]
-
-
-def _metric_names(evaluated: Sequence[Event]) -> list[str]:
-    return list(dict.fromkeys(name for event in evaluated for name in metrics_of(event)))
-
-
-def _targets_first(evaluated: Sequence[Event], targets: Mapping[str, float]) -> list[str]:
-    """The targets that were scored, then the other metrics that one line has room for."""
-    names = _metric_names(evaluated)
-    return [
-        *(name for name in targets if name in names),
-        *(name for name in leading_metrics(names) if name not in targets),
-    ]
 
 
 def _best(evaluated: Sequence[Event], name: str) -> Event | None:

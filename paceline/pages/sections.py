@@ -11,9 +11,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -24,37 +25,40 @@ from paceline.log.events import metrics_of
 from paceline.log.prose import metric_text
 from paceline.pages.classified import (
     class_accuracies,
-    confidently_wrong,
-    confusions,
+    count_classes,
     read_answers,
     right_of_each_class,
     with_photos,
+    wrong,
 )
-from paceline.pages.detected import (
-    best_f1_of,
-    confusion_matrix,
-    count_confusions,
-    mistakes,
-    read_scenes,
-    with_pictures,
-    worst_and_best,
+from paceline.pages.confusions import confusion_matrix, mistakes
+from paceline.pages.detected import Found, best_of, read_found, with_pictures, worst_and_best
+from paceline.pages.gallery import MOST_OF_A_KIND, WORDS, error_tiles
+from paceline.pages.score_curves import (
+    COLUMNS,
+    class_table,
+    draw_curves,
+    read_curves,
+    reliability_chart,
+    threshold_chart,
 )
-from paceline.pages.html import WIDE, Chart, Line, draw_chart
 from paceline.pages.stored_photo import listed
 from paceline.store.fold import fold_in_words
-from paceline.tasks.metrics.confusion import BACKGROUND, SHOWN_SCORE
+from paceline.tasks.metrics.best_f1 import at_thresholds
+from paceline.tasks.metrics.coco import Detections
+from paceline.tasks.metrics.confusion import SHOWN_SCORE, confusion
+from paceline.tasks.metrics.error_kinds import RIGHT, UNCOUNTED, ErrorKinds, costs, error_kinds
 from paceline.tasks.workload import Workload
 from paceline.tasks.workloads import WORKLOADS
 
 # Of a predictions file: five thousand images with a hundred masks each have a tenth.
 MOST_BYTES = 1 << 30
-MOST_PHOTOS = 12  # of each kind: right and wrong, worst and best
-MOST_ROWS = 15  # of a classifier's tables of classes and of confusions
-MOST_BESIDE = 12  # of a detector's table of classes that leaves room for a chart below it
-MOST_MISTAKES = 10  # of a detector's table of confusions
-MOST_IN_MATRIX = 12  # classes of a confusion matrix that fits on the page
+MOST_WORST, MOST_BEST = 8, 4  # whole photos
+MOST_RIGHT = 12  # a classifier's tiles
+MOST_WRONG = 48
+MOST_MISTAKES = 12  # rows of a table of confusions
+MOST_IN_MATRIX = 16  # classes of a confusion matrix that fits on the page
 MOST_IN_HALF = 5  # and of one that fits beside another card
-MOST_CURVES = 5  # classes with a curve of their own, beside the mean
 # COCO's sizes of objects, by annotated area.
 SIZES = (("small", "under 32 x 32"), ("medium", "up to 96 x 96"), ("large", "above"))
 
@@ -136,18 +140,22 @@ def _damage() -> Iterator[None]:
 def classified_section(predictions: Mapping[str, Any], data: Path, exif: Exif) -> dict[str, Any]:
     """The section of a classifier. Raises DataError for damaged predictions."""
     with _damage():
+        names = [str(name) for name in predictions["classes"]]
         answers = read_answers(predictions, data)
-    accuracies = class_accuracies(answers)
+        counts = count_classes(answers, len(names))
+    scores = np.array([answer.answers[0][1] for answer in answers])
+    right = np.array([answer.right for answer in answers], bool)
+    tiles = [*wrong(answers, MOST_WRONG), *right_of_each_class(answers, MOST_RIGHT)]
+    calibration = reliability_chart(scores, right, "photos")
     return {
         "images": len(answers),
-        "groups": [
-            ("Confidently wrong", with_photos(confidently_wrong(answers, MOST_PHOTOS), exif)),
-            ("Right", with_photos(right_of_each_class(answers, MOST_PHOTOS), exif)),
-        ],
-        "num_classes": len(accuracies),
-        "classes": accuracies[:MOST_ROWS],
-        "confusions": confusions(answers, MOST_ROWS),
-        "charts": [],
+        "names": names,
+        "tiles": with_photos(tiles, exif),
+        "wrong": int((~right).sum()),
+        "classes": class_accuracies(answers),
+        "mistakes": mistakes(counts, names, MOST_MISTAKES),
+        "matrix": confusion_matrix(counts, names, background=False) if len(names) <= MOST_IN_MATRIX else [],
+        "charts": [calibration] if calibration else [],
     }
 
 
@@ -156,67 +164,68 @@ def detected_section(predictions: Mapping[str, Any], data: Path, exif: Exif) -> 
     with _damage():
         names = [str(name) for name in predictions["classes"]]
         masks = predictions["kind"] == "instances"
-        scenes, best = read_scenes(predictions, data), best_f1_of(predictions)
+        found = read_found(predictions, data)
+        best = best_of(predictions, found)
         rows = class_table(predictions)
         curves = [read_curves(predictions, "box"), read_curves(predictions, "mask")]
-    worst, good = worst_and_best(scenes, MOST_PHOTOS)
-    counts = count_confusions(scenes, len(names))
+        pairs = found.mask_pairs() if masks else None
+    columns = [column for column in COLUMNS if any(column[2] in row for row in rows)]
+    shown = best.threshold if best else SHOWN_SCORE
+    scenes = found.scenes(shown)
+    worst, good = worst_and_best(scenes, MOST_WORST, MOST_BEST)
+    counts = confusion(found.truth, found.boxes, score=shown)
     mask_overlaps = [overlap for scene in scenes for overlap in scene.mask_overlaps.tolist()]
-    objects, right, missed = int(counts[1:].sum()), int(counts.diagonal().sum()), int(counts[1:, BACKGROUND].sum())
-    fates = [
-        ("found and named right", right),
-        ("taken for another class", objects - right - missed),
-        ("missed", missed),
+    errors = error_kinds(found.truth, found.boxes)
+    sure = replace(
+        found, boxes=Detections(*(column[found.boxes.scores >= shown] for column in vars(found.boxes).values()))
+    )
+    at_score = error_kinds(sure.truth, sure.boxes)
+    objects = int((found.truth.crowd == 0).sum())
+    counted = errors.kinds != UNCOUNTED
+    scores, right = found.boxes.scores[counted], errors.kinds[counted] == RIGHT
+    drawn = [
+        threshold_chart(at_thresholds(scores, right, objects), best),
+        *map(draw_curves, curves),
+        reliability_chart(scores, right, "boxes", shown),
     ]
     return {
         "images": len(scenes),
-        "shown": best.get("threshold", SHOWN_SCORE),
+        "shown": shown,
         "best": best,
         "masks": masks,
         "mask_iou": sum(mask_overlaps) / len(mask_overlaps) if mask_overlaps else None,
         "groups": [("Worst", with_pictures(worst, names, exif)), ("Best", with_pictures(good, names, exif))],
         "classes": rows,
-        "classes_long": len(rows) > MOST_BESIDE,
+        "columns": columns,
+        "column_groups": [(group, len(list(same))) for group, same in groupby(column[0] for column in columns)],
         "absent": len(names) - len(rows),
         "names": names,
         "objects": objects,
-        "fates": fates if objects else [],
-        "invented": int(counts[BACKGROUND].sum()),
+        "right": int((at_score.kinds == RIGHT).sum()),
+        "errors": error_table(found, errors, at_score, pairs),
+        "tiles": error_tiles(sure, at_score, names, exif),
+        "kinds": list(WORDS.items()),
+        "most_of_a_kind": MOST_OF_A_KIND,
         "mistakes": mistakes(counts, names, MOST_MISTAKES),
         "matrix": confusion_matrix(counts, names) if len(names) <= MOST_IN_MATRIX else [],
         "matrix_wide": len(names) > MOST_IN_HALF,
-        "charts": [chart for curve in curves if (chart := draw_curves(curve)) is not None],
+        "charts": [chart for chart in drawn if chart is not None],
     }
 
 
-@dataclass(frozen=True)
-class ClassRow:
-    """One class that has objects; fractions, 0..1, or -1 where none of its masks is known."""
-
-    name: str
-    ap: float
-    ap50: float
-    ar100: float
-    objects: int
-    mask_ap: float | None = None  # None: boxes alone were scored
-    mask_ap50: float | None = None
-    f1: float | None = None  # at the report's threshold; None: no threshold was chosen
-
-    @property
-    def quality(self) -> float:
-        """AP; with masks, the mean of both."""
-        return self.ap if self.mask_ap is None or self.mask_ap < 0 else (self.ap + self.mask_ap) / 2
-
-
-def class_table(predictions: Mapping[str, Any]) -> list[ClassRow]:
-    """Every class that has objects, the worst first."""
-    fractions = ("ap", "ap50", "ar100", *(("mask_ap", "mask_ap50") if predictions.get("kind") == "instances" else ()))
-    fractions += ("f1",) if "best_f1" in predictions else ()
-    rows = [
-        ClassRow(str(row["name"]), objects=int(row["objects"]), **{key: float(row[key]) for key in fractions})
-        for row in predictions["per_class"]
-    ]
-    return sorted((row for row in rows if row.ap >= 0), key=lambda row: (row.quality, row.name))
+def error_table(
+    found: Found, errors: ErrorKinds, at_score: ErrorKinds, pairs: Any
+) -> list[tuple[str, str, int, list[float]]]:
+    """(kind, its words, how many of them at the report's score, the AP50 that they cost: of boxes, and with pairs of masks)."""
+    gains = [costs(found.truth, found.boxes, errors)[1]]
+    if pairs is not None:
+        truth = found.truth
+        known = np.array([mask is not None for mask in found.truth_masks], bool)
+        truth = replace(truth, crowd=np.where(known, truth.crowd, 1).astype(np.uint8))
+        gains.append(costs(truth, found.boxes, error_kinds(truth, found.boxes, pairs))[1])
+    counts = at_score.counts()
+    rows = [(kind, words, counts[kind], [gain[kind] for gain in gains]) for kind, words in WORDS.items()]
+    return sorted(rows, key=lambda row: -row[3][-1])
 
 
 def size_table(metrics: Mapping[str, Any]) -> tuple[list[str], list[tuple[str, str, list[str]]]]:
@@ -232,55 +241,3 @@ def size_table(metrics: Mapping[str, Any]) -> tuple[list[str], list[tuple[str, s
         for size, area in SIZES
     ]
     return [head for head, _ in kinds], rows if kinds else []
-
-
-class Curves(NamedTuple):
-    """Precision over recall, of nothing where no class has an object."""
-
-    title: str
-    lines: list[Line]
-
-
-def read_curves(predictions: Mapping[str, Any], what: Literal["box", "mask"]) -> Curves | None:
-    """At IoU 0.5: the mean, and classes; of many classes the best, the middle and the worst ones.
-
-    what  whether boxes or masks were compared
-    None where no masks were scored.
-    """
-    if what == "mask" and "mask_curves" not in predictions:
-        return None
-    curves = predictions["curves" if what == "box" else "mask_curves"]
-    names = _spread([row for row in class_table(predictions) if what == "box" or (row.mask_ap or 0.0) >= 0], what)
-    recall = np.array(curves["recall"], float)
-    at = [f"recall {value:.2f}" for value in recall]
-    compared = f", {'boxes' if what == 'box' else 'masks'}" if "mask_curves" in predictions else ""
-
-    def line(name: str, values: Sequence[float], colour: int, style: Literal["solid", "bold"] = "solid") -> Line:
-        return Line(name, recall.tolist(), np.array(values, float).reshape(recall.shape).tolist(), at, colour, style)
-
-    mean = [line("mean", curves["mean"], 0, "bold")] if len(names) > 1 else []
-    lines = [line(name, curves["classes"][name], 1 + place) for place, name in enumerate(reversed(names))]
-    return Curves(f"Precision over recall at IoU {float(curves['iou']):g}{compared}", mean + lines)
-
-
-def draw_curves(curves: Curves | None) -> Chart | None:
-    """None where there is nothing to draw."""
-    if curves is None:
-        return None
-    return draw_chart(
-        curves.title,
-        curves.lines,
-        x_label="recall",
-        x_end=1,
-        value_text=lambda _, value: f"{value:.3f}",
-        from_zero_to=1.0,
-        width=WIDE,
-    )
-
-
-def _spread(rows: Sequence[ClassRow], what: str) -> list[str]:
-    """Names of at most MOST_CURVES classes from the worst to the best."""
-    ranked = sorted(rows, key=lambda row: ((row.ap if what == "box" else row.mask_ap) or 0.0, row.name))
-    if len(ranked) > MOST_CURVES:
-        ranked = [ranked[round(place * (len(ranked) - 1) / (MOST_CURVES - 1))] for place in range(MOST_CURVES)]
-    return [row.name for row in ranked]

@@ -39,6 +39,8 @@ from paceline.tasks.metrics.interval import Draws, box_draws, mask_draws
 
 # Detections of an image in the predictions file: as many as the benchmark counts.
 MOST_WRITTEN = 100
+# A class's AP by the size of its objects.
+SIZES = ("ap_small", "ap_medium", "ap_large")
 
 
 def to_detections(rows: np.ndarray, heights: np.ndarray, widths: np.ndarray, plus_one: bool) -> Detections:
@@ -104,7 +106,9 @@ def describe(
         **({} if best is None else {"best_f1": best.record()}),
         "images": images,
         "per_class": [
-            {"name": name, "ap": score.ap, "ap50": score.ap50, "ar100": score.ar100, "objects": score.objects, **more}
+            {"name": name, "ap": score.ap, "ap50": score.ap50, "ar100": score.ar100, "objects": score.objects}
+            | dict(zip(SIZES, score.by_size))
+            | more
             for name, score, more in zip(classes, scores.per_class, at_best)
         ],
         "curves": curves(scores, classes),
@@ -256,7 +260,7 @@ def describe_instances(
     """JSON content of RUN/predictions/step-N.json (kind "instances"): as kind "boxes", with the masks beside the boxes.
 
     Each image has "masks" beside "boxes", and its truth too: run-length strings at the photo's size, null for an object without a
-    mask. Each class has "mask_ap" and "mask_ap50", and "mask_curves" are the masks' precision as "curves" are the boxes'.
+    mask. Each class has "mask_ap", "mask_ap50" and AP by size; "mask_curves" are the masks' precision as "curves" are the boxes'.
     files, numbers, classes, category_ids  as in `describe`
     """
     named = files, numbers, classes, category_ids
@@ -271,5 +275,6 @@ def describe_instances(
         ]
     for entry, score in zip(described["per_class"], scored.mask_scores.per_class):
         entry.update(mask_ap=score.ap, mask_ap50=score.ap50)
+        entry.update({f"mask_{name}": value for name, value in zip(SIZES, score.by_size)})
     described.update(kind="instances", mask_curves=curves(scored.mask_scores, classes))
     return described

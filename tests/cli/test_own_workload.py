@@ -54,7 +54,7 @@ def test_the_page_s_workload_trains_resumes_and_answers(page, class_photos, tmp_
     said = command(capsys, *train[:4], *SMALL, "--model.depth", 2, *weights, "--steps", 1)
     assert said.code == 0 and "tensors used" in said.out
     assert "photos are shown by  paceline report RUN --workload" in _report(capsys, run)
-    assert "Confidently wrong" in _report(capsys, run, *named)
+    assert "Taken for another class" in _report(capsys, run, *named)
 
 
 def _report(capsys, run: Path, *named: str) -> str:

@@ -14,30 +14,39 @@ from paceline.pages.classified import (
     MOST_OF_A_PAIR,
     Answer,
     class_accuracies,
-    confidently_wrong,
-    confusions,
+    count_classes,
     read_answers,
     right_of_each_class,
     with_photos,
+    wrong,
 )
+from paceline.pages.confusions import confusion_matrix, mistakes
 
 classes = st.sampled_from("abcd")
 answers = st.lists(
-    st.builds(lambda truth, best, score: Answer("x", truth, ((best, score),)), classes, classes, st.floats(0, 1))
+    st.builds(
+        lambda truth, best, score: Answer(
+            "x", truth, ((best, score),), "abcd".index(truth) + 1, "abcd".index(best) + 1
+        ),
+        *(classes, classes, st.floats(0, 1)),
+    )
 )
 
 
 @given(answers)
-def test_wrong_answers_come_surest_first_and_no_pair_fills_the_page(group):
-    chosen = confidently_wrong(group, 12)
-    scores = [answer.answers[0][1] for answer in chosen]
-    pairs = Counter((answer.truth, answer.best) for answer in chosen)
-    assert all(truth != best for truth, best in pairs)
-    assert scores == sorted(scores, reverse=True)
-    assert len(chosen) <= 12 and all(count <= MOST_OF_A_PAIR for count in pairs.values())
-    wrong = [answer for answer in group if not answer.right]
-    if wrong:
-        assert scores[0] == max(answer.answers[0][1] for answer in wrong)
+def test_wrong_answers_show_the_frequent_pairs_first_the_surest_of_each_and_none_fills_the_page(group):
+    chosen = wrong(group, 12)
+    shown = Counter((answer.truth, answer.best) for answer in chosen)
+    there = Counter((answer.truth, answer.best) for answer in group if not answer.right)
+    assert all(truth != best for truth, best in shown)
+    assert len(chosen) == min(12, sum(min(count, MOST_OF_A_PAIR) for count in there.values()))
+    assert all(count <= MOST_OF_A_PAIR for count in shown.values())
+    first = list(dict.fromkeys((answer.truth, answer.best) for answer in chosen))
+    assert [there[pair] for pair in first] == sorted((there[pair] for pair in there), reverse=True)[: len(first)]
+    for pair in first:
+        mine = [answer.answers[0][1] for answer in chosen if (answer.truth, answer.best) == pair]
+        all_of_it = sorted((one.answers[0][1] for one in group if (one.truth, one.best) == pair), reverse=True)
+        assert mine == all_of_it[: len(mine)]
 
 
 @given(answers)
@@ -59,9 +68,14 @@ def test_counts_equal_the_obvious_loop(group):
         assert right == sum(answer.truth == name and answer.best == name for answer in group)
     assert sum(images for _, _, images in rows) == len(group)
     assert [right / images for _, right, images in rows] == sorted(right / images for _, right, images in rows)
-    mistakes = confusions(group, 100)
-    assert sum(times for _, _, times in mistakes) == sum(not answer.right for answer in group)
-    assert [times for _, _, times in mistakes] == sorted((times for _, _, times in mistakes), reverse=True)
+    counts = count_classes(group, 4)
+    named = mistakes(counts, "abcd", 100)
+    assert counts.sum() == len(group) and counts[0].sum() == counts[:, 0].sum() == 0
+    for truth, taken, times, _, pair in named:
+        assert times == sum((answer.truth, answer.best, answer.pair) == (truth, taken, pair) for answer in group)
+    assert sum(times for _, _, times, *_ in named) == sum(not answer.right for answer in group)
+    matrix = confusion_matrix(counts, "abcd", background=False)
+    assert [[cell.text for cell in cells] for _, cells in matrix] == counts[1:, 1:].astype(str).tolist()
 
 
 def test_predictions_are_read_with_names_and_an_image_without_answer_is_left_out(tmp_path):
@@ -70,7 +84,7 @@ def test_predictions_are_read_with_names_and_an_image_without_answer_is_left_out
         {"index": 5, "file": "c.jpg", "label": 1, "top5": []},
     ]
     (answer,) = read_answers({"classes": ["cat", "dog"], "images": images}, Path("/photos"))
-    assert answer == Answer("/photos/b.jpg", "dog", (("cat", 0.7), ("dog", 0.3)))
+    assert answer == Answer("/photos/b.jpg", "dog", (("cat", 0.7), ("dog", 0.3)), 2, 1)
     assert answer.best == "cat" and not answer.right
 
 

@@ -7,7 +7,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from detected_runs import HERE, NAMES, THERE, TWELVE, image_of, make_run, predictions_of, report_of, write_predictions
+from detected_runs import (
+    HERE,
+    NAMES,
+    THERE,
+    TWELVE,
+    image_of,
+    make_run,
+    predictions_of,
+    report_of,
+    scenes_of,
+    write_predictions,
+)
 from example_counts import examples
 from html_pages import picture_in
 from hypothesis import given
@@ -15,17 +26,11 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from paceline.pages import detected as scene_pictures
-from paceline.pages.detected import (
-    Scene,
-    confusion_matrix,
-    count_confusions,
-    mistakes,
-    read_scenes,
-    with_pictures,
-    worst_and_best,
-)
+from paceline.pages.confusions import confusion_matrix, mistakes
+from paceline.pages.detected import Scene, read_found, with_pictures, worst_and_best
 from paceline.pages.page import write_report
-from paceline.pages.sections import ClassRow, class_table, draw_curves, read_curves
+from paceline.pages.score_curves import class_table, draw_curves, read_curves
+from paceline.tasks.metrics.confusion import confusion
 
 BEST = {"iou": 0.5, "threshold": 0.55, "f1": 0.8, "precision": 1.0, "recall": 2 / 3}
 
@@ -104,7 +109,7 @@ def test_matching_agrees_with_the_obvious_loop(one):
 @given(st.lists(scenes, max_size=12), st.integers(1, 5))
 def test_worst_and_best_are_the_ends_of_the_ranking_and_share_no_photo(group, most):
     group = [Scene(f"{place:02d}", *list(vars(one).values())[1:9]) for place, one in enumerate(group)]
-    worst, best = worst_and_best(group, most)
+    worst, best = worst_and_best(group, most, most)
     rated = sorted((one.quality, one.file) for one in group if one.quality is not None)
     assert [(one.quality, one.file) for one in worst] == rated[: len(worst)]
     assert [one.quality for one in best] == sorted((one.quality for one in best), reverse=True)
@@ -118,33 +123,22 @@ def test_worst_and_best_are_the_ends_of_the_ranking_and_share_no_photo(group, mo
 def test_equal_photos_are_shown_in_the_order_of_their_names():
     right = [scene([(HERE, 1, 0.9)], [(HERE, 1, 0)], file) for file in "dbca"]
     wrong = [scene([], [(HERE, 1, 0)], file) for file in "zxwy"]
-    worst, best = worst_and_best(right + wrong, 3)
+    worst, best = worst_and_best(right + wrong, 3, 3)
     assert [one.file for one in worst] == ["w", "x", "y"] and [one.file for one in best] == ["a", "b", "c"]
-
-
-@examples(60)
-@given(st.lists(scenes, max_size=5))
-def test_confusions_count_every_object_once_and_their_diagonal_is_what_was_found(group):
-    counts = count_confusions(group, 3)
-    objects = np.zeros(4, int)
-    for one in group:
-        np.add.at(objects, one.truth_labels[~one.crowd], 1)
-    assert counts[1:].sum(axis=1).tolist() == objects[1:].tolist()
-    assert counts.diagonal().sum() == sum(one.counts[0] for one in group)
 
 
 def test_mistakes_leave_out_background_and_tell_the_share_of_the_class():
     counts = np.array([[0, 9, 9], [5, 3, 2], [0, 1, 1]])
-    assert mistakes(counts, ["a", "b"], 9) == [("a", "b", 2, 0.2), ("b", "a", 1, 0.5)]
-    assert mistakes(counts, ["a", "b"], 1) == [("a", "b", 2, 0.2)]
+    assert mistakes(counts, ["a", "b"], 9) == [("a", "b", 2, 0.2, "1-2"), ("b", "a", 1, 0.5, "2-1")]
+    assert mistakes(counts, ["a", "b"], 1) == [("a", "b", 2, 0.2, "1-2")]
     (_, first), _, (name, last) = confusion_matrix(counts, ["a", "b"])
-    assert first == [("3", 0.3, "good"), ("2", 0.2, "bad"), ("5", 0.5, "bad")]
+    assert first == [("3", 0.3, "good", ""), ("2", 0.2, "bad", "1-2"), ("5", 0.5, "bad", "1-0")]
     assert name == "no object" and last[2][0] == ""
 
 
 def test_scenes_hold_the_sure_boxes_or_where_there_are_none_the_three_best():
     unsure = [(HERE, 1, score) for score in (0.29, 0.2, 0.1, 0.05)]
-    first, second, third = read_scenes(
+    first, second, third = scenes_of(
         predictions_of([image_of(0, [(HERE, 1, 0.3), *unsure], []), image_of(1, unsure, []), image_of(2, [], [])]),
         Path("/photos"),
     )
@@ -154,9 +148,10 @@ def test_scenes_hold_the_sure_boxes_or_where_there_are_none_the_three_best():
 
 
 def test_the_class_table_leaves_out_classes_without_objects_and_starts_with_the_worst():
-    assert class_table(predictions_of([])) == [
-        ClassRow(NAMES[2], 0.25, 0.5, 0.3, 2),
-        ClassRow("cat", 0.5, 0.75, 0.6, 6),
+    rows = class_table(predictions_of([]))
+    assert [(row["name"], row["ap"], row["ap50"], row["ar100"], row["objects"]) for row in rows] == [
+        (NAMES[2], 0.25, 0.5, 0.3, 2),
+        ("cat", 0.5, 0.75, 0.6, 6),
     ]
 
 
@@ -229,12 +224,16 @@ def run(tmp_path) -> Path:
     for index in range(4):
         found = [(HERE, 1 + index // 3, 0.9), (THERE, 3, 0.8 if index < 2 else 0.1)]
         images.append(image_of(index, found, [(HERE, 1, 0), (THERE, 3, 0)] if index else [(HERE, 1, 0)]))
-    return make_run(tmp_path, "ssd", {"box_ap": 0.4}, values, images)
+    run = make_run(tmp_path, "ssd", {"box_ap": 0.4}, values, images)
+    write_predictions(run, {**predictions_of(images), "best_f1": {**BEST, "threshold": 0.3}})
+    return run
 
 
 def test_the_page_of_a_detector_shows_scores_photos_curves_and_confusions(run):
     page = report_of(run)
-    assert "Quality" in page.charts and page.charts[-1] == "Precision over recall at IoU 0.5"
+    assert page.charts[1:5] == [
+        *("Quality", "Precision, recall and F1 over the score", "Precision over recall at IoU 0.5", "Calibration")
+    ]
     for piece in (
         *("best box AP | 40.0 | target 40, epoch 3", "Target reached", "4 validation photos after step 60"),
         *(
@@ -245,7 +244,7 @@ def test_the_page_of_a_detector_shows_scores_photos_curves_and_confusions(run):
         *("Average precision by class", "1 without objects left out", "Confusion matrix", "no object", "n/a"),
     ):
         assert piece in page.text, piece
-    assert len(page.pictures) == 4
+    assert len(page.pictures) == 4 + 4  # a false alarm, a confusion, and two missed objects
     assert NAMES[2] in page.words and page.html.count("<script") == 1
 
 
@@ -254,16 +253,18 @@ def test_every_chart_has_its_own_hover_points(run):
     listed = json.loads(
         next(row for row in page.html.splitlines() if row.startswith("const charts"))[len("const charts = ") : -1]
     )
-    assert len(listed) == len(page.all("div", class_="plot")) == 6
+    assert len(listed) == len(page.all("div", class_="plot")) == 8
     assert [line["name"] for line in listed[1]["lines"]] == ["box AP", "box AP50", "box AP75"]
-    assert [line["name"] for line in listed[-1]["lines"]] == ["mean", "cat", NAMES[2]]
+    assert [line["name"] for line in listed[3]["lines"]] == ["mean", "cat", NAMES[2]]
 
 
 def test_photos_that_have_moved_leave_a_note_in_their_place(run, tmp_path):
     (tmp_path / "data" / "val" / "1.jpg").unlink()
     (tmp_path / "data" / "val" / "2.jpg").write_bytes(b"not a photo")
     page = report_of(run)
-    assert page.text.count("photo not found") == 2 and len(page.pictures) == 2
+    gone = [figure["title"] for figure in page.all("figure") if figure["title"].endswith(("1.jpg", "2.jpg"))]
+    assert page.text.count("photo not found") == len(gone) > 2
+    assert len(page.pictures) == len(page.all("figure")) - len(gone) > 2
 
 
 def test_a_run_without_any_image_or_object_has_a_page(run):
@@ -280,16 +281,20 @@ def test_where_a_threshold_was_chosen_by_f1_pictures_and_tables_count_from_it_an
     content = {**predictions_of(images), "best_f1": BEST}
     for row in content["per_class"]:
         row["f1"] = -1.0 if row["name"] == "dog" else 0.625
-    (one,) = read_scenes(content, Path())
+    (one,) = scenes_of(content, Path())
     assert one.counts == (1, 2, 0) and one.scores.tolist() == [0.6]
-    assert count_confusions([one], 3)[1].tolist() == [1, 1, 0, 0]
+    found = read_found(content, Path())
+    assert confusion(found.truth, found.boxes, score=0.55)[1].tolist() == [1, 1, 0, 0]
     write_predictions(run, content)
     text = report_of(run).text
-    for wanted in ("score 0.55 or more", "0.800, precision 1.000, recall", "chosen on these same photos", "62.5"):
+    for wanted in ("from score 0.55 on", "0.800, precision 1.000, recall", "chosen on these same photos", "62.5"):
         assert wanted in text, wanted
-    write_predictions(run, predictions_of(images))
+    write_predictions(run, predictions_of(images))  # of a run that did not choose one: the report does
     text = report_of(run).text
-    assert "score 0.3 or more" in text and "F1 is best" not in text
+    assert "from score 0.5 on" in text and "F1 is best on these photos: 1.000" in text
+    write_predictions(run, predictions_of([image_of(0, [], [(HERE, 1, 0)])]))
+    text = report_of(run).text
+    assert "0 of 1 objects are found from score 0.3 on" in text and "F1 is best" not in text
 
 
 @pytest.mark.parametrize(
@@ -314,8 +319,8 @@ def test_damaged_predictions_cost_their_section_alone_and_are_named(run, damage)
     assert "predictions/step-000060.json cannot be read" in text and "Target reached" in text
 
 
-@pytest.mark.parametrize("name", ["count_confusions", "with_pictures", "draw_curves"])
+@pytest.mark.parametrize("name", ["confusion", "with_pictures", "draw_curves", "error_tiles"])
 def test_a_mistake_of_ours_is_not_called_damage(run, monkeypatch, name):
-    monkeypatch.setattr(f"paceline.pages.sections.{name}", lambda *_: {}["no such key"])
+    monkeypatch.setattr(f"paceline.pages.sections.{name}", lambda *_, **__: {}["no such key"])
     with pytest.raises(KeyError, match="no such key"):
         write_report(run)

@@ -21,6 +21,7 @@ from detected_runs import (
     make_run,
     predictions_of,
     report_of,
+    scenes_of,
     write_predictions,
 )
 from PIL import Image
@@ -30,8 +31,10 @@ from paceline.log.console import Console
 from paceline.log.events import EventLog, read_events
 from paceline.log.prose import leading_metrics
 from paceline.pages import detected as scene_pictures
-from paceline.pages.detected import Scene, read_scenes, with_pictures
-from paceline.pages.sections import class_table, draw_curves, read_curves, size_table
+from paceline.pages.detected import Scene, read_found, with_pictures
+from paceline.pages.gallery import MOST_OF_A_KIND
+from paceline.pages.score_curves import class_table, draw_curves, read_curves
+from paceline.pages.sections import size_table
 
 METRICS = [f"{what}_{name}" for what in ("box", "mask") for name in TWELVE]
 BOTH = [(HERE, 1, 0), (THERE, 3, 0)]
@@ -58,13 +61,14 @@ def test_mask_ap_stands_beside_box_ap_everywhere(run):
         "time to target | 1 min 00 s",  # when the second target was reached as well
         *("target box AP 20", "target mask AP 30"),
         "size | area | box AP | mask AP | box AR | mask AR | small | under 32 x 32 | 40.0 | n/a | 40.0 | 30.0",
-        "box | mask | class | AP | AP50 | AP | AP50 | objects | cat | 50.0 | 75.0 | 12.5 | 25.0 | 6 |",
+        "box | mask | class | AP | AP50 | AR100 | AP | AP50 | objects | cat | 50.0 | 75.0 | 60.0 | 12.5 | 25.0 | 6 |",
         "box | mask | epoch | step | AP | AP50 | AP75 | small | medium | large | AP | AP50 | AP75 | small | medium | large | at",
         *("1 of 2 | objects found | mask IoU 1.00, F1 0.67", "2 of 2 | objects found | mask IoU 0.75, F1 1.00"),
-        "mask IoU of those found | 0.80 | mean",  # three whole masks and two halves
+        "masks of the objects found have a mean IoU of 0.80",  # three whole masks and two halves
     ):
         assert piece in page.text, piece
-    assert page.charts[-2:] == ["Precision over recall at IoU 0.5, boxes", "Precision over recall at IoU 0.5, masks"]
+    curves = [f"Precision over recall at IoU 0.5, {what}" for what in ("boxes", "masks")]
+    assert page.charts[2:6] == ["Precision, recall and F1 over the score", *curves, "Calibration"]
     listed = json.loads(re.search(r"^const charts = (.*);$", page.html, re.MULTILINE).group(1))  # type: ignore[union-attr]
     assert [line["name"] for line in listed[1]["lines"]] == ["box AP", "mask AP", "box AP50", "mask AP50"]
     assert len(listed) == len(page.all("div", class_="plot"))
@@ -72,11 +76,12 @@ def test_mask_ap_stands_beside_box_ap_everywhere(run):
 
 
 def test_the_page_s_size_is_bounded_whatever_the_number_of_photos(run, monkeypatch):
-    monkeypatch.setattr("paceline.pages.page.draw_chart", lambda *_, **__: None)
+    monkeypatch.setattr("paceline.pages.training_curves.draw_chart", lambda *_, **__: None)
     images = [image_of(index % 3, [(HERE, 1, 0.9, 0.5)], BOTH[: 1 + index % 2], masks=True) for index in range(90)]
     write_predictions(run, predictions_of(images, masks=True))
     page = report_of(run)
-    assert page.html.count("<img") == 24 and "90 validation photos" in page.html
+    # Twelve whole photos, and of the ninety missed and misplaced objects at most MOST_OF_A_KIND.
+    assert page.html.count("<img") == 12 + MOST_OF_A_KIND and "90 validation photos" in page.html
     assert len(page.html) < 24 * 60_000
 
 
@@ -86,11 +91,11 @@ def test_objects_without_a_known_mask_are_boxes_and_count_in_no_mask_number(tmp_
     content = predictions_of([image_of(0, found, BOTH, masks=True)], masks=True)
     content["images"][0]["truth"]["masks"][0] = None
     content["per_class"][0].update(mask_ap=-1.0, mask_ap50=-1.0)
-    (scene,) = read_scenes(content, tmp_path)
+    (scene,) = scenes_of(content, tmp_path)
     assert scene.mask_overlaps.tolist() == [1.0] and scene.counts == (2, 2, 0)
     ((shown, picture),) = with_pictures([replace(scene, file=str(tmp_path / "x.jpg"))], NAMES, "ignore")
     assert picture and shown.mask_iou == 1.0
-    assert [row.name for row in class_table(content)] == [NAMES[2], "cat"]  # by 0.375 and, boxes alone, 0.5
+    assert [row["name"] for row in class_table(content)] == [NAMES[2], "cat"]  # by 0.375 and, boxes alone, 0.5
     chart = draw_curves(read_curves(content, "mask"))
     assert chart is not None and [line["name"] for line in chart.hover["lines"]] == [NAMES[2]]
 
@@ -102,7 +107,7 @@ def test_a_found_pair_has_one_hue_on_both_sides_and_all_others_have_their_own(mo
     far = (40, 60, 15, 15)
     found, truth = [(THERE, 1, 0.9, 1.0), (far, 1, 0.8, 1.0)], [(HERE, 1, 0), (THERE, 1, 0)]
     content = predictions_of([image_of(0, found, truth, masks=True)], masks=True)
-    (scene,) = read_scenes(content, tmp_path)
+    (scene,) = read_found(content, tmp_path).scenes(0.3)
     with_pictures([replace(scene, file=str(tmp_path / "x.jpg"))], NAMES, "ignore")
     ((left, right),) = drawn
     hue = {tuple(round(edge) for edge in mark.box): mark.hue for mark in right}

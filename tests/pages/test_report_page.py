@@ -69,7 +69,7 @@ def make_run(folder: Path, *, status: str | None = "success", steps: int = 60, t
 @pytest.fixture
 def no_charts(monkeypatch):
     """Drawing takes most of a report's time; some tests look elsewhere."""
-    monkeypatch.setattr("paceline.pages.page.draw_chart", lambda *_, **__: None)
+    monkeypatch.setattr("paceline.pages.training_curves.draw_chart", lambda *_, **__: None)
 
 
 def test_a_finished_run_shows_headline_curves_photos_and_provenance(tmp_path):
@@ -78,7 +78,9 @@ def test_a_finished_run_shows_headline_curves_photos_and_provenance(tmp_path):
     assert "Target reached" in headline
     for piece in ("best top1", "time to target | 2 min 00 s", "3 epochs | 60 steps", "150 | median, 2 ranks", "1.0 %"):
         assert piece in headline
-    assert page.charts == ["Loss", "Quality", "Learning rate", "Throughput, images/s", "Time waiting for data"]
+    assert page.charts == [
+        *("Loss", "Quality", "Calibration", "Learning rate", "Throughput, images/s", "Time waiting for data")
+    ]
     for piece in ("target 70 %", "loss_box", "8 validation photos after step 60", "abc123", "lab-07", "optim.lr | 0.1"):
         assert piece in page.text
     assert len(page.pictures) == 8
@@ -124,7 +126,7 @@ def test_a_run_killed_before_its_first_event_has_a_report(tmp_path):
 
 @pytest.mark.parametrize("steps", [5, 20])
 def test_a_run_of_one_event_or_one_evaluation_has_curves(tmp_path, steps):
-    assert len(report_of(make_run(tmp_path / "run", steps=steps, status=None)).charts) == (4 if steps == 5 else 5)
+    assert len(report_of(make_run(tmp_path / "run", steps=steps, status=None)).charts) == (5 if steps == 5 else 6)
 
 
 def test_non_finite_numbers_leave_gaps_and_no_damage(tmp_path):

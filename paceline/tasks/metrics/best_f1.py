@@ -96,6 +96,22 @@ def best_f1(truth: GroundTruth, detections: Detections) -> BestF1 | None:
     return BestF1(best, [of(classes == k, int(each[k])) for k in range(1, truth.num_classes + 1)])
 
 
+def at_thresholds(scores: np.ndarray, right: np.ndarray, objects: int) -> list[AtThreshold]:
+    """From each score on that is written with two digits, 0.01 to 0.99, and has a detection; [] without objects.
+
+    scores, right   (D,) of the detections that count, and whether each has found an object
+    """
+    order = np.argsort(-scores, kind="stable")
+    hits, falling = np.cumsum(right[order]), -scores[order]
+    found = []
+    for threshold in np.arange(1, 100) / 100 if objects else ():
+        shown = int(np.searchsorted(falling, -threshold, side="right"))
+        if shown:
+            hit = int(hits[shown - 1])
+            found.append(AtThreshold(float(threshold), 2 * hit / (shown + objects), hit / shown, hit / objects))
+    return found
+
+
 def _shortest(low: float, high: float) -> float:
     """The number of the fewest digits in (low, high]; of equally many the largest."""
     for digits in range(1, DIGITS):

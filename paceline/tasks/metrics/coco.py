@@ -66,6 +66,7 @@ class ClassScore:
     ap50: float
     ar100: float
     objects: int  # without crowds
+    by_size: tuple[float, ...]  # AP of small, medium and large objects, as `ap`
 
 
 @dataclass(frozen=True)
@@ -136,6 +137,7 @@ def scores_of(precision: np.ndarray, recall: np.ndarray, truth: GroundTruth, kin
                 ap50=_mean(precision[IOU_50, :, k, ALL_AREAS, MOST_100]),
                 ar100=_mean(recall[:, k, ALL_AREAS, MOST_100]),
                 objects=int(objects[k]),
+                by_size=tuple(_mean(precision[:, :, k, size, MOST_100]) for size in (SMALL, MEDIUM, LARGE)),
             )
             for k in range(truth.num_classes)
         ],
