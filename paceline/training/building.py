@@ -23,7 +23,7 @@ from paceline.ranks.world import World
 from paceline.tasks.synthetic import HASH
 from paceline.tasks.task import Task
 from paceline.tasks.workloads import workload_of
-from paceline.training.checkpoint.layout import INDEX, STATE
+from paceline.training.checkpoint.layout import BEST, INDEX, LAST, STATE
 from paceline.training.checkpoint.read import SUFFIX, check_file, load_found, read_facts, read_index
 from paceline.training.loss_groups import configure_loss_groups
 from paceline.training.meters import Meters
@@ -79,14 +79,19 @@ def build_state(model: nn.Module, run: Run, world: World) -> State:
 def weights_file(name: str, *, pickles: bool = False) -> Path:
     """The file that --weights names: itself, or a checkpoint folder's model (its average where weights were averaged).
 
+    A run's folder is its best checkpoint, or its last where none was evaluated yet.
+
     A checkpoint's file is compared with its checksum, also where it is named itself; other files have none.
     pickles   whether pickled arrays are allowed too, for `paceline weights` alone
-    Raises CheckpointError for a damaged checkpoint, for a run folder, which holds several, and as `kind_of`: a file that is refused
-    by its kind or size is not read for a checksum.
+    Raises CheckpointError for a damaged checkpoint, for a run without any, and as `kind_of`: a file that is refused by its kind or
+    size is not read for a checksum.
     """
     path = Path(name).expanduser()
     if (path / "run.json").is_file():
-        raise CheckpointError(f"--weights {name}: this is a run; name one of its checkpoints: {path}/checkpoints/best")
+        kept = [path / "checkpoints" / which for which in (BEST, LAST)]
+        path = next((folder for folder in kept if (folder / INDEX).is_file()), None)
+        if path is None:
+            raise CheckpointError(f"--weights {name}: this run has no checkpoint yet.")
     if not (path / INDEX).is_file():
         check_file(path)
         kind_of(path, pickles=pickles)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -21,8 +22,10 @@ from torchvision.models.detection.backbone_utils import resnet_fpn_backbone
 from torchvision.transforms.functional import center_crop, normalize, to_tensor
 
 import paceline
+from paceline.config.errors import CheckpointError
 from paceline.recipes import RECIPES
 from paceline.tasks.workloads import workload_of
+from paceline.training.building import weights_file
 from paceline.training.find_network import answering
 from paceline.weights.classes import COCO_80, COCO_90, category_ids
 from paceline.weights.forms.torchvision import lacks
@@ -128,6 +131,17 @@ def test_a_checkpoint_alone_answers_as_its_run(resnet_run, photo, tmp_path, caps
     assert alone == own
     _, file = predict(capsys, best / "average.safetensors", photo, out=tmp_path / "file")  # by its own card
     assert file == own
+
+
+def test_a_run_stands_for_its_best_checkpoint_and_for_its_last_before_there_is_one(resnet_run, tmp_path):
+    run = shutil.copytree(resnet_run.folder, tmp_path / "run", symlinks=True)
+    kept = run / "checkpoints"
+    assert weights_file(str(run)) == weights_file(str(kept / "best"))
+    (kept / "best").unlink()
+    assert weights_file(str(run)) == weights_file(str(kept / "last"))
+    shutil.rmtree(kept)
+    with pytest.raises(CheckpointError, match="this run has no checkpoint yet"):
+        weights_file(str(run))
 
 
 def test_eval_finds_the_network_and_names_the_data_that_the_file_is_not_for(tmp_path, capsys):

@@ -98,4 +98,4 @@ def test_bare_paths_are_the_training_files(here, tmp_path, capsys, monkeypatch):
 def test_the_folder_one_stands_in_is_a_weight_file_like_others(tmp_path, words, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "run.json").write_text("{}")
-    refused(command(capsys, "weights", *words), "this is a run; name one of its checkpoints", lines=1)
+    refused(command(capsys, "weights", *words), "this run has no checkpoint yet", lines=1)
