@@ -39,7 +39,7 @@ VERBS = {
     "download": ("datasets.download_verb", "bring COCO 2017, Pascal VOC or ImageNet: checked, unpacked, prepared"),
     "prepare": ("datasets.prepare_verb", "verify a data set and write its manifest and index"),
     "from": ("cli.from_original", "our command for one of the four systems' own: paceline from 'ssd.py -e 64 -b 128'"),
-    "data": ("datasets.data_verb", "what a prepared data set holds: paceline data info DIR"),
+    "data": ("datasets.data_verb", "what a data set holds, and what is wrong in it: paceline data info|lint DIR"),
     "pack": (
         "datasets.pack.verb",
         "write a data set as WebDataset's tars, RecordIO or TFRecord, photos as they are or smaller",

@@ -1,4 +1,4 @@
-"""`paceline data info DIR`: what a prepared data set holds, split by split; `data clear DIR`: copies of --stage go. No torch."""
+"""`paceline data info DIR`: what a prepared data set holds, split by split; `clear`: copies of --stage go; `lint`. No torch."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ from paceline.store.staged_folder import clear
 
 USAGE = """usage: paceline data info DIR [--json]
        paceline data clear DIR
+       paceline data lint DIR [--runs RUN ...] [--page FILE] [--json]
 
   info DIR    of each split of a prepared data set: records, classes, bytes, how its records lie, labels_sha256
+  lint DIR    look for what spoils a result: copies across splits, labels that contradict each other or a run, odd boxes
   clear DIR   remove the copies that `paceline train --stage DIR` made there, and nothing else"""
 
 
@@ -50,8 +52,12 @@ def run(arguments: Sequence[str]) -> int:
         return 0 if arguments else 2
     if arguments[0] == "clear":
         return clear_copies(arguments[1:])
+    if arguments[0] == "lint":
+        from paceline.datasets.lint_verb import run as lint
+
+        return lint(arguments[1:])
     if arguments[0] != "info":
-        raise UserError(f"data {arguments[0]!r}: there is no such command. Known: info, clear.")
+        raise UserError(f"data {arguments[0]!r}: there is no such command. Known: info, lint, clear.")
     flags = parse(arguments[1:], Flags(), prog="data info", description="What a prepared data set holds.")
     if not flags.folder:
         raise UserError("name a prepared data set: paceline data info DIR")

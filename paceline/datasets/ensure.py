@@ -50,7 +50,7 @@ def ensure_prepared(
         try:
             manifest = Manifest.load(path)
         except DataError as error:
-            if not (_is_annotated(source_root) if boxes else (root / TRAIN_FOLDER).is_dir()):
+            if not (is_annotated(source_root) if boxes else (root / TRAIN_FOLDER).is_dir()):
                 raise  # a folder that prepare wrote to; only its manifest knew where the images are
             why = str(error)
             continue
@@ -110,7 +110,7 @@ def _annotated_photos(
     try:
         source = annotated_boxes(source_root, replace(request, on_missing="skip") if on_missing == "skip" else request)
     except DataError:
-        if _is_annotated(source_root) or not _has_classes(source_root):
+        if is_annotated(source_root) or not _has_classes(source_root):
             raise
         raise DataError(
             f"{root}: class folders without boxes, and this recipe learns boxes. Train a classifier on it:\n"
@@ -124,7 +124,7 @@ def _class_photos(root: Path, source_root: Path, outdated: Manifest | None, _: O
     try:
         source = class_folders(source_root, val=_recorded_request(ValSplit, outdated))
     except DataError:
-        if not _is_annotated(source_root):
+        if not is_annotated(source_root):
             raise
         raise DataError(
             f"{root}: boxes are annotated here, and this recipe learns from class folders, train/CLASS/*.jpg. Train a detector "
@@ -151,7 +151,7 @@ def why_stale(manifest: Manifest) -> str | None:
     return check_fresh(manifest) or names_changed(manifest)
 
 
-def _is_annotated(root: Path) -> bool:
+def is_annotated(root: Path) -> bool:
     from paceline.datasets.formats.layouts import detect_layout
 
     return detect_layout(root) is not None

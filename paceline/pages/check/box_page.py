@@ -18,7 +18,9 @@ import numpy as np
 from paceline.config.printable import some
 from paceline.input.randomness import hash_keys
 from paceline.pages.check.parts import (
+    NOT_LINTED,
     Find,
+    Linted,
     Notice,
     Page,
     balance,
@@ -57,13 +59,20 @@ class Suspicion:
     exact: bool  # False: there are at least so many
 
 
-def box_page(root: Path, classes: Sequence[str], splits: Mapping[str, Index], notices: Sequence[Notice] = ()) -> Page:
+def box_page(
+    root: Path,
+    classes: Sequence[str],
+    splits: Mapping[str, Index],
+    notices: Sequence[Notice] = (),
+    linted: Linted = NOT_LINTED,
+) -> Page:
     """The page.
 
     root     the data set's folder, for the headline
     classes  names of the classes 1..K
     splits   name -> index of a box data set, training first
     notices  further ones, from the manifest
+    linted   what stands first on the page
     """
     suspicions, pairs, turned = _suspicions(splits, classes), twins(splits), turned_photos(splits)
     objects, images = _class_counts(splits, len(classes))
@@ -84,12 +93,14 @@ def box_page(root: Path, classes: Sequence[str], splits: Mapping[str, Index], no
         classes,
         splits,
         [
+            *linted.notices,
             *notices,
             *coordinate_notices(splits),
             *twin_notice(len(pairs), noted=True),
             *_notices(objects, classes),
             *turned_notice(splits, len(turned)),
         ],
+        linted=linted.finds,
         boxes=sum(sum(suspicion.counts.values()) for suspicion in suspicions),
         grave=any(suspicion.kind.grave for suspicion in suspicions),
         finds=[

@@ -13,7 +13,9 @@ import numpy as np
 from paceline.config.printable import some
 from paceline.input.randomness import hash_keys
 from paceline.pages.check.parts import (
+    NOT_LINTED,
     Find,
+    Linted,
     Notice,
     Page,
     balance,
@@ -35,12 +37,13 @@ TINY = 32  # pixels of the shorter side: less than any network's input
 FEW, UNEVEN = 10, 20  # photos of a class in train; times as many in the largest class as in the smallest
 
 
-def class_page(root: Path, classes: Sequence[str], splits: Mapping[str, Index]) -> Page:
+def class_page(root: Path, classes: Sequence[str], splits: Mapping[str, Index], linted: Linted = NOT_LINTED) -> Page:
     """The page.
 
     root     the data set's folder, for the headline
     classes  readable names of the classes
     splits   name -> index of a class-folder data set, training first where it is there; the first one is what is shown
+    linted   what stands first on the page
     """
     counts = {split: np.bincount(index.labels, minlength=len(classes)) for split, index in splits.items()}
     first, shown = next(iter(counts.items()))
@@ -58,8 +61,9 @@ def class_page(root: Path, classes: Sequence[str], splits: Mapping[str, Index]) 
         root,
         classes,
         splits,
-        notices + turned_notice(splits, len(turned)),
+        [*linted.notices, *notices, *turned_notice(splits, len(turned))],
         finds=_finds(splits, classes, pairs, conflicts, tiny, turned),
+        linted=linted.finds,
         cards=[  # (label, value, note) of the row of numbers at the top
             *((f"{split} photos", f"{len(index):,}", "") for split, index in splits.items()),
             ("classes", f"{len(shown):,}", ""),

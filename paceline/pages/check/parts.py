@@ -42,6 +42,16 @@ class Find(NamedTuple):
     size: str = ""
 
 
+class Linted(NamedTuple):
+    """What `data lint` has found."""
+
+    notices: Sequence[Notice] = ()
+    finds: Sequence[Find] = ()
+
+
+NOT_LINTED = Linted()
+
+
 def make_page(
     template: str,
     root: Path,

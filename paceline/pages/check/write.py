@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from paceline.config.classification import Exif
@@ -9,13 +10,29 @@ from paceline.config.errors import DataError
 from paceline.config.whole import replaceable, sweep, write_whole
 from paceline.pages.check.box_page import box_page
 from paceline.pages.check.class_page import class_page
-from paceline.pages.check.parts import Page
+from paceline.pages.check.parts import NOT_LINTED, Linted, Page
 from paceline.pages.check.suspicious import mask_notices
 from paceline.store.box_split import box_index
-from paceline.store.index import open_split
+from paceline.store.index import Index, open_split
 from paceline.store.manifest import Manifest
 
 FILE_NAME = "check.html"
+
+
+def shown_splits(manifest: Manifest) -> dict[str, Index]:
+    """Each split's index, in the frame that boxes were drawn in, or where it is unknown, photos as people see them."""
+    if manifest.kind == "boxes":
+        readings = {split.boxes.exif for split in manifest.splits.values() if split.boxes is not None}
+        frame: Exif = "ignore" if "ignore" in readings else "apply"
+        return {name: box_index(manifest, name, frame) for name in manifest.splits}
+    return {name: open_split(manifest, name).as_shown() for name in manifest.splits}
+
+
+def check_page(manifest: Manifest, splits: Mapping[str, Index], linted: Linted = NOT_LINTED) -> Page:
+    """The page of a data set; splits: as `shown_splits`; linted: what stands first."""
+    if manifest.kind == "boxes":
+        return box_page(manifest.called, manifest.classes, splits, mask_notices(manifest), linted)
+    return class_page(manifest.called, manifest.class_names or manifest.classes, splits, linted)
 
 
 def write_check_page(manifest: Manifest) -> tuple[Path | None, Page]:
@@ -23,15 +40,7 @@ def write_check_page(manifest: Manifest) -> tuple[Path | None, Page]:
 
     Raises DataError where the index is damaged, or the page cannot be written.
     """
-    if manifest.kind == "boxes":
-        # The frame that the boxes were drawn in, or where it is unknown, photos as people see them.
-        readings = {split.boxes.exif for split in manifest.splits.values() if split.boxes is not None}
-        frame: Exif = "ignore" if "ignore" in readings else "apply"
-        splits = {name: box_index(manifest, name, frame) for name in manifest.splits}
-        page = box_page(manifest.called, manifest.classes, splits, mask_notices(manifest))
-    else:
-        splits = {name: open_split(manifest, name).as_shown() for name in manifest.splits}
-        page = class_page(manifest.called, manifest.class_names or manifest.classes, splits)
+    page = check_page(manifest, shown_splits(manifest))
     path = manifest.folder / FILE_NAME
     if not replaceable(path):
         return None, page

@@ -1,0 +1,71 @@
+"""Photos that are nearly equal: re-encoded, resized, or mirrored copies, whatever their bytes.
+
+Each photo becomes 32 x 32 grey pixels of mean 0 and norm 1; two are near copies where the product of them, or of one and the other's
+mirror image, is SAME or more. Measured on five small sets (results/lint): copies at 0.7 of the side and JPEG quality 50 have
+0.995 and more, and of different photos none above 0.94. Crops are not found: 95 percent of a photo has 0.67 to 0.91.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+import numpy as np
+from PIL import Image
+
+from paceline.input.picture import open_rgb
+from paceline.store.index import Index
+
+SIDE, SAME = 32, 0.97
+# Each is compared with each: 60,000 take minutes.
+MOST_PHOTOS = 60_000
+BLOCK = 2048  # photos compared with all at once
+
+
+class Pair(NamedTuple):
+    """Two photos, the first of the first split or earlier in its own."""
+
+    first: tuple[str, int]  # split, row
+    second: tuple[str, int]
+    alike: float  # SAME to 1
+
+
+def near_copies(splits: Mapping[str, Index], passed: Callable[[int], None] = lambda _: None) -> list[Pair] | None:
+    """Every pair, the most alike first; None for more than MOST_PHOTOS photos.
+
+    splits  in the order in which photos count as first
+    passed  called with the number of photos that were read
+    """
+    places = [(name, row) for name, index in splits.items() for row in range(len(index))]
+    if len(places) > MOST_PHOTOS:
+        return None
+
+    def grey(place: tuple[str, int]) -> np.ndarray:
+        passed(1)
+        return _grey(splits[place[0]], place[1])
+
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        photos = np.stack([*pool.map(grey, places)]) if places else np.zeros((0, SIDE, SIDE), np.float32)
+    flat, mirrored = photos.reshape(len(photos), -1), photos[:, :, ::-1].reshape(len(photos), -1)
+    pairs = []
+    for first in range(0, len(flat), BLOCK):
+        some = flat[first : first + BLOCK]
+        alike = np.maximum(some @ flat[first:].T, some @ mirrored[first:].T)
+        for one, other in zip(*np.nonzero(alike >= SAME)):
+            if other > one:
+                pairs.append(Pair(places[first + one], places[first + other], float(min(1.0, alike[one, other]))))
+    return sorted(pairs, key=lambda pair: -pair.alike)
+
+
+def _grey(index: Index, row: int) -> np.ndarray:
+    """(SIDE, SIDE) float32 of mean 0 and norm 1; zeros for a photo of one grey, or one that cannot be read."""
+    try:
+        photo = open_rgb(index.read(row), "apply", least=(2 * SIDE, 2 * SIDE))
+    except Exception:  # `prepare` has named it; what decoders raise has no common type
+        return np.zeros((SIDE, SIDE), np.float32)
+    pixels = np.asarray(photo.convert("L").resize((SIDE, SIDE), Image.Resampling.BOX), np.float32)
+    pixels -= pixels.mean()
+    norm = float(np.linalg.norm(pixels))
+    return pixels / norm if norm > SIDE else np.zeros_like(pixels)  # a deviation below one grey says nothing

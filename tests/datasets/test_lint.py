@@ -1,0 +1,166 @@
+"""`paceline data lint`: each planted fault is found, sound sets have none, and only what spoils a result makes the exit code 1."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from instance_sets import json_file, make_instances
+from PIL import Image, ImageOps
+from tiny_runs import command, refused
+
+from paceline.datasets.label_errors import label_errors
+
+
+def photo(seed: int, side: int = 96) -> Image.Image:
+    """Blobs of random colours: as different from another seed's as photos are."""
+    noise = np.random.default_rng(seed).integers(0, 255, (8, 8, 3), dtype=np.uint8)
+    return Image.fromarray(noise).resize((side, side), Image.Resampling.BICUBIC)
+
+
+@pytest.fixture
+def folders(tmp_path) -> Path:
+    for split, first, count in (("train", 0, 6), ("val", 50, 3)):
+        for place, name in enumerate(("ant", "bee")):
+            folder = tmp_path / "set" / split / name
+            folder.mkdir(parents=True)
+            for number in range(count):
+                photo(100 * place + first + number).save(folder / f"{number}.jpg", quality=95)
+    return tmp_path / "set"
+
+
+def found(capsys, root: Path, *words: object) -> tuple[int, dict[str, Any]]:
+    said = command(capsys, "data", "lint", root, "--json", *words)
+    assert not said.err, said
+    return said.code, {one["key"]: one for one in json.loads(said.out)["findings"]}
+
+
+def test_a_sound_set_has_nothing(folders, capsys):
+    assert found(capsys, folders) == (0, {})
+    said = command(capsys, "data", "lint", folders)
+    assert said.code == 0 and said.out.splitlines()[-2:] == [
+        f"{folders}: 12 photos of train, 6 photos of val",
+        "nothing found",
+    ]
+
+
+def test_copies_are_found_by_bytes_and_by_look_across_splits_and_classes(folders, capsys, tmp_path):
+    shutil.copyfile(folders / "train" / "ant" / "0.jpg", folders / "val" / "ant" / "equal.jpg")
+    photo(101).resize((64, 64)).save(folders / "val" / "bee" / "small.jpg", quality=50)
+    ImageOps.mirror(photo(2)).save(folders / "train" / "ant" / "mirrored.png")
+    shutil.copyfile(folders / "train" / "bee" / "3.jpg", folders / "train" / "ant" / "other.jpg")
+    code, kinds = found(capsys, folders)
+    assert code == 1 and set(kinds) == {"equal_across", "near_across", "near_within", "equal_classes"}
+    assert kinds["equal_across"]["found"] == ["val/ant/equal.jpg: is train/ant/0.jpg"]
+    assert kinds["near_across"]["found"] == ["val/bee/small.jpg: is train/bee/1.jpg"]
+    assert kinds["near_within"]["found"] == ["train/ant/mirrored.png: is train/ant/2.jpg"]
+    assert kinds["near_within"]["colour"] == "fair" and kinds["equal_classes"]["colour"] == "bad"
+    said = command(capsys, "data", "lint", folders, "--page", tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert said.code == 1 and "Photos in two splits, byte for byte" in page and "is train/bee/1.jpg" in page
+
+
+def test_classes_with_two_names_without_photos_or_unequal(folders, capsys):
+    for number in range(24):
+        (folders / "train" / "Ants_").mkdir(exist_ok=True)
+        photo(500 + number).save(folders / "train" / "Ants_" / f"{number}.jpg")
+    shutil.copytree(folders / "val" / "ant", folders / "val" / "Ants_")
+    shutil.rmtree(folders / "val" / "ant")
+    (folders / "val" / "ant").mkdir()
+    photo(900).save(folders / "val" / "ant" / "0.jpg")
+    for number in range(1, 6):
+        (folders / "train" / "bee" / f"{number}.jpg").unlink()
+    code, kinds = found(capsys, folders)
+    assert code == 1 and kinds["class_twice"]["found"] == ["Ants_ and ant"]
+    assert kinds["unequal"]["found"] == ["Ants_ 24, bee 1"]
+
+
+def test_boxes_are_judged_as_the_check_page_judges_them(capsys, tmp_path):
+    data = make_instances(tmp_path / "set", train=4, val=3)
+    record = json.loads(json_file(data, "train").read_text())
+    record["annotations"][0]["bbox"] = [500, 500, 10, 10]
+    json_file(data, "train").write_text(json.dumps(record))
+    code, kinds = found(capsys, data)
+    assert code == 1 and kinds["outside"]["colour"] == "bad"
+    assert kinds["outside"]["found"] == ["train2017/000.jpg: at 500, 500 of 80 x 60 px"]
+
+
+def boxes(*images: dict[str, Any]) -> dict[str, Any]:
+    return {"kind": "boxes", "classes": ["cat", "dog"], "best_f1": {"threshold": 0.5}, "images": list(images)}
+
+
+def image(
+    truth: list[tuple[list[float], int]], shown: list[tuple[list[float], int, float]], crowd: int = 0
+) -> dict[str, Any]:
+    return {
+        "file": "a.jpg",
+        "boxes": [box for box, _, _ in shown], "labels": [label for _, label, _ in shown], "scores": [score for *_, score in shown],
+        "truth": {"boxes": [box for box, _ in truth], "labels": [label for _, label in truth], "crowd": [crowd] * len(truth)},
+    }  # fmt: skip
+
+
+CAT, NEAR, FAR, BESIDE = [10.0, 10, 40, 40], [12.0, 10, 40, 40], [200.0, 200, 40, 40], [25.0, 15, 40, 40]
+
+
+@pytest.mark.parametrize(
+    ("truth", "shown", "crowd", "kinds"),
+    [
+        ([(CAT, 1)], [(NEAR, 1, 0.9)], 0, []),
+        ([(CAT, 1)], [(NEAR, 2, 0.9)], 0, [("class", 0)]),
+        ([(CAT, 1)], [(NEAR, 2, 0.4)], 0, []),  # below the best threshold
+        ([(CAT, 1)], [(NEAR, 2, 0.9), (CAT, 1, 0.6)], 0, []),  # its own class is there
+        ([(CAT, 1)], [(BESIDE, 1, 0.9)], 0, [("place", 0)]),
+        ([(CAT, 1)], [(BESIDE, 1, 0.9), (CAT, 1, 0.6)], 0, []),
+        ([(CAT, 1)], [(CAT, 1, 0.9), (FAR, 2, 0.7)], 0, [("missing", None)]),
+        ([(CAT, 1)], [(CAT, 1, 0.9), (FAR, 2, 0.55)], 0, []),
+        ([(CAT, 1)], [(NEAR, 2, 0.9)], 1, []),  # a crowd is nobody's object, and what lies on it is no missing one
+        ([], [(FAR, 2, 0.9)], 0, [("missing", None)]),
+        ([(CAT, 1)], [], 0, []),
+        ([], [], 0, []),
+    ],
+)
+def test_objects_that_answers_contradict(truth, shown, crowd, kinds):
+    assert [(one.kind, one.object) for one in label_errors(boxes(image(truth, shown, crowd)))] == kinds
+
+
+def test_photos_that_answers_contradict_by_confident_learning():
+    def one(label: int, *scores: float) -> dict[str, Any]:
+        return {
+            "file": "a.jpg",
+            "label": label,
+            "top5": [{"class": k, "score": score} for k, score in enumerate(scores)],
+        }
+
+    images = [one(0, 0.9, 0.1), one(0, 0.7, 0.3), one(1, 0.2, 0.8), one(1, 0.85, 0.15), one(0, 0.4, 0.6)]
+    found = label_errors({"kind": "classification", "classes": ["ant", "bee"], "images": images})
+    # ant's photos have 0.667 on average, bee's 0.475: both photos that are above their other class's are named, the surest first.
+    assert [one.note for one in found] == ["labelled bee, found ant at 0.85", "labelled ant, found bee at 0.60"]
+    images[4] = one(0, 0.53, 0.47)
+    assert len(label_errors({"kind": "classification", "classes": ["ant", "bee"], "images": images})) == 1
+    assert label_errors({"kind": "classification", "classes": ["ant"], "images": []}) == []
+
+
+def test_a_runs_answers_are_taken_from_its_folder_or_from_eval_s_file(ssd_run, resnet_run, capsys, tmp_path):
+    code, kinds = found(capsys, ssd_run.data, "--runs", ssd_run.folder)
+    assert code in (0, 1) and all(one["colour"] == "fair" for key, one in kinds.items() if key.startswith("label_"))
+    assert command(capsys, "eval", ssd_run.folder, "--out", tmp_path / "out.json", "--no-intervals").code == 0
+    assert found(capsys, ssd_run.data, "--runs", tmp_path / "out.json")[1].keys() == kinds.keys()
+    refused(
+        command(capsys, "data", "lint", ssd_run.data, "--runs", resnet_run.folder),
+        "its photos are not of this data set",
+    )
+    (tmp_path / "out.json").write_text("{}")
+    refused(command(capsys, "data", "lint", ssd_run.data, "--runs", tmp_path / "out.json"), "out.json cannot be read")
+
+
+def test_what_cannot_be_looked_at_is_refused(tmp_path, capsys, monkeypatch, folders):
+    refused(command(capsys, "data", "lint"), "name a data set: paceline data lint DIR")
+    refused(command(capsys, "data", "lint", tmp_path / "gone"), "there is no such folder")
+    refused(command(capsys, "data", "lint", folders, "--runs", tmp_path), "neither a run with predictions")
+    monkeypatch.setattr("paceline.datasets.near_copies.MOST_PHOTOS", 3)
+    monkeypatch.setattr("paceline.datasets.lint.MOST_PHOTOS", 3)
+    assert found(capsys, folders)[1]["near"]["found"] == ["more than 3 photos: only equal ones were looked for"]
