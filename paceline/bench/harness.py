@@ -196,6 +196,7 @@ def run_steps(
     *,
     rounds: int,
     seconds: float,
+    block: int = STEPS,
     side: int,
     precision: Precision,
     device: torch.device,
@@ -204,6 +205,7 @@ def run_steps(
     each round, and at last with a profile.
 
     seconds  a contender's share of a round, at least one step
+    block    steps on a GPU between two looks at its clock, at least
     side     of the matrix products that are tried for the machine's ceiling
     """
     facts: dict[str, Any] = {
@@ -236,10 +238,10 @@ def run_steps(
             if name == OURS:
                 facts["waits_for_the_device"] = first_wait(ready.step, device)
         # Told at once: a contender that takes the device down later leaves what others have shown.
-        facts["before_the_rounds"][name] = round(images / seconds_of(ready.step, 0.0, device, STEPS).wall, 3)
+        facts["before_the_rounds"][name] = round(images / seconds_of(ready.step, 0.0, device, block).wall, 3)
         yield facts
     ceiling = Ceiling(works[OURS], side, NUMBERS[precision], device)
-    timed = {name: lambda step=ready.step: seconds_of(step, seconds, device, STEPS) for name, ready in made.items()}
+    timed = {name: lambda step=ready.step: seconds_of(step, seconds, device, block) for name, ready in made.items()}
     for taken in in_turn(timed, rounds):
         ceiling.measure(seconds / 5)
         facts |= summary(taken)

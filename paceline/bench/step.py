@@ -20,6 +20,7 @@ from paceline.batch import Batch
 from paceline.bench.harness import OURS, Made, Menu, Operation, compared, machine_facts, possible, run_steps, variants
 from paceline.bench.peers import WHERE, needed_peers, peers
 from paceline.bench.profile import Part
+from paceline.bench.timing import STEPS
 from paceline.config.plan import Rates, make_plan
 from paceline.config.recipe import Recipe
 from paceline.config.system import Precision, System
@@ -48,6 +49,7 @@ class StepBench(ABC):
     precisions: tuple[Precision, ...]
     system: System
     compile: bool = False  # torch.compile contenders, as further ones
+    block: int = STEPS  # steps on a GPU between two looks at its clock, at least
     matrix: int = 2048  # side of the matrix products that are tried for the machine's ceiling
     threads: int = 0  # of a CPU; 0 = as torch has it
     part: str = "all"  # all, ops, step, predict
@@ -126,6 +128,7 @@ def _run(bench: StepBench, device: torch.device, tell: Tell) -> dict[str, Any]:
                     bench.batch,
                     rounds=bench.rounds,
                     seconds=bench.seconds,
+                    block=bench.block,
                     side=bench.matrix,
                     precision=precision,
                     device=device,

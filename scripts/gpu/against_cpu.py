@@ -81,7 +81,7 @@ def mask_bench(tiny: bool, batch: int, device: torch.device) -> MaskRCNNBench:
         mask=replace(rules.mask, canvas=24),
     )
     return replace(
-        bench, height=64, width=96, classes=3, objects=2, positives=(6,), rounds=1, seconds=0.0, matrix=64, net=small,
+        bench, height=64, width=96, classes=3, objects=2, positives=(6,), rounds=1, seconds=0.0, matrix=64, block=2, net=small,
         precisions=("fp32",),
     )  # fmt: skip
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from paceline.bench.timing import STEPS
 from paceline.config.system import System
 from paceline.machine.detect import gpu
 
@@ -38,6 +39,11 @@ class Item:
     def device(self) -> torch.device:
         """The first GPU, or the CPU of a dry run."""
         return torch.device("cpu") if self.cpu else torch.device("cuda", 0)
+
+    @property
+    def block(self) -> int:
+        """Calls between two looks at the GPU's clock."""
+        return 2 if self.tiny else STEPS
 
     @property
     def system(self) -> System:

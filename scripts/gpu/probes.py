@@ -15,7 +15,7 @@ from item import Item, run
 from torch import Tensor
 
 from paceline.bench.input_contenders import bare_decode, ours, records_of
-from paceline.bench.timing import STEPS, seconds_of
+from paceline.bench.timing import seconds_of
 
 # Input channels, output channels, kernel side, stride, side of the input: the convolutions of ResNet-50 at 224 pixels that take
 # most of its time, and the largest of SSD's and of Mask R-CNN's.
@@ -69,8 +69,8 @@ def beside(item: Item, separate: Callable[[], Tensor], together: Callable[[], Te
     return {
         "off": float((got.float() - wanted).abs().max() / wanted.abs().max()),
         "channels_last": got.is_contiguous(memory_format=torch.channels_last),
-        "separate_ms": round(1000 * seconds_of(separate, 0.0, item.device, STEPS)[0], 4),
-        "together_ms": round(1000 * seconds_of(together, 0.0, item.device, STEPS)[0], 4),
+        "separate_ms": round(1000 * seconds_of(separate, 0.0, item.device, item.block)[0], 4),
+        "together_ms": round(1000 * seconds_of(together, 0.0, item.device, item.block)[0], 4),
     }
 
 
@@ -94,7 +94,7 @@ def convolutions(item: Item) -> None:
                 flop = 2 * y.numel() * w[0].numel()
                 found: dict[str, Any] = {}
                 for name, call, count in (("forward", forward, 1), ("backward", backward, 2)):
-                    wall, _ = seconds_of(call, 0.0, item.device, STEPS)
+                    wall, _ = seconds_of(call, 0.0, item.device, item.block)
                     found[f"{name}_ms"] = round(1000 * wall, 4)
                     found[f"{name}_tflop_per_second"] = round(count * flop / wall / 1e12, 1)
                     found[f"{name}_kernels"] = kernels_of(call, item.device)

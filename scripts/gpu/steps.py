@@ -23,7 +23,7 @@ from paceline.config.system import Precision
 from paceline.machine.machine import make_exact
 
 GPU_FORMATS: tuple[Precision, ...] = ("bf16", "fp16")
-TINY: dict[str, Any] = {"rounds": 1, "seconds": 0.0, "matrix": 64}
+TINY: dict[str, Any] = {"rounds": 1, "seconds": 0.0, "matrix": 64, "block": 2}
 
 
 def formats(item: Item, *, compile: bool) -> tuple[Precision, ...]:

@@ -32,7 +32,9 @@ SHAPED_BY_VALUES = frozenset(
 )
 INDEXED = frozenset(["index", "index_put", "index_put_", "_index_put_impl_"])
 # A CPU's kernels for float16 take twenty times as long as those for float32.
-SLOW_IN_HALF = frozenset(["convolution", "convolution_backward", "mm", "addmm", "bmm", "baddbmm"])
+SLOW_IN_HALF = frozenset(
+    ["convolution", "convolution_backward", "mm", "addmm", "bmm", "baddbmm", "cudnn_convolution_relu"]
+)
 NO_KERNEL_OF_TORCH = ("profiler", "prim", "prims", "c10d")
 
 
@@ -68,10 +70,24 @@ def log_softmax_backward(grad: Tensor, output: Tensor, dim: int, _: torch.dtype)
     return aten._log_softmax_backward_data(grad, output, dim, grad.dtype)
 
 
+def convolution_relu(x: Tensor, weight: Tensor, bias: Tensor | None, *sizes: Any) -> Tensor:
+    stride, padding, dilation, groups = sizes
+    return aten.convolution(x, weight, bias, stride, padding, dilation, False, [0, 0], groups).relu()
+
+
+def convolution_add_relu(
+    x: Tensor, weight: Tensor, z: Tensor, alpha: float, bias: Tensor | None, *sizes: Any
+) -> Tensor:
+    stride, padding, dilation, groups = sizes
+    return (aten.convolution(x, weight, bias, stride, padding, dilation, False, [0, 0], groups) + alpha * z).relu()
+
+
 # Operations, or forms of them, that no CPU has.
 INSTEAD: dict[str, Callable[..., Any]] = {
     "_log_softmax": log_softmax,
     "_log_softmax_backward_data": log_softmax_backward,
+    "cudnn_convolution_relu": convolution_relu,
+    "cudnn_convolution_add_relu": convolution_add_relu,
     "cudnn_batch_norm": batch_norm,
     "cudnn_batch_norm_backward": batch_norm_backward,
     **sync_batch_norm.OPERATIONS,

@@ -1,0 +1,78 @@
+"""The GPU campaign rehearsed: tiny sizes with values, through the GPU's own lines; ended in the middle, and called again."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import device
+import pytest
+
+GPU = device.ROOT / "scripts" / "gpu"
+# One of each kind; the others differ from these by a network. tests/gpu: test_gpu_tests.py.
+SHORT = (
+    "ceilings", "against-cpu", "maskrcnn-12", "gate-resnet", "gate-maskrcnn", "throughput-ssd", "syncs", "resume", "target-ssd-tiny",
+    "fill", "oracle-maskrcnn", "conv-relu", "decode", "loader", "convolutions", "profile",
+)  # fmt: skip
+
+
+def started(tmp_path: Path, *words: object, **more: Any) -> subprocess.Popen[str]:
+    own = ["--out", tmp_path / "out", "--scratch", tmp_path / "scratch", "--tiny", *words]
+    command = [sys.executable, str(GPU / "campaign.py"), *map(str, own)]
+    environment = device.environment(SIMULATED_VALUES="1")
+    return subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **more
+    )
+
+
+def lines_of(tmp_path: Path) -> list[dict[str, Any]]:
+    file = tmp_path / "out" / "results.jsonl"
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def ends_of(tmp_path: Path) -> dict[str, list[Any]]:
+    found: dict[str, list[Any]] = {}
+    for line in lines_of(tmp_path):
+        if "exit" in line:
+            found.setdefault(line["item"], []).append(line["exit"])
+    return found
+
+
+@pytest.mark.nightly("an item of each kind, whose values a CPU computes")
+def test_an_item_of_each_kind_ends_well_and_fills_its_tables(simulated, shared_data, tmp_path: Path) -> None:
+    photos = tmp_path / "photos"
+    words = [sys.executable, str(GPU / "photos.py"), str(shared_data), str(photos), "--mb", "3"]
+    subprocess.run(words, check=True, capture_output=True)
+    campaign = started(tmp_path, "all", "--photos", photos, "--limit", 6000, "--only", *SHORT)
+    said, _ = campaign.communicate()
+    assert campaign.returncode == 0, said[-4000:] + (tmp_path / "out" / "log.txt").read_text()[-4000:]
+    for facts in lines_of(tmp_path):
+        assert "refused" not in facts and facts.get("agrees", True), facts
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        "log.txt",
+        "results.jsonl",
+        "tables.md",
+        "kept.tar.gz",
+    }
+    tables = (tmp_path / "out" / "tables.md").read_text()
+    assert "not readable" not in tables
+    assert "the same / the same" in tables and "| 0.00 / 0.00 |" not in tables
+
+
+@pytest.mark.nightly("the oracles' first steps, the first of them twice")
+def test_a_campaign_that_is_ended_goes_on_with_the_next_item(simulated, tmp_path: Path) -> None:
+    first = started(tmp_path, "4", "--limit", 3000)
+    while first.poll() is None and not ends_of(tmp_path):
+        time.sleep(0.1)
+    first.send_signal(signal.SIGTERM)
+    first.communicate()
+    assert first.returncode == 128 + signal.SIGTERM and len(ends_of(tmp_path)) == 1
+    again = started(tmp_path, "4", "--limit", 3000)
+    said, _ = again.communicate()
+    assert again.returncode == 0 and "== oracle-resnet: done before" in said, said
+    assert ends_of(tmp_path) == {f"oracle-{name}": [[0]] for name in ("resnet", "ssd", "maskrcnn")}
