@@ -249,17 +249,36 @@ def match(
 
 
 def match_fixed(
-    boxes: Tensor, labels: Tensor, anchors: Tensor, iou: float, positive: Positive, tie: Tie, equal: Tie = "first"
+    boxes: Tensor,
+    labels: Tensor,
+    anchors: Tensor,
+    iou: float,
+    positive: Positive,
+    tie: Tie,
+    equal: Tie = "first",
+    pairs: int = PAIRS_AT_ONCE,
 ) -> tuple[Tensor, Tensor]:
-    """`match` with work in proportion to G and no host synchronisation; shapes depend on shapes only."""
+    """`match` with work in proportion to G and no host synchronisation; shapes depend on shapes only.
+
+    pairs  images are matched in equal parts that have no more pairs of object and default box, which bounds the memory
+    """
     images, objects = labels.shape
     if objects == 0 or len(anchors) == 0:
         slots = labels.new_zeros(images, len(anchors))
         return slots, torch.zeros_like(slots, dtype=torch.bool)
     if equal == "last":  # the first of the reversed slots
         turned: Tie = "first" if tie == "last" else "last"
-        slots, positives = match_fixed(boxes.flip(1), labels.flip(1), anchors, iou, positive, turned)
+        slots, positives = match_fixed(boxes.flip(1), labels.flip(1), anchors, iou, positive, turned, pairs=pairs)
         return objects - 1 - slots, positives
+    at_once = max(1, pairs // (objects * len(anchors)))
+    if images > at_once:
+        step = -(-images // -(-images // at_once))
+        parts = [
+            match_fixed(boxes[k : k + step], labels[k : k + step], anchors, iou, positive, tie, pairs=pairs)
+            for k in range(0, images, step)
+        ]
+        slots, positives = map(torch.cat, zip(*parts))
+        return slots, positives
     filled = labels > 0
     overlap = pairwise_iou(boxes, anchors).masked_fill_(~filled.unsqueeze(-1), 0.0)
     best, slots = overlap.max(dim=1)

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from paceline.boxes import matching
 from paceline.boxes.anchors import default_boxes, tie_order
 from paceline.boxes.geometry import pairwise_iou, to_ltrb
 from paceline.boxes.matching import match, match_fixed
@@ -77,6 +78,20 @@ def test_equally_good_ones_are_decided_in_the_order_that_is_asked_for(rule, tie,
     found = match(boxes, labels, ANCHORS, tie=tie, order=order, equal=equal)
     slow = [slow_match(b, n, ANCHORS, 0.5, "above", tie, order, equal) for b, n in zip(boxes, labels)]
     assert as_dicts(*found) == slow
+
+
+@pytest.mark.parametrize("equal", ["first", "last"])
+def test_images_matched_in_parts_have_the_same_bits(monkeypatch, equal) -> None:
+    random = torch.Generator().manual_seed(0)
+    ends = (torch.rand(2, 7, 5, 2, generator=random) * 8).round() / 8
+    boxes, labels = torch.cat((ends.amin(0), ends.amax(0)), dim=2), torch.randint(0, 3, (7, 5), generator=random)
+    rules, largest = (boxes, labels, ANCHORS, 0.5, "above", "last", equal), []
+    wanted = match_fixed(*rules)
+    monkeypatch.setattr(matching, "pairwise_iou", lambda *pair: largest.append(len(pair[0])) or pairwise_iou(*pair))
+    for images, parts in ((1, [1] * 7), (3, [3, 3, 1]), (4, [4, 3]), (6, [4, 3]), (7, [7])):
+        largest.clear()
+        found = match_fixed(*rules, pairs=images * 5 * len(ANCHORS))
+        assert all(torch.equal(*pair) for pair in zip(found, wanted, strict=True)) and largest == parts
 
 
 @pytest.mark.parametrize(("images", "objects"), [(0, 0), (0, 8), (2, 0), (2, 8)])
