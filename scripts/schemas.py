@@ -1,0 +1,267 @@
+"""Writes docs/schemas/: JSON Schemas of what paceline writes for other programs, from its own dataclasses and tables.
+
+    scripts/schemas.py        after a change of a field; tests/test_schemas.py compares what lies there with this, and with real files
+
+pydantic turns dataclasses into schemas; their bounds (config/bounds.py) and the comments of their fields, which are flags' help, are
+added here. What is promised of them stands in docs/schemas/README.md.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+from pydantic.json_schema import GenerateJsonSchema
+
+from paceline.config import bounds
+from paceline.config.plan import Plan
+from paceline.config.recipe import Recipe
+from paceline.config.run import ADDED, FORMAT, NEEDED, Controls
+from paceline.config.system import System
+from paceline.log.events import COMMON, SCHEMA, STATUSES
+from paceline.tasks.workloads import WORKLOADS
+
+FOLDER = Path(__file__).resolve().parents[1] / "docs" / "schemas"
+# The first number changes where readers of before may fail, the second with each addition; a run.json's first is its `format`.
+VERSIONS = {"recipe": "1.0", "run": "1.0", "events": "1.0", "predictions": "1.0"}
+KEYWORDS = {
+    bounds.Gt: "exclusiveMinimum",
+    bounds.Ge: "minimum",
+    bounds.Lt: "exclusiveMaximum",
+    bounds.Le: "maximum",
+    bounds.MultipleOf: "multipleOf",
+    bounds.MinLen: "minItems",
+}
+Schema = dict[str, Any]
+STRING, BOOL, INT, OBJECT = ({"type": kind} for kind in ("string", "boolean", "integer", "object"))
+STRINGS: Schema = {"type": "array", "items": STRING}
+# JSON has no number for these three (log/events.py).
+NUMBER: Schema = {"anyOf": [{"type": "number"}, {"enum": ["nan", "inf", "-inf"]}]}
+NUMBERS: Schema = {"type": "object", "additionalProperties": NUMBER}
+KINDS = {
+    "number": NUMBER,
+    "int": INT,
+    "str": STRING,
+    "dict": OBJECT,
+    int: INT,
+    str: STRING,
+    dict: OBJECT,
+    list: {"type": "array"},
+}
+# Facts that an event may have beside those that SCHEMA requires; log/events.py says what each means.
+MAY: dict[str, Schema] = {
+    "train": {
+        **dict.fromkeys(("flop_per_second", "gradient_norm", "update_ratio", "gradient_spike"), NUMBER),
+        **dict.fromkeys(("rpn_acc", "rpn_l1", "rcnn_acc", "rcnn_l1", "mask_acc", "mask_fg_acc"), NUMBER),
+        **dict.fromkeys(("peak_memory", "slowest_rank", "skipped_steps", "recompilations", "late_captures"), INT),
+        **dict.fromkeys(("step_seconds", "gradient_norms", "update_ratios", "approximated"), NUMBERS),
+        "rank_seconds": {"type": "array", "items": NUMBER},
+    },
+    "eval": {
+        **dict.fromkeys(("eval_parts", "best_f1", "approximated"), NUMBERS),
+        "fold": STRING,
+        "discarded_steps": INT,
+    },
+    "warm_up": {"peak_memory": INT},
+    "resume": {"after": STRING},
+    "end": {
+        **dict.fromkeys(("discarded_steps", "evaluations_since_best"), INT),
+        "status": {"enum": list(STATUSES)},
+        "best": NUMBERS,
+        "reason": STRING,
+        "joules": NUMBER,
+        "joules_by": STRINGS,
+        "mirror": OBJECT,
+    },
+}
+# Names that a network or a metric chooses: parts of the loss, and what an evaluation found.
+NAMED = {"train": {"^loss_": NUMBER}, "eval": {r"^(top|box_a|mask_a)": NUMBER}}
+
+
+def _add_bounds() -> None:
+    for kind, keyword in KEYWORDS.items():
+
+        def schema(self: Any, core: Any, handler: Any, keyword: str = keyword) -> Schema:
+            (limit,) = vars(self).values()
+            return handler(core) | ({} if math.isinf(limit) else {keyword: limit})
+
+        vars_of: Any = kind
+        vars_of.__get_pydantic_json_schema__ = schema
+
+
+class _Untitled(GenerateJsonSchema):
+    """Without a title for each field, which is its name again."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+
+def comments(kind: type) -> dict[str, str]:
+    """Field -> the comment on its line, those of the classes below it included."""
+    found: dict[str, str] = {}
+    for one in reversed(kind.__mro__):
+        if is_dataclass(one):
+            found |= dict(re.findall(r"^    (\w+): .*?  # (.*)$", inspect.getsource(one), flags=re.M))
+    return found
+
+
+def parts(value: Any) -> dict[str, type]:
+    """Name of a class -> the class, for a dataclass and all that its fields hold."""
+    found = {type(value).__name__: type(value)}
+    for entry in fields(value):
+        if is_dataclass(inner := getattr(value, entry.name)):
+            found |= parts(inner)
+    return found
+
+
+def of_dataclass(hint: Any, template: Any, more: Mapping[str, Schema] = {}) -> tuple[Schema, Schema]:
+    """-> (the schema of a dataclass, those of its parts by name).
+
+    template  one of it, whose fields' classes are known
+    more      for some of its fields, what stands in their place
+    """
+    schema = TypeAdapter(hint).json_schema(schema_generator=_Untitled, ref_template="#/$defs/{model}")
+    defs = schema.pop("$defs", {})
+    classes = parts(template)
+    schema["title"] = type(template).__name__
+    for name, one in {**defs, type(template).__name__: schema}.items():
+        one["description"] = inspect.cleandoc(classes[name].__doc__ or "")
+        for field, text in comments(classes[name]).items():
+            one["properties"][field].setdefault("description", text)
+    schema["properties"] |= {name: {**schema["properties"][name], **one} for name, one in more.items()}
+    return schema, defs
+
+
+def recipe() -> tuple[Schema, Schema]:
+    """A recipe: one of our workloads, or one of somebody's own, whose model and input are theirs."""
+    choices, defs = [], {}
+    for task, workload in WORKLOADS.items():
+        hint = Recipe[type(workload.model), type(workload.input)]  # pyright: ignore[reportInvalidTypeArguments]
+        template = Recipe(task=task, model=workload.model, input=workload.input)
+        schema, inner = of_dataclass(hint, template, {"task": {"const": task}})
+        defs |= {**inner, f"Recipe_{task}": schema}
+        choices.append({"$ref": f"#/$defs/Recipe_{task}"})
+    own = json.loads(json.dumps(schema))
+    own["properties"] |= {"model": OBJECT, "input": OBJECT, "task": {"type": "string", "pattern": r"\.py:\w+$"}}
+    return {"oneOf": [*choices, {"$ref": "#/$defs/Recipe_of_a_file"}]}, {**defs, "Recipe_of_a_file": own}
+
+
+def run() -> tuple[Schema, Schema]:
+    """RUN/run.json."""
+    asked, defs = recipe()
+    for hint, template in ((System, System()), (Controls, Controls())):
+        schema, inner = of_dataclass(hint, template)
+        defs |= {**inner, hint.__name__: schema}
+    plan = TypeAdapter(Plan).json_schema(schema_generator=_Untitled)
+    plan["description"] = inspect.cleandoc(Plan.__doc__ or "")
+    for name, text in comments(Plan).items():
+        plan["properties"][name].setdefault("description", text)
+    defs |= plan.pop("$defs", {}) | {"Plan": plan, "Recipe": asked}
+    known = {name: KINDS[kind] for name, kind in {**NEEDED, **ADDED}.items()}
+    known |= {name: {"$ref": f"#/$defs/{name.title()}"} for name in ("recipe", "system", "plan", "controls")}
+    known |= {
+        "format": {"const": FORMAT},
+        "classes": STRINGS,
+        "versions": {"type": "object", "additionalProperties": STRING},
+        "threads": {"type": "object", "additionalProperties": INT},
+        "git_commit": STRING,
+        "launcher": STRING,
+        "host": OBJECT,
+        "memory_estimate": OBJECT,
+        "started": {"type": "string", "format": "date-time"},
+        "sha256": {"type": "string", "pattern": "^[0-9a-f]{64}$"},
+    }
+    return {"type": "object", "properties": known, "required": [*NEEDED, "sha256"]}, defs
+
+
+def events() -> tuple[Schema, Schema]:
+    """A line of RUN/events.jsonl."""
+    defs = {}
+    for kind, required in SCHEMA.items():
+        needed = {**COMMON, **required}
+        known = {name: KINDS[what] for name, what in needed.items()} | MAY.get(kind, {})
+        known |= {"event": {"const": kind}, "crc": {"type": "string", "pattern": "^[0-9a-f]{8}$"}}
+        defs[kind] = {"type": "object", "properties": known, "required": [*needed, "crc"]}
+        if kind in NAMED:
+            defs[kind]["patternProperties"] = NAMED[kind]
+    return {"oneOf": [{"$ref": f"#/$defs/{kind}"} for kind in SCHEMA]}, defs
+
+
+def predictions() -> tuple[Schema, Schema]:
+    """predictions.json of `paceline predict`."""
+    share = {"type": "number", "minimum": 0, "maximum": 1}
+    detection = {
+        "category_id": {**INT, "description": "as the training set's annotation file numbers the class"},
+        "name": STRING,
+        "bbox": {
+            **{"type": "array", "items": {"type": "number"}, "minItems": 4, "maxItems": 4},
+            "description": "left, top, width, height in pixels of the photo; it may reach beyond it",
+        },
+        "score": share,
+        "segmentation": {
+            "type": "object",
+            "description": "the mask, COCO's compressed run lengths",
+            "properties": {"size": {"type": "array", "items": INT, "minItems": 2, "maxItems": 2}, "counts": STRING},
+            "required": ["size", "counts"],
+        },
+    }
+    photo = {
+        "file": STRING,
+        "picture": {"type": ["string", "null"], "description": "the drawn picture, in this folder"},
+        "files": STRINGS,
+        "image_id": INT,
+        "frame": {**INT, "description": "of a video, from 0"},
+        "seconds": {"type": "number", "description": "of a video, from its start"},
+    }
+    objects = {"width": INT, "height": INT, "detections": {"type": "array", "items": {"$ref": "#/$defs/detection"}}}
+    best = {"classes": {"type": "array", "items": INT}, "names": STRINGS, "scores": {"type": "array", "items": share}}
+    defs = {
+        "detection": _object(detection, [name for name in detection if name != "segmentation"]),
+        "objects": _object({**photo, **objects}, ["file", "picture", *objects]),
+        "best classes": _object({**photo, **best}, ["file", "picture", *best]),
+        "skipped": _object({"file": STRING, "reason": STRING}, ["file", "reason"]),
+    }
+    answer = {"oneOf": [{"$ref": "#/$defs/objects"}, {"$ref": "#/$defs/best classes"}]}
+    whole = {
+        "paceline": {"const": "predictions"},
+        "run": STRING,
+        "checkpoint": STRING,
+        "classes": STRINGS,
+        "coco_results": {**BOOL, "description": "whether coco_results.json lies beside it"},
+        "files": STRINGS,
+        "images": {"type": "array", "items": answer},
+        "skipped": {"type": "array", "items": {"$ref": "#/$defs/skipped"}},
+    }
+    return _object(whole, [name for name in whole if name != "files"]), defs
+
+
+def _object(properties: Schema, required: list[str]) -> Schema:
+    return {"type": "object", "properties": properties, "required": required}
+
+
+def written() -> dict[str, str]:
+    """File -> its text."""
+    _add_bounds()
+    texts = {}
+    for make in (recipe, run, events, predictions):
+        name, (schema, defs) = make.__name__, make()
+        head = {
+            "$schema": "https://json-schema.org/draft/2020-12/schema",
+            "$id": f"urn:paceline:{name}:{VERSIONS[name]}",
+            "title": inspect.cleandoc(make.__doc__ or ""),
+        }
+        texts[f"{name}.schema.json"] = json.dumps({**head, **schema, "$defs": defs}, indent=1) + "\n"
+    return texts
+
+
+if __name__ == "__main__":
+    FOLDER.mkdir(exist_ok=True)
+    for file, text in written().items():
+        (FOLDER / file).write_text(text)
