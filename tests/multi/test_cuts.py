@@ -19,13 +19,21 @@ from paceline.tasks.workloads import WORKLOADS
 
 pytestmark = pytest.mark.multi
 
-FIFTY_STEPS = "--eval-every 50 --log-every 1"
+
+@pytest.fixture(scope="module")
+def steps(nightly) -> int:
+    """Of a run in each cut."""
+    return 50 if nightly else 20
 
 
 @pytest.fixture(scope="module")
-def whole(trainer: Trainer) -> Path:
+def whole(trainer: Trainer, steps: int) -> Path:
     """1 rank x 64 images in one forward."""
-    return trainer.finished(trainer.folder / "whole", FIFTY_STEPS, recipe="smooth")
+    return trainer.finished(trainer.folder / "whole", flags_of(steps), recipe="smooth")
+
+
+def flags_of(steps: int) -> str:
+    return f"--steps {steps} --eval-every {steps} --log-every 1"
 
 
 @pytest.mark.parametrize(
@@ -36,11 +44,11 @@ def whole(trainer: Trainer) -> Path:
         pytest.param(2, 8, id="2 ranks that share statistics over 8 + 8"),
     ],
 )
-def test_a_batch_cut_in_any_way_gives_the_same_losses_and_running_statistics(trainer, whole, ranks, images):
+def test_a_batch_cut_in_any_way_gives_the_same_losses_and_running_statistics(trainer, whole, steps, ranks, images):
     run = trainer.folder / f"cut-{ranks}-{images}"
-    trainer.finished(run, f"{FIFTY_STEPS} --system.images-per-forward {images}", ranks=ranks, recipe="smooth")
+    trainer.finished(run, f"{flags_of(steps)} --system.images-per-forward {images}", ranks=ranks, recipe="smooth")
     wanted = losses(whole)
-    assert len(wanted) == 50 and losses(run) == pytest.approx(wanted, abs=1e-5)
+    assert len(wanted) == steps and losses(run) == pytest.approx(wanted, abs=1e-5)
     assert wanted[-1] < wanted[0] / 2  # gradients had their say
     assert_same_statistics(run, whole, rtol=1e-5)
 

@@ -103,6 +103,7 @@ def test_a_used_up_time_budget_ends_in_good_order_with_an_evaluation(trainer, tm
     assert end["seconds"] >= 1 and len(late - {end["step"]}) <= 1
 
 
+@pytest.mark.nightly("two more live ranks; by day one rank's budget, and a signal to one of two")
 def test_on_two_ranks_a_time_budget_ends_after_the_same_step_with_an_evaluation(trainer, tmp_path):
     run = tmp_path / "budget"
     ended = trainer.run(trainer.train(run, f"{ENDLESS} --log-every 2 --time-budget 1s"), ranks=2)

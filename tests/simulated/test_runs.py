@@ -45,24 +45,38 @@ def test_a_full_size_recipe_is_captured_and_replayed(on_device, tmp_path: Path, 
 
 @NIGHT
 @pytest.mark.parametrize("recipe", ["resnet50-tiny", "ssd-tiny", "maskrcnn-tiny"])
-def test_a_run_that_is_sent_replayed_or_resumed_has_the_same_bits(on_device, tmp_path: Path, recipe: str) -> None:
+def test_a_run_that_is_replayed_stopped_and_resumed_has_the_bits_of_one_that_is_sent(
+    on_device, tmp_path: Path, recipe: str
+) -> None:
     # Mask R-CNN has no deterministic form on a GPU; the device's values come from one thread of a CPU all the same.
     exact = [] if recipe.startswith("maskrcnn") else ["--exact"]
 
     def weights(name: str, *more: str) -> dict[str, torch.Tensor]:
-        words = ["train", recipe, "--system", "gpu", *exact, "--out", str(tmp_path / name), *TINY, *more]
+        words = [
+            "train",
+            recipe,
+            "--system",
+            "gpu",
+            *exact,
+            "--out",
+            str(tmp_path / name),
+            *TINY,
+            "--steps",
+            "4",
+            *more,
+        ]
         done, counted = on_device("-m", "paceline", *words, SIMULATED_VALUES="1")
         assert done.returncode == 0 and counted["broken rules"] == [], done.stdout + done.stderr
         (last,) = (tmp_path / name).glob(
-            "checkpoints/step-00000" + ("3" if "3" in more else "6") + "/model.safetensors"
+            "checkpoints/step-00000" + ("2" if "2" in more else "4") + "/model.safetensors"
         )
         return load_file(last)
 
-    sent, replayed = weights("sent"), weights("replayed", "--system.graph")
-    weights("stopped", "--system.graph", "--steps", "3")
-    resumed = weights("stopped", "--system.graph")
+    sent = weights("sent")
+    weights("replayed", "--system.graph", "--steps", "2")
+    resumed = weights("replayed", "--system.graph")
     for name, tensor in sent.items():
-        assert torch.equal(replayed[name], tensor) and torch.equal(resumed[name], tensor), name
+        assert torch.equal(resumed[name], tensor), name
 
 
 @NIGHT
