@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from by_night import ONE_MORE
 from small_run import ROOT, assert_same_run, said
 
 pytestmark = pytest.mark.multi
@@ -46,7 +47,7 @@ def test_a_reader_that_leaves_does_not_end_training(trainer, streams, heard, tmp
     assert_same_run(tmp_path / "run", heard)
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=ONE_MORE)])
 def test_a_full_disk_under_stdout_and_stderr_does_not_end_training(trainer, streams, heard, tmp_path, ranks):
     streams.update(STDOUT="/dev/full", STDERR="/dev/full")
     ended = trainer.run(trainer.train(tmp_path / "run", FLAGS), ranks=ranks)

@@ -59,7 +59,7 @@ def trained(ranks: Trainer, name: str, recipe: str, *, world: int = 1, images: i
     return ranks.finished(run, f"--system.images-per-forward {images}", ranks=world, recipe=recipe)
 
 
-@pytest.fixture(scope="module", params=["by_image", "by_batch"])
+@pytest.fixture(scope="module", params=[pytest.param("by_image", marks=ONE_MORE), "by_batch"])
 def whole(request, ranks: Trainer) -> tuple[str, Path]:
     """Name of a recipe, and its run on one rank with all eight images in one forward."""
     return request.param, trained(ranks, "whole", request.param)
