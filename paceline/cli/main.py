@@ -46,6 +46,7 @@ VERBS = {
     ),
     "list": ("cli.list", "workloads, recipes, systems or decoders, in a line each"),
     "runs": ("cli.runs", "the runs in a folder: recipe, status, step, best result, time"),
+    "compare": ("cli.compare", "what differs between runs, what came of it, and whether it is more than chance"),
     "bench": ("cli.bench", "measure against a peer in the same run: paceline bench input"),
     "report": ("cli.report", "write a run's report.html again"),
     "mlperf": (

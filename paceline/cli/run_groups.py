@@ -56,7 +56,7 @@ def groups_of(
         kept["left_out"] = (
             row["status"].replace("_", " ") if row["status"] not in ENDED else "" if scored else "no score"
         )
-        found[_key(facts, fold or {})].append(kept)
+        found[key_of(facts, fold or {})].append(kept)
     return [_group(rows) for rows in found.values() if len(rows) > 1 or rows[0]["of"]]
 
 
@@ -64,7 +64,7 @@ def _whole(value: Any) -> int:
     return value if type(value) is int else 0
 
 
-def _key(facts: Mapping[str, Any], fold: Mapping[str, Any]) -> str:
+def key_of(facts: Mapping[str, Any], fold: Mapping[str, Any]) -> str:
     """Equal exactly where nothing but fold and seed is another."""
     recipe = {name: value for name, value in facts["recipe"].items() if name != "seed"}
     plain = asdict(Controls())
