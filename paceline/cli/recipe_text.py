@@ -16,7 +16,7 @@ from paceline.recipes.rows import ROWS
 from paceline.tasks.workloads import workload_of
 
 # Field -> unit. Those of schedule and quality count in the unit that their group names.
-UNITS = dict.fromkeys(("global_batch", "images_seen", "bn_span", "model.loss_group"), " images")
+UNITS: dict[str, str] = dict.fromkeys(("global_batch", "images_seen", "bn_span", "model.loss_group"), " images")
 UNITS |= dict.fromkeys(
     [f"input.{name}" for name in ("size", "short", "long", "multiple", "eval_size", "eval_resize")], " px"
 )
