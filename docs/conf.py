@@ -3,7 +3,10 @@
 Pages are read where they lie, so that one relative link leads to a page here and on GitHub.
 """
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 from sphinx.application import Sphinx
@@ -11,14 +14,22 @@ from sphinx.application import Sphinx
 project = "paceline"
 html_title = "paceline"
 root_doc = "docs/README"
-include_patterns = ["*.md", "docs/**.md", "results/**.md"]
-exclude_patterns = [".*", "build", "paceline", "tests", "runs"]
+include_patterns = ["*.md", "docs/**.md", "results/**.md", "build/pages/*.md"]
+exclude_patterns = [".*", "build/site", "paceline", "tests", "runs"]
 extensions = ["myst_parser"]
+myst_enable_extensions = ["deflist"]
 myst_heading_anchors = 4
 highlight_language = "bash"  # also of trees and drawings, where an apostrophe is no error
 suppress_warnings = ["misc.highlighting_failure"]
 html_theme = "furo"
 html_copy_source = False
+
+
+def write_pages(app: Sphinx) -> None:
+    """Pages of verbs, recipes and Python's names follow from the code; they are written where git ignores them."""
+    if (root := Path(app.srcdir)).joinpath("paceline").is_dir():
+        words = [sys.executable, root / "scripts" / "site_pages.py", root / "build" / "pages"]
+        subprocess.run(words, check=True, env={**os.environ, "PYTHONPATH": str(root)})
 
 
 def add_navigation(app: Sphinx, docname: str, source: list[str]) -> None:
@@ -27,9 +38,23 @@ def add_navigation(app: Sphinx, docname: str, source: list[str]) -> None:
         for group in source[0].partition("\n## All pages\n")[2].split("\n### ")[1:]:
             links = re.findall(r"^- \[(.*)\]\((.*)\.md\)", group, flags=re.M)
             pages = "\n".join(f"{title} <{page}>" for title, page in links)
-            source[0] += f"\n```{{toctree}}\n:hidden:\n:caption: {group.partition(chr(10))[0]}\n\n{pages}\n```\n"
+            source[0] += toctree(group.partition("\n")[0], pages)
+        if Path(app.srcdir, "build", "pages").is_dir():
+            source[0] += toctree(
+                "Reference", "\n".join(f"/build/pages/{name}" for name in ("verbs", "recipes", "python"))
+            )
     elif docname == "results/README":
-        source[0] += "\n```{toctree}\n:glob:\n\n*/*\n```\n"
+        results = Path(app.srcdir, "results")
+        pages = sorted(page.relative_to(results) for page in results.glob("*/*.md"))
+        source[0] += "\n" + "\n".join(
+            f"- [{page.parent}{'' if page.stem == 'README' else ', ' + page.stem}]({page})" for page in pages
+        )
+    elif docname.startswith("results/"):
+        source[0] = f"---\norphan: true\n---\n{source[0]}"  # listed above, but not in every page's sidebar
+
+
+def toctree(caption: str, pages: str) -> str:
+    return f"\n```{{toctree}}\n:hidden:\n:caption: {caption}\n\n{pages}\n```\n"
 
 
 def add_front_door(app: Sphinx, error: Exception | None) -> None:
@@ -39,5 +64,6 @@ def add_front_door(app: Sphinx, error: Exception | None) -> None:
 
 
 def setup(app: Sphinx) -> None:
+    app.connect("builder-inited", write_pages)
     app.connect("source-read", add_navigation)
     app.connect("build-finished", add_front_door)

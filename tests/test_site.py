@@ -36,6 +36,7 @@ def test_all_pages_become_a_site_that_takes_nothing_from_elsewhere(tmp_path):
     assert len(pages) > 90 and (tmp_path / "searchindex.js").stat().st_size > 100_000
     for page in pages:
         assert not [one for one in fetched(page.read_text()) if re.match(r"\w+:|//", one)], page
+    assert "score-above" in (tmp_path / "build" / "pages" / "verb-predict.html").read_text()
     for style in tmp_path.rglob("*.css"):
         assert not re.search(r"@import|url\(['\"]?(?:https?:)?//", style.read_text()), style
 

@@ -1,0 +1,273 @@
+"""Markdown of the site's pages beside those of docs: a verb's from its --help, a recipe's from its fields, Python's from docstrings.
+
+They are written as the site is built and not committed: they follow from the code, and whoever has that has `paceline VERB --help` and
+`paceline show RECIPE`, which say the same. By hand: `PYTHONPATH=. python scripts/site_pages.py FOLDER`.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import io
+import os
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+from paceline.cli.main import VERBS, main
+from paceline.config.bounds import shown
+from paceline.config.recipe import Recipe
+from paceline.recipes import RECIPES
+
+# The recipe whose --help has all flags of a workload.
+WHOLE = {"classification": "resnet50", "ssd": "ssd", "maskrcnn": "maskrcnn"}
+# The title of a group of flags, where what prints it is no terminal, with the rule below.
+GROUP = re.compile(r"^ (\w.*)\n -+ *\n", flags=re.M)
+
+
+# Module as it is imported, file below paceline/, name.
+PUBLIC = (
+    ("paceline", "training/call.py", "train"),
+    ("paceline", "predict/__init__.py", "load"),
+    ("paceline", "config/errors.py", "UserError"),
+    ("paceline.predict", "predict/photo_predictor.py", "PhotoPredictor"),
+    ("paceline.predict", "predict/results.py", "Answer"),
+    ("paceline.predict", "predict/results.py", "Found"),
+    ("paceline.predict", "predict/folders.py", "Unreadable"),
+    ("paceline.predict", "predict/video.py", "Video"),
+    ("paceline.config.recipe", "config/recipe.py", "Recipe"),
+    ("paceline.config.recipe", "config/recipe.py", "Optim"),
+    ("paceline.config.recipe", "config/recipe.py", "Schedule"),
+    ("paceline.config.recipe", "config/recipe.py", "Quality"),
+    ("paceline.config.system", "config/system.py", "System"),
+    ("paceline.tasks.workload", "tasks/workload.py", "Workload"),
+    ("paceline.models.trunk", "models/trunk.py", "Trunk"),
+)
+
+
+class Flag(NamedTuple):
+    """One flag as --help has it."""
+
+    names: str  # with its value: --out PATH
+    about: str
+
+
+def help_of(*words: str) -> str:
+    """What `paceline WORDS --help` prints; "" where it refuses."""
+    out = io.StringIO()
+    with patch.dict(os.environ, COLUMNS="80"), redirect_stdout(out), redirect_stderr(io.StringIO()):
+        code = main([*words, "--help"])
+    return re.sub(r" +$", "", out.getvalue(), flags=re.M) if code == 0 else ""
+
+
+def parts_of(text: str) -> tuple[str, dict[str, list[Flag]]]:
+    """A help text -> (what stands above its groups of flags, title of each group -> its flags)."""
+    above, *groups = GROUP.split(text)
+    boxes: dict[str, list[Flag]] = {}
+    for title, below in zip(groups[::2], groups[1::2]):
+        flags = boxes.setdefault(title.strip(), [])
+        for line in re.sub(
+            r"\A.*?^  -+$\n", "", below, flags=re.M | re.S
+        ).splitlines():  # a group's own text ends with a rule
+            inside = line[2:].rstrip()
+            if inside[:1] in ("", " ") or inside[:1] in ".]":  # goes on with a text, or with a name
+                part = 1 if inside[:1] == " " else 0
+                if flags and inside:
+                    flags[-1] = flags[-1]._replace(**{Flag._fields[part]: joined(flags[-1][part], inside.strip())})
+                continue
+            names, _, about = inside.partition("  ")
+            flags.append(Flag(names, about.strip()))
+    return above.strip(), boxes
+
+
+def joined(before: str, after: str) -> str:
+    """Two lines as one; a number that was broken at its comma is whole again."""
+    return before + ("" if re.search(r"\d,$", before) and after[:1].isdigit() else " " if before else "") + after
+
+
+def plain(text: str) -> str:
+    """A text that is no Markdown, for Markdown; what stands in backticks stays."""
+    parts = re.split(r"(`[^`\n]*`)", text)
+    return "".join(part if part[:1] == "`" else re.sub(r"([\\*_<>\[\]$#|~`])", r"\\\1", part) for part in parts)
+
+
+def linked(text: str) -> str:
+    """A text whose results are links; the pages lie in build/pages."""
+    return re.sub(r"\bresults/([a-z0-9-]+)\b", r"[results/\1](../../results/\1/README.md)", text)
+
+
+def list_of_flags(boxes: dict[str, list[Flag]], heading: str) -> Iterator[str]:
+    for title, flags in boxes.items():
+        yield f"\n{heading} {title[:1].upper()}{title[1:]}\n"
+        for names, about in flags:
+            if not names.startswith("-h"):
+                about = re.sub(r" ?\(default: (?:'')?\)", "", about)
+                yield f"`{names}`\n: {plain(about) or 'as it is called'}\n"
+
+
+def page_of_verb(verb: str) -> str:
+    """The page of a verb, and of each of its kinds."""
+    text = help_of(verb)
+    kinds = re.findall(r"^ {2}([a-z][\w, ]*?)(?: [A-Z\[].*| {2}.*)$", parts_of(text)[0], flags=re.M)
+    lines = [f"# {verb}", "", f"{plain(VERBS[verb][1][:1].upper() + VERBS[verb][1][1:])}.", "", *section(text, "##")]
+    for kind in (name.strip() for names in kinds for name in names.split(",")):
+        if (of_kind := help_of(verb, kind)).startswith("usage") and of_kind != text:
+            lines += ["", f"## {verb} {kind}", "", *section(of_kind, "###")]
+    if verb == "train":
+        lines.append("\nFlags of the recipe, of " + ", ".join(f"[{task}](flags-{task}.md)" for task in WHOLE) + ".")
+    return "\n".join(lines) + "\n"
+
+
+def section(text: str, heading: str) -> Iterator[str]:
+    above, boxes = parts_of(text)
+    usage, _, about = above.partition("\n\n")
+    yield f"```text\n{usage}\n```\n"
+    yield f"```text\n{about}\n```" if re.search(r"^ {2}", about, flags=re.M) else plain(about)
+    yield from list_of_flags(boxes, heading)
+
+
+def page_of_flags(task: str) -> str:
+    """All flags of a workload's recipes."""
+    _, boxes = parts_of(help_of("train", WHOLE[task]))
+    about = f"# Flags of {task}\n\nWith the values of `{WHOLE[task]}`; each recipe has its own.\n"
+    return about + "\n".join(list_of_flags(boxes, "##")) + "\n"
+
+
+def fields_of(node: Any, above: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted name and value of each field below a dataclass."""
+    for field in dataclasses.fields(node):
+        value = getattr(node, field.name)
+        if dataclasses.is_dataclass(value):
+            yield from fields_of(value, f"{above}{field.name}.")
+        else:
+            yield above + field.name, value
+
+
+def page_of_recipe(name: str, helps: dict[str, str], menu: dict[str, str]) -> str:
+    """A recipe: what it says of itself, its source, and the fields in which it is not its workload's defaults."""
+    recipe = RECIPES[name]()
+    usual = {"model": type(recipe.model)(), "input": type(recipe.input)()}
+    defaults = dict(fields_of(dataclasses.replace(Recipe(task=recipe.task, **usual), optim=recipe.optim)))
+    for field in dataclasses.fields(recipe.optim):
+        defaults[f"optim.{field.name}"] = field.default
+    about = inspect.getdoc(RECIPES[name]) or ""
+    blocks = (
+        f"```\n{part}\n```" if part.startswith("paceline ") else linked(plain(part)) for part in about.split("\n\n")
+    )
+    lines = [f"# {name}", "", "\n\n".join(blocks), ""]
+    if source := menu.get(name):
+        lines += [f"Source: {source}. [How it is held to it](../../docs/recipes-published.md).", ""]
+    lines += ["```", f"paceline show {name}", f"paceline train {name} --data DIR --out runs/mine", "```", ""]
+    lines += [
+        f"What it sets; all flags: [{recipe.task}](flags-{recipe.task}.md).",
+        "",
+        "| flag | value | what it is |",
+        "| --- | --- | --- |",
+    ]
+    for dotted, value in fields_of(recipe):
+        flag = f"--{dotted.replace('_', '-')}"
+        if value != defaults.get(dotted, dataclasses.MISSING) and flag in helps:
+            lines.append(f"| `{flag}` | `{shown(value) or 'empty'}` | {plain(helps[flag])} |")
+    return "\n".join(lines) + "\n"
+
+
+def page_of_python(root: Path) -> str:
+    """The public names and their docstrings; read, not imported, which would take torch."""
+    lines = [
+        "# From Python",
+        "",
+        "What code outside of the package is meant to import. Parts of your own: [workload](../../docs/extending/workload.md).",
+        "",
+    ]
+    for module, file, name in PUBLIC:
+        tree = ast.parse((root / "paceline" / file).read_text())
+        (node,) = (one for one in tree.body if isinstance(one, ast.FunctionDef | ast.ClassDef) and one.name == name)
+        lines += [f"## {module}.{name}", "", *described(node)]
+        for method in node.body if isinstance(node, ast.ClassDef) else ():
+            if isinstance(method, ast.FunctionDef) and method.name[0] != "_" and ast.get_docstring(method):
+                lines += [f"### {name}.{method.name}", "", *described(method)]
+    return "\n".join(lines) + "\n"
+
+
+def described(node: ast.FunctionDef | ast.ClassDef) -> Iterator[str]:
+    """Signature and docstring."""
+    if isinstance(node, ast.FunctionDef):
+        returns = f" -> {ast.unparse(node.returns)}" if node.returns else ""
+        words = ",\n".join(f"    {word}" for word in arguments_of(node.args))
+        yield (
+            f"```python\n{node.name}(\n{words},\n){returns}\n```\n"
+            if words
+            else f"```python\n{node.name}(){returns}\n```\n"
+        )
+    first, _, rest = (ast.get_docstring(node) or "").partition("\n\n")
+    yield f"{plain(first)}\n" + (f"\n```text\n{rest}\n```\n" if rest else "")
+
+
+def arguments_of(arguments: ast.arguments) -> Iterator[str]:
+    """Each argument as it is written, but for self."""
+    alone = [ast.arg("*")] if arguments.kwonlyargs and not arguments.vararg else []
+    plain_ones = [*arguments.posonlyargs, *arguments.args]
+    defaults = [None] * (len(plain_ones) - len(arguments.defaults)) + list(arguments.defaults)
+    stars = [(arguments.vararg, None)] if arguments.vararg else [(one, None) for one in alone]
+    pairs = [*zip(plain_ones, defaults), *stars, *zip(arguments.kwonlyargs, arguments.kw_defaults)]
+    for argument, default in pairs:
+        star = "*" if argument is arguments.vararg else ""
+        equals = " = " if argument.annotation else "="
+        if argument.arg != "self":
+            yield star + ast.unparse(argument) + (equals + ast.unparse(default) if default is not None else "")
+    if arguments.kwarg:
+        yield f"**{ast.unparse(arguments.kwarg)}"
+
+
+def pages(root: Path) -> Iterator[tuple[str, str]]:
+    """(name, text) of each page."""
+    rows = re.findall(r"^\| `([\w-]+)` \| (.*?) \|", (root / "docs" / "recipes-published.md").read_text(), flags=re.M)
+    helps: dict[str, dict[str, str]] = {}
+    for task, whole in WHOLE.items():
+        flags = (flag for box in parts_of(help_of("train", whole))[1].values() for flag in box)
+        helps[task] = {flag.names.split()[0].strip(","): flag.about.partition(" (default:")[0] for flag in flags}
+        yield f"flags-{task}", page_of_flags(task)
+    for verb in VERBS:
+        yield f"verb-{verb}", page_of_verb(verb)
+    yield "python", page_of_python(root)
+    for name, make in RECIPES.items():
+        yield f"recipe-{name}", page_of_recipe(name, helps[make().task], dict(rows))
+
+
+def named(name: str) -> str:
+    """A page's title."""
+    kind, _, rest = name.partition("-")
+    return f"Flags of {rest}" if kind == "flags" else rest
+
+
+def about(name: str) -> str:
+    """What a list of pages says of one, a clause."""
+    kind, _, rest = name.partition("-")
+    text = VERBS[rest][1] if kind == "verb" else inspect.getdoc(RECIPES[rest]) or "" if kind == "recipe" else ""
+    return f": {plain(text.partition(chr(10))[0])}" if text else ""
+
+
+def write(root: Path, folder: Path) -> None:
+    """Write all pages, and one that lists them, into `folder`; those that are there already stay as old as they are."""
+    folder.mkdir(parents=True, exist_ok=True)
+    made = dict(pages(root))
+    for title, kinds in (("Verbs", ("verb-", "flags-")), ("Recipes", ("recipe-",))):
+        names = [name for kind in kinds for name in made if name.startswith(kind)]
+        links = "\n".join(f"- [{named(name)}]({name}.md){about(name)}" for name in names)
+        made[title.lower()] = f"# {title}\n\n{links}\n"
+    for old in {path.stem for path in folder.glob("*.md")} - set(made):
+        (folder / f"{old}.md").unlink()
+    for name, text in made.items():
+        text = f"---\norphan: true\n---\n{text}" if "-" in name else text  # listed, but not in every page's sidebar
+        path = folder / f"{name}.md"
+        if not path.is_file() or path.read_text() != text:
+            path.write_text(text)
+
+
+if __name__ == "__main__":
+    write(Path(__file__).parents[1], Path(sys.argv[1]))

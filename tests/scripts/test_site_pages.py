@@ -1,0 +1,68 @@
+"""The site's written pages: a verb's has each flag of its --help, a recipe's what it sets, Python's each public name."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+import paceline
+from paceline.cli.main import VERBS
+from paceline.recipes import RECIPES
+
+ROOT = Path(__file__).parents[2]
+SPEC = importlib.util.spec_from_file_location("site_pages", ROOT / "scripts" / "site_pages.py")
+PAGES = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(PAGES)
+FLAG = re.compile(r"(?<![\w-])--[a-z][\w.-]*\w")
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_page_of_a_verb_has_each_flag_of_its_help(verb):
+    page, text = PAGES.page_of_verb(verb), PAGES.help_of(verb)
+    assert set(FLAG.findall(text)) - {"--help"} <= set(FLAG.findall(page))
+    named = re.findall(r"^`(.*)`\n: (.*)", page, flags=re.M)
+    assert len(named) == len(re.findall(r"^`--|^`\[|^`[A-Z]", page, flags=re.M))
+    assert all(about.strip() for _, about in named)
+
+
+def test_kinds_of_a_verb_stand_on_its_page():
+    page = PAGES.page_of_verb("prepare")
+    assert {"## prepare folder", "## prepare coco", "## prepare zip"} <= set(page.splitlines())
+    assert "--val-fraction" in page
+
+
+def test_a_recipes_page_has_what_it_sets_with_help_and_source():
+    helps = {
+        "--model.freeze": "stages",
+        "--input.mosaic": "four photos",
+        "--optim.lr": "the rate",
+        "--optim.momentum": "no",
+    }
+    page = PAGES.page_of_recipe("ssd-custom-cpu", helps, {"ssd-custom-cpu": "a file"})
+    assert "| `--model.freeze` | `3` | stages |" in page and "| `--optim.lr` | `0.0005` | the rate |" in page
+    assert (
+        "--optim.momentum" not in page and "Source: a file." in page and RECIPES["ssd-custom-cpu"]().input.mosaic == 0.5
+    )
+
+
+def test_the_page_of_python_has_what_the_package_offers():
+    page = PAGES.page_of_python(ROOT)
+    assert {f"## paceline.{name}" for name in paceline.__all__ if name != "__version__"} <= set(page.splitlines())
+    assert "    data: str | Path = ''," in page and "### PhotoPredictor.predict" in page
+
+
+@pytest.mark.parametrize(
+    ("text", "flags"),
+    [
+        (" options\n ----\n  --out PATH   where it\n               goes\n", [("--out PATH", "where it goes")]),
+        (" x\n ----\n  all of it\n  ----\n  --n INT\n       to 16,777,\n       216\n", [("--n INT", "to 16,777,216")]),
+        (" x\n ----\n  --d [A [A\n  ...]]\n       many\n", [("--d [A [A ...]]", "many")]),
+    ],
+    ids=["two lines", "a group's text, a broken number", "a broken name"],
+)
+def test_flags_are_read_as_help_prints_them(text, flags):
+    _, boxes = PAGES.parts_of(f"usage\n\nabout\n\n{text}")
+    assert [tuple(flag) for box in boxes.values() for flag in box] == flags
