@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
+
+from paceline.config.system import System
 
 ROOT = Path(__file__).parents[1]
 GUIDES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -63,3 +66,12 @@ def test_each_number_of_the_readmes_claims_stands_in_the_folder_that_it_names():
 def test_another_number_would_be_noticed():
     what, folders, measured = rows_of_results()[0]
     assert missing_numbers(measured.replace("0.369", "0.370"), folders) == ["0.370"], what
+
+
+def test_the_table_of_support_has_each_accelerator_and_claims_no_gpu_before_results_do():
+    text = (ROOT / "docs" / "support.md").read_text()
+    kinds = get_args(get_type_hints(System)["accelerator"])
+    assert len(kinds) > 4 and not [kind for kind in kinds if f"`{kind}`" not in text]
+    measured = "Nothing here is measured yet." not in (ROOT / "results" / "gpu" / "README.md").read_text()
+    (row,) = (line for line in text.splitlines() if line.startswith("| NVIDIA |"))
+    assert measured or "no GPU was ever used" in row
