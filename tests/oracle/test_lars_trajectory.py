@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from by_night import ONE_MORE
 from torch import Tensor
 from trajectories import SAME, apart, column, in_float64, take_steps
 
@@ -173,15 +174,15 @@ def changed(part: str, **values) -> Recipe:
         pytest.param(changed("optim", momentum_form="lr_inside"), 0, id="momentum without its correction"),
         pytest.param(changed("optim", decay_on="all"), 0, id="weight decay on BatchNorm"),
         pytest.param(changed("optim", decay_on="no_norm_no_bias"), 0, id="no weight decay on the classifier's bias"),
-        pytest.param(changed("optim", lars_eta=0.002), 0, id="twice the trust"),
-        pytest.param(changed("optim", lars_eps=1e-3), 0, id="an epsilon in the trust ratio"),
-        pytest.param(changed("optim", kind="sgd"), 0, id="no LARS"),
+        pytest.param(changed("optim", lars_eta=0.002), 0, id="twice the trust", marks=ONE_MORE),
+        pytest.param(changed("optim", lars_eps=1e-3), 0, id="an epsilon in the trust ratio", marks=ONE_MORE),
+        pytest.param(changed("optim", kind="sgd"), 0, id="no LARS", marks=ONE_MORE),
         pytest.param(RECIPE, 1, id="lr one step late"),
         pytest.param(changed("schedule", warmup=WARMUP_EPOCHS + 1 / 3), 0, id="warm-up one step longer"),
-        pytest.param(changed("schedule", kind="cosine"), 0, id="another schedule"),
-        pytest.param(changed("schedule", horizon=EPOCHS - 1), 0, id="decay over one epoch less"),
-        pytest.param(changed("schedule", end_lr=0.0), 0, id="an end at 0"),
-        pytest.param(replace(RECIPE, epoch_steps="exact"), 0, id="epochs of a fraction of steps"),
+        pytest.param(changed("schedule", kind="cosine"), 0, id="another schedule", marks=ONE_MORE),
+        pytest.param(changed("schedule", horizon=EPOCHS - 1), 0, id="decay over one epoch less", marks=ONE_MORE),
+        pytest.param(changed("schedule", end_lr=0.0), 0, id="an end at 0", marks=ONE_MORE),
+        pytest.param(replace(RECIPE, epoch_steps="exact"), 0, id="epochs of a fraction of steps", marks=ONE_MORE),
         pytest.param(changed("model", smoothing="torch"), 0, id="the other smoothing convention"),
     ],
 )
