@@ -21,6 +21,8 @@ DETECT = ("score_above", "iou", "candidates", "keep", "mask_above")
 # What an exported graph has in it.
 IN_GRAPH = ("score_above", "iou", "candidates", "keep", "checkpoint", "workload", "system")
 
+Names = tuple[str, ...]
+
 
 @dataclass(frozen=True)
 class Flags:
@@ -45,12 +47,8 @@ class Flags:
     workload: str = ""  # of a run whose workload is your own: its file, ./file.py:name, which is run as Python
     recipe: str = ""  # of weights: the recipe that they fit, with flags in quotes; empty = found from them
     trust: bool = False  # open a .pt2, which can run code of whoever made it
-    predictions: str = (
-        ""  # any model's answers on --data, in place of a run: COCO's results, a folder of YOLO's .txt, or .csv
-    )
-    class_names: tuple[
-        str, ...
-    ] = ()  # of --predictions: the model's classes in its order, where it numbers them otherwise
+    predictions: str = ""  # any model's answers on --data, in place of a run: COCO's results, YOLO's .txt folder, .csv
+    class_names: Names = ()  # of --predictions: the model's classes in its order, where it numbers them otherwise
     first_class: int = 0  # of --predictions: the number of the first class
     intervals: bool = True  # how far 95 percent of such sets of photos score apart; up to a minute for 5,000 photos
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.command.flags import explain, parse, parse_recipe
+from paceline.command.help import HELP
 from paceline.command.printing import say
 from paceline.config.errors import UserError
 from paceline.config.plan import make_plan, shorten
@@ -39,15 +40,15 @@ class FromFlags:
 
 def run(arguments: Sequence[str]) -> int:
     """Translate, and return 0."""
-    if not arguments or arguments[0] in ("-h", "--help"):
-        explain(VERB, ABOUT, FromFlags(), code=0 if arguments else 2)
+    if not arguments or arguments[0] in HELP:
+        explain(VERB, ABOUT, FromFlags(), arguments)
     texts = [
         place
         for place, word in enumerate(arguments)
         if word[:2] != "--" and arguments[place - 1 : place] != ["--system-of"]
     ]
     words = [word for place, word in enumerate(arguments) if place not in texts[:1]]
-    own = ("--json", "--system-of", "--no-json", "--help")
+    own = ("--json", "--system-of", "--no-json", "--help", "--help-all")
     if len(texts) != 1 or any(word.partition("=")[0] not in own for word in words if word[:2] == "--"):
         text = shlex.join(word for word in arguments if word not in own)
         raise UserError(

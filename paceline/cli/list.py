@@ -57,10 +57,15 @@ def _print_menu(kind: str, arguments: Sequence[str]) -> int:
         print(json.dumps(rows, indent=1))
         return 0
     width = max(len(row["name"]) for row in rows)
+    head = ""
     # A terminal gets a line each, a file or a pipe all of it.
     most = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
     for row in rows:
-        text = f"{row['name']:<{width}}  {row['about']}"
+        if head != row.get("group", ""):
+            for line in ([""] if head else []) + [f"{row['group']}:"]:
+                say(line)
+            head = row["group"]
+        text = f"{'  ' if head else ''}{row['name']:<{width}}  {row['about']}"
         say(text if len(text) <= most else f"{text[: most - 3].rstrip()}...")
     return 0
 
@@ -85,18 +90,19 @@ def _workloads() -> list[dict[str, Any]]:
 
 
 def _recipes() -> list[dict[str, Any]]:
-    from paceline.recipes import RECIPES
+    from paceline.recipes import RECIPES, in_groups
 
     made = {name: make() for name, make in RECIPES.items()}
     return [
         {
             "name": name,
-            "about": _first_line(make),
+            "about": _first_line(RECIPES[name]),
+            "group": group,
             "task": made[name].task,
             "data": made[name].target_data,
             "pretrained": made[name].pretrained,
         }
-        for name, make in RECIPES.items()
+        for name, group in in_groups().items()
     ]
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paceline.command.flags import explain, parse_recipe
+from paceline.command.help import HELP
 from paceline.command.printing import PRINTER, say
 from paceline.config.errors import RecipeError, UserError
 from paceline.config.run import Controls
@@ -37,8 +38,8 @@ class PreviewFlags:
 
 def run(arguments: Sequence[str]) -> int:
     """Write the mosaic and print its path."""
-    if arguments and arguments[0] in ("-h", "--help"):
-        explain("preview RECIPE", ABOUT, PreviewFlags())
+    if arguments and arguments[0] in HELP:
+        explain("preview RECIPE", ABOUT, PreviewFlags(), arguments)
     asked = parse_recipe(arguments, PreviewFlags(), verb="preview")
     flags = asked.controls
     if flags.images < 1 or flags.columns < 1 or flags.step < 0:

@@ -12,6 +12,7 @@ from paceline.cli.recipe_text import base_recipe, cells, every_cell, grid, table
 from paceline.command.choose import MARK, choose_recipe, is_folder, published_there, ranks_of
 from paceline.command.estimate import check_rates, estimate_of, not_known, speed_for, speed_of_run
 from paceline.command.flags import Asked, explain, parse_recipe
+from paceline.command.help import HELP
 from paceline.command.printing import PRINTER, Row, columns, laid_out, print_error, say
 from paceline.config.bounds import Whole
 from paceline.config.card import SUFFIX, in_words
@@ -91,8 +92,8 @@ class Shown:
 
 def run(arguments: Sequence[str]) -> int:
     """Print what would run, and return 0."""
-    if arguments and arguments[0] in ("-h", "--help"):
-        explain("show RECIPE|RUN", ABOUT, ShowFlags())
+    if arguments and arguments[0] in HELP:
+        explain("show RECIPE|RUN", ABOUT, ShowFlags(), arguments)
     shown = _read(arguments)
     asked, flags = shown.asked, shown.asked.controls
     if flags.diff:
@@ -315,7 +316,7 @@ def on_its_machine(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
     row = ROWS.get(words[0]) if words and MARK in words[0] else None
     names = {word.partition("=")[0].replace("_", "-") for word in words if word.startswith("-")}
-    if row is None or names & {"-h", "--help"}:
+    if row is None or names & set(HELP):
         return list(words), []
     if "--system" in names:
         return list(words), [f"{row.name}: planned on your --system; its own machine, {row.machine}, is not taken."]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from paceline.command.flags import Asked, parse, parse_recipe
+from paceline.command.help import HELP
 from paceline.command.printing import say
 from paceline.config.card import has_card, in_words, read_card
 from paceline.config.commands import command
@@ -111,7 +112,7 @@ class _RecipeFlags:
 def _flags(arguments: Sequence[str]) -> tuple[Flags, Asked | None]:
     """-> this verb's own flags, and the recipe as its flags change it where one is named."""
     words = [part for word in arguments for part in (word.split("=", 1) if word.startswith("--recipe=") else [word])]
-    if "--recipe" not in words[:-1] or {"-h", "--help"} & set(words):
+    if "--recipe" not in words[:-1] or set(HELP) & set(words):
         prog, about = "weights check", "What a file of weights is, and what it fits."
         return parse(arguments, Flags(), prog=prog, description=about), None
     at = words.index("--recipe")

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import difflib
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache, cached_property, partial
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
 from paceline.command.choose import choose_recipe, choose_system, nodes_of
+from paceline.command.help import HELP, SYSTEM, Entry, asked_for, entries_of, print_help
 from paceline.command.printing import is_first_on_node
-from paceline.config.bounds import bounds_in_words
 from paceline.config.errors import RecipeError, UserError
 from paceline.config.habits import elsewhere
 from paceline.config.recipe import NO_FLAG, Recipe, check_batch_and_lr, check_recipe, settle_length
@@ -27,11 +26,8 @@ if TYPE_CHECKING:
 
 Fields = TypeVar("Fields")
 
-# Flags of every command; the last three are tyro's, for tab completion and scripts.
-ALWAYS = ("--help", "--tyro-print-completion", "--tyro-write-completion", "--tyro-print-introspection")
-
-# The help of a class's field, once it was read.
-_HELP: dict[tuple[Any, str], str | None] = {}
+# Flags of every command: tyro's own, for scripts.
+ALWAYS = ("--tyro-print-completion", "--tyro-write-completion", "--tyro-print-introspection")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,19 +64,18 @@ def parse(arguments: Sequence[str], default: Fields, *, prog: str, description: 
     Raises UserError for an unknown flag, or a number that no verb can mean by it; prints a message and exits with 2 for a value
     that does not fit its flag.
     """
-    flags: Fields = _parse(type(default), default, arguments, _flags_of(default), prog, description)
+    if (asked := asked_for(arguments)) is not None:
+        print_help(asked, prog, description, list(entries_of(default)))
+    flags: Fields = _parse(type(default), default, arguments, _flags_of(default), prog)
     check_shared(flags)
     return flags
 
 
-def explain(prog: str, about: str, flags: Any, *, code: int = 0) -> NoReturn:
-    """Print the --help of a verb that needs a recipe, without one: what it does, its usage, its own flags.
-
-    code  the exit code: 0 for --help, 2 where words are missing
+def explain(prog: str, about: str, flags: Any, words: Sequence[str]) -> NoReturn:
+    """Print the --help of a verb that needs a recipe, without one: what it does, its usage, its own flags; exit with 2 where no help
+    is asked for, but words are missing.
     """
-    with contextlib.suppress(SystemExit):
-        parse(["--help"], flags, prog=prog, description=about)
-    raise SystemExit(code)
+    print_help(asked_for(words) or "", prog, about, list(entries_of(flags)), code=0 if words else 2)
 
 
 def run_kind(
@@ -94,7 +89,7 @@ def run_kind(
 
     Raises UserError for an unknown kind, which is called so by `noun`.
     """
-    if not arguments or arguments[0] in ("-h", "--help"):
+    if not arguments or arguments[0] in HELP:
         print(usage)
         return 0 if arguments else 2
     if arguments[0] not in kinds:
@@ -136,10 +131,11 @@ def parse_recipe(
         system = system_for(name, system_name, choose_system(system_name), _given(words))
     flags = _all_of(OfferedRecipe[type(recipe.model), type(recipe.input)], type(controls))
     known = (*_flags_of(recipe), *_flags_of(system, "system."), *_flags_of(controls), "--system")
-    text = description or _first_paragraph(name, recipe)
-    parsed: Any = _parse(
-        flags, flags(OfferedRecipe(**vars(recipe)), system, controls), words, known, f"{verb} {name}", text
-    )
+    if (help_of := asked_for(words)) is not None:
+        parts = [*entries_of(controls), *entries_of(recipe, group="recipe"), *entries_of(system, "system.", "system")]
+        where = Entry("run", "--system", "NAME", SYSTEM, "auto")
+        print_help(help_of, f"{verb} {name}", description or _about(name, recipe), [where, *parts])
+    parsed: Any = _parse(flags, flags(OfferedRecipe(**vars(recipe)), system, controls), words, known, f"{verb} {name}")
     given = _given(words)
     changed = settle_length(Recipe(**vars(parsed.recipe)), given)
     check_batch_and_lr(recipe, changed, given)
@@ -172,11 +168,10 @@ def asks_machine(system_name: str, words: Sequence[str]) -> bool:
     """Whether this machine is detected after parsing; --help detects auto never and a named machine at once."""
     from paceline.machine.machines import DETECTED
 
-    help_asked = any(word in ("-h", "--help") for word in words)
-    return system_name in DETECTED and (system_name == "auto" or not help_asked)
+    return system_name in DETECTED and (system_name == "auto" or asked_for(words) is None)
 
 
-def _parse(kind: Any, default: Any, words: Sequence[str], known: Sequence[str], prog: str, description: str) -> Any:
+def _parse(kind: Any, default: Any, words: Sequence[str], known: Sequence[str], prog: str) -> Any:
     _check_names(words, known, prog)
     import tyro
 
@@ -185,20 +180,20 @@ def _parse(kind: Any, default: Any, words: Sequence[str], known: Sequence[str], 
         default=default,
         args=list(words),
         prog=f"paceline {prog}",
-        description=description or None,
         console_outputs=is_first_on_node(),
-        registry=_with_bounds(),
+        registry=_without_help(),
     )
 
 
-def _with_bounds() -> ConstructorRegistry:
-    """The parser's rules; the help of a field ends with its bounds."""
+@cache
+def _without_help() -> ConstructorRegistry:
+    """The parser's rules; no field has a help, which it would read from the classes' source for each command line."""
     from tyro.constructors import ConstructorRegistry, StructConstructorSpec
 
     registry, usual = ConstructorRegistry(), False
 
     @registry.struct_rule
-    def bounded(info: StructTypeInfo) -> StructConstructorSpec | None:
+    def plain(info: StructTypeInfo) -> StructConstructorSpec | None:
         nonlocal usual
         if usual or not dataclasses.is_dataclass(info.type):
             return None
@@ -209,21 +204,11 @@ def _with_bounds() -> ConstructorRegistry:
             usual = False
         if not isinstance(found, StructConstructorSpec):
             return None
-        texts = (partial(_help_of, info.type, entry.name, entry.helptext) for entry in found.fields)
         return dataclasses.replace(
-            found, fields=tuple(dataclasses.replace(entry, helptext=text) for entry, text in zip(found.fields, texts))
+            found, fields=tuple(dataclasses.replace(entry, helptext="") for entry in found.fields)
         )
 
     return registry
-
-
-def _help_of(kind: Any, name: str, text: str | Callable[[], str | None] | None) -> str | None:
-    # tyro reads the class's source anew for each command line, a third of the time that parsing takes.
-    if (kind, name) not in _HELP:
-        text = text() if callable(text) else text
-        bounds = bounds_in_words(kind, name)
-        _HELP[kind, name] = f"{text}; {bounds}" if text and bounds else text
-    return _HELP[kind, name]
 
 
 def _check_names(words: Sequence[str], known: Sequence[str], prog: str) -> None:
@@ -236,19 +221,19 @@ def _check_names(words: Sequence[str], known: Sequence[str], prog: str) -> None:
         if flag in _flags_of(Controls()) and prog.split(maxsplit=1)[0] in ("show", "preview"):
             raise UserError(
                 f"there is no flag {flag} here: it is one of `paceline train`, and no part of the recipe. All of them: "
-                f"paceline {prog} --help"
+                f"paceline {prog} --help-all"
             )
         if others := _others_with(flag, known):
             raise UserError(
                 f"there is no flag {flag} here: recipes of {' and '.join(others)} have it, this one has not. All of them: "
-                f"paceline {prog} --help"
+                f"paceline {prog} --help-all"
             )
         near, hint = elsewhere(flag.removeprefix("--"), known)
         near = near or [bare[name] for name in difflib.get_close_matches(flag.removeprefix("--"), bare, n=3)]
         if not hint and near:
             hint = f"Did you mean {' or '.join(near[:3])}?"
         hint += " " if hint else ""
-        raise UserError(f"there is no flag {word.partition('=')[0]}. {hint}All of them: paceline {prog} --help")
+        raise UserError(f"there is no flag {word.partition('=')[0]}. {hint}All of them: paceline {prog} --help-all")
 
 
 def _others_with(flag: str, known: Sequence[str]) -> list[str]:
@@ -333,18 +318,13 @@ def take_value(words: Sequence[str], flag: str, example: str) -> tuple[str, list
     return value, rest
 
 
-def _first_paragraph(name: str, recipe: Recipe) -> str:
-    """The beginning of a recipe's --help: its docstring's first paragraph, and the known systems."""
-    from paceline.machine.machines import SYSTEMS
+def _about(name: str, recipe: Recipe) -> str:
+    """The beginning of a recipe's --help: its docstring's first paragraph."""
     from paceline.recipes import RECIPES
     from paceline.recipes.rows import ROWS
 
     text = inspect.getdoc(RECIPES[name]) if name in RECIPES else ROWS[name].about if name in ROWS else None
-    about = (text or f"{name}: {recipe.task}").split("\n\n")[0]
-    return (
-        f"{about}\n\n--system NAME picks where it runs: {', '.join(SYSTEMS)}, or one of your own: ./file.py:function. "
-        f"Its defaults below are a small CPU's unless it is named: auto asks the machine (`paceline show {name}` tells)."
-    )
+    return (text or f"{name}: {recipe.task}").split("\n\n")[0]
 
 
 def check_shared(flags: Any) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import tyro
 
 from paceline.command.flags import parse
+from paceline.command.help import HELP
 from paceline.command.printing import say
 from paceline.config.errors import UserError
 from paceline.config.printable import counted, one_line, some
@@ -47,7 +48,7 @@ class ClearFlags:
 
 def run(arguments: Sequence[str]) -> int:
     """Print what the manifest and index say; they are compared with the files first."""
-    if not arguments or arguments[0] in ("-h", "--help"):
+    if not arguments or arguments[0] in HELP:
         print(USAGE)
         return 0 if arguments else 2
     if arguments[0] == "clear":

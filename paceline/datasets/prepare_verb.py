@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from paceline.command.flags import out_folder, parse
+from paceline.command.help import HELP
 from paceline.command.printing import say
 from paceline.config.errors import UserError
 
@@ -124,7 +125,7 @@ class ShapesFlags:
 
 def run(arguments: Sequence[str]) -> int:
     """Prepare one data set."""
-    if not arguments or arguments[0] in ("-h", "--help"):
+    if not arguments or arguments[0] in HELP:
         print(KINDS)
         return 0 if arguments else 2
     kind, rest = arguments[0], arguments[1:]

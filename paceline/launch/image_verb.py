@@ -13,6 +13,7 @@ from typing import Literal
 
 from paceline.command.choose import choose_system
 from paceline.command.flags import parse
+from paceline.command.help import HELP
 from paceline.command.printing import say
 from paceline.config.errors import UserError
 from paceline.launch.job import Words
@@ -55,7 +56,7 @@ class ShellFlags:
 
 def run(arguments: Sequence[str]) -> int:
     """Carry out one of them; -> the engine's exit code."""
-    if not arguments or arguments[0] in ("-h", "--help"):
+    if not arguments or arguments[0] in HELP:
         print(KINDS)
         return 0 if arguments else 2
     kind, rest = arguments[0], list(arguments[1:])

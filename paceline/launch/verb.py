@@ -15,6 +15,7 @@ from typing import Any
 from paceline.command.choose import is_folder
 from paceline.command.estimate import check_rates
 from paceline.command.flags import Asked, explain, parse_recipe
+from paceline.command.help import HELP
 from paceline.command.printing import say
 from paceline.config.commands import command, shown
 from paceline.config.errors import UserError
@@ -63,8 +64,8 @@ OWN = ("trials", "preflight", "spares", "dry_run", "rate", "link_gbit", "out")
 
 def run(arguments: Sequence[str]) -> int:
     """Launch, and return the run's exit code; of several trials the worst."""
-    if not arguments or arguments[0] in ("-h", "--help"):
-        explain("launch RECIPE|RUN/run.json", ABOUT, LaunchFlags(), code=0 if arguments else 2)
+    if not arguments or arguments[0] in HELP:
+        explain("launch RECIPE|RUN/run.json", ABOUT, LaunchFlags(), arguments)
     asked, repeats = _parsed(arguments)
     flags: LaunchFlags = replace(asked.controls, slurm=_slurm_batch(asked))
     check_controls(flags)

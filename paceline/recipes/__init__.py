@@ -53,6 +53,19 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "fasterrcnn-custom": maskrcnn.custom_boxes,
     "fasterrcnn-custom-cpu": maskrcnn.custom_cpu_boxes,
 }
+# Ending of a name -> what such recipes are for; the menus are in this order.
+GROUPS = {
+    "-custom": "for data of your own",
+    "-custom-cpu": "for data of your own, on a CPU",
+    "-tiny": "small, from scratch",
+    "": "as published, or for the whole of ImageNet or COCO",
+}
+
+
+def in_groups() -> dict[str, str]:
+    """Recipe -> what it is for, those for own data first."""
+    of = {name: next(end for end in GROUPS if name.endswith(end)) for name in RECIPES}
+    return {name: GROUPS[of[name]] for name in sorted(RECIPES, key=lambda name: list(GROUPS).index(of[name]))}
 
 
 def base_of(name: str, task: str) -> str:

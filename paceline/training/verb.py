@@ -9,6 +9,7 @@ from pathlib import Path
 
 from paceline.command.choose import is_folder
 from paceline.command.flags import Asked, parse_recipe
+from paceline.command.help import HELP
 from paceline.command.printing import is_first_on_node
 from paceline.config.commands import command
 from paceline.config.errors import RecipeError
@@ -26,22 +27,22 @@ from paceline.training.saved_run import stand_of
 from paceline.weights.forms.bring import fitting
 
 USAGE = """usage: paceline train RECIPE [--data DIR] [--out RUN] [--system NAME] [flags]
-       paceline train RUN/run.json                  the same run again; with --out RUN an unfinished run goes on
-       paceline train ./my_file.py:my_recipe        a recipe of your own
-       paceline train RUN/run.json --workload ./my_file.py:mine   repeat a run whose workload is your own
+       paceline train ./my_file.py:my_recipe     a recipe of your own
+       paceline train RUN/run.json [--out RUN]   the same run again; into RUN it goes on
+       ... --workload ./my_file.py:mine          repeat a run whose workload is your own
 
-Recipes:"""
+Recipes for data of your own (-cpu: on a CPU), and small ones from scratch:
+"""
 
 
 def run(arguments: Sequence[str]) -> int:
     """Train, and return the exit code of the run's ending."""
-    if not arguments or arguments[0] in ("-h", "--help"):
-        print(USAGE)
-        from paceline.recipes import RECIPES
+    if not arguments or arguments[0] in HELP:
+        from paceline.recipes import GROUPS, in_groups
 
-        for name, make in RECIPES.items():
-            print(f"  {name:<26} {(make.__doc__ or '').strip().splitlines()[0]}")
-        print("\n`paceline train RECIPE --help` lists its flags.")
+        own = [name for name, group in in_groups().items() if group != GROUPS[""]]
+        print(USAGE + "\n".join(f"  {name}" for name in own))
+        print("\nThe others: paceline list recipes. `paceline train RECIPE --help` has a recipe's flags.")
         return 0 if arguments else 2
     base, controls, notes = None, Controls(), []
     if arguments[0].endswith(".json"):

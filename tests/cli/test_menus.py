@@ -20,7 +20,7 @@ from paceline.config.recipe import DATA_CLASSES, DATA_IMAGES
 from paceline.datasets.shapes.outlines import CLASSES
 from paceline.log.recorder import Recorder
 from paceline.machine.machines import SYSTEMS
-from paceline.recipes import RECIPES
+from paceline.recipes import GROUPS, RECIPES
 from paceline.recipes.rows import ROWS
 from paceline.tasks.workloads import WORKLOADS
 
@@ -33,10 +33,18 @@ from paceline.tasks.workloads import WORKLOADS
 )
 def test_list_names_every_entry_of_a_menu_in_a_line_and_in_json(capsys, kind, names):
     lines = command(capsys, "list", kind).out.splitlines()
-    assert [line.split()[0] for line in lines] == list(names)
+    lines = [line for line in lines if line and not line.endswith(":")]
+    assert sorted(line.split()[0] for line in lines) == sorted(names)
     assert all(len(line.split()) > 3 for line in lines)
     rows = json.loads(command(capsys, "list", kind, "--json").out)
-    assert [row["name"] for row in rows] == list(names)
+    assert [row["name"] for row in rows] == [line.split()[0] for line in lines]
+
+
+def test_the_list_of_recipes_begins_with_what_own_data_need(capsys):
+    heads = [line for line in command(capsys, "list", "recipes").out.splitlines() if not line.startswith("  ")]
+    assert [head for head in heads if head] == [f"{group}:" for group in GROUPS.values()]
+    names = [row["name"] for row in json.loads(command(capsys, "list", "recipes", "--json").out)]
+    assert names[:2] == ["resnet50-custom", "ssd-custom"] and [name for name in names if "-tiny" in name] == names[8:11]
 
 
 def test_list_of_workloads_names_their_recipes_and_a_small_one_to_begin_with(capsys):
@@ -210,7 +218,7 @@ def test_only_flags_that_the_verb_has_are_suggested(capsys):
 
 def test_every_flag_of_the_table_is_one_of_ours(capsys):
     known = " ".join(
-        command(capsys, *words, "--help").out
+        command(capsys, *words, "--help-all").out
         for words in (
             ["train", "resnet50-tiny"],
             ["train", "ssd-tiny"],

@@ -169,11 +169,8 @@ REASONS = {
     ("datasets/data_verb.py", "run", "prepare"): "--help, in a sentence",
     ("launch/doctor_verb.py", "run", "train"): "README's first command",
     ("cli/main.py", "overview", "train"): "README's first command",
-    (
-        "command/flags.py",
-        "_first_paragraph",
-        "show",
-    ): "of the recipe whose --help it is; tests/cli/test_menus.py shows each",
+    ("command/help.py", "print_help", "{}"): "the usage of a verb; tests/cli/test_help.py asks each for it",
+    ("command/help.py", "_screen", "{}"): "--help of a verb; tests/cli/test_help.py asks each for it",
     ("launch/image_verb.py", "_build", "image"): "wants a container engine",
     ("cli/report.py", "run", "report"): "an example of a folder's name",
     ("training/named_run.py", "naming", "--workload"): "runs a Python file: tests/cli/test_own_workload.py types it",
@@ -307,7 +304,7 @@ def helps(capsys: pytest.CaptureFixture[str], verb: str, kind: str) -> str:
         kinds = (("resnet50-tiny",), ())
     else:
         kinds = ((kind,),) if kind.isalpha() and kind.islower() else ((),)
-    return "".join((said := command(capsys, verb, *one, "--help")).out + said.err for one in kinds)
+    return "".join((said := command(capsys, verb, *one, "--help-all")).out + said.err for one in kinds)
 
 
 def test_the_flags_of_commands_to_fill_in_are_flags_of_their_verbs(capsys):

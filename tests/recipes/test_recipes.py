@@ -209,8 +209,7 @@ def help_by_flag(text: str) -> dict[str, str]:
     found: dict[str, str] = {}
     flag = ""
     for line in text.splitlines():
-        line = line.strip("\u2502\u256d\u256e\u2570\u256f\u2500 ")
-        start = re.match(r"(--[a-z][a-z0-9.-]+)", line)
+        start = re.match(r"  (--[a-z][a-z0-9.-]+)", line)
         if start:
             flag = start[1]
             found[flag] = line
@@ -228,7 +227,7 @@ def test_help_shows_each_fields_own_comment_and_no_neighbours(name, monkeypatch)
     monkeypatch.setenv("COLUMNS", "120")  # one column of boxes
     said = io.StringIO()
     with redirect_stdout(said):
-        assert main(["train", name, "--help"]) == 0
+        assert main(["train", name, "--help-all"]) == 0
     shown = help_by_flag(said.getvalue())
     wanted = dict(own_comments(RECIPES[name]()))
     del wanted["--pretrained"]  # --weights says it
@@ -264,7 +263,7 @@ def test_help_shows_each_fields_own_comment_and_no_neighbours(name, monkeypatch)
 def test_the_other_verbs_answer_help_with_a_text_for_every_flag(verb, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
     recipe = ["resnet50-tiny"] if verb in ("preview", "show") else []
-    assert main([*verb.split(), *recipe, "--help"]) == 0
+    assert main([*verb.split(), *recipe, "--help-all"]) == 0
     for flag, text in help_by_flag(capsys.readouterr().out).items():
         if flag != "--help":
             words = re.sub(r"\(default:.*?\)$|--\S+|\{.*?\}", "", text).split()
