@@ -26,9 +26,8 @@ from paceline.recipes import RECIPES
 
 # The recipe whose --help has all flags of a workload.
 WHOLE = {"classification": "resnet50", "ssd": "ssd", "maskrcnn": "maskrcnn"}
-# The title of a group of flags, where what prints it is no terminal, with the rule below.
-GROUP = re.compile(r"^ (\w.*)\n -+ *\n", flags=re.M)
-
+# In a help text, the title of a group of flags; and a flag, or a word without one.
+GROUP, ENTRY = re.compile(r"([a-z][\w.-]*):"), re.compile(r"  (?:--\w|[A-Z]{2})")
 
 # Module as it is imported, file below paceline/, name.
 PUBLIC = (
@@ -58,36 +57,29 @@ class Flag(NamedTuple):
 
 
 def help_of(*words: str) -> str:
-    """What `paceline WORDS --help` prints; "" where it refuses."""
+    """What `paceline WORDS --help-all` prints; "" where it refuses."""
     out = io.StringIO()
     with patch.dict(os.environ, COLUMNS="80"), redirect_stdout(out), redirect_stderr(io.StringIO()):
-        code = main([*words, "--help"])
+        code = main([*words, "--help-all"])
     return re.sub(r" +$", "", out.getvalue(), flags=re.M) if code == 0 else ""
 
 
 def parts_of(text: str) -> tuple[str, dict[str, list[Flag]]]:
-    """A help text -> (what stands above its groups of flags, title of each group -> its flags)."""
-    above, *groups = GROUP.split(text)
+    """A help text -> (what stands above its flags, title of each group -> its flags)."""
     boxes: dict[str, list[Flag]] = {}
-    for title, below in zip(groups[::2], groups[1::2]):
-        flags = boxes.setdefault(title.strip(), [])
-        for line in re.sub(
-            r"\A.*?^  -+$\n", "", below, flags=re.M | re.S
-        ).splitlines():  # a group's own text ends with a rule
-            inside = line[2:].rstrip()
-            if inside[:1] in ("", " ") or inside[:1] in ".]":  # goes on with a text, or with a name
-                part = 1 if inside[:1] == " " else 0
-                if flags and inside:
-                    flags[-1] = flags[-1]._replace(**{Flag._fields[part]: joined(flags[-1][part], inside.strip())})
-                continue
-            names, _, about = inside.partition("  ")
-            flags.append(Flag(names, about.strip()))
-    return above.strip(), boxes
-
-
-def joined(before: str, after: str) -> str:
-    """Two lines as one; a number that was broken at its comma is whole again."""
-    return before + ("" if re.search(r"\d,$", before) and after[:1].isdigit() else " " if before else "") + after
+    above, title = [], "flags"
+    for line in text.splitlines():
+        if (group := GROUP.fullmatch(line)) is not None:
+            title = group[1]
+        elif ENTRY.match(line):
+            names, _, about = line[2:].partition("  ")
+            boxes.setdefault(title, []).append(Flag(names, about.strip()))
+        elif not boxes:
+            above.append(line)
+        elif line:
+            *_, last = boxes.values()
+            last[-1] = last[-1]._replace(about=f"{last[-1].about} {line.strip()}".strip())
+    return "\n".join(above).strip(), boxes
 
 
 def plain(text: str) -> str:
@@ -105,9 +97,7 @@ def list_of_flags(boxes: dict[str, list[Flag]], heading: str) -> Iterator[str]:
     for title, flags in boxes.items():
         yield f"\n{heading} {title[:1].upper()}{title[1:]}\n"
         for names, about in flags:
-            if not names.startswith("-h"):
-                about = re.sub(r" ?\(default: (?:'')?\)", "", about)
-                yield f"`{names}`\n: {plain(about) or 'as it is called'}\n"
+            yield f"`{names}`\n: {plain(about) or 'as it is called'}\n"
 
 
 def page_of_verb(verb: str) -> str:

@@ -46,13 +46,14 @@ CONTROLS = (
 )
 
 
+Words = tuple[str, ...]
+
+
 @dataclass(frozen=True)
 class Flags:
     """Which runs."""
 
-    runs: Annotated[
-        tuple[str, ...], tyro.conf.Positional
-    ] = ()  # folders of two runs or more; those of other seeds are one side
+    runs: Annotated[Words, tyro.conf.Positional] = ()  # folders of two runs or more; those of other seeds are one side
     metric: str = ""  # by which they are compared; empty = the workload's headline
     json: bool = False  # print one JSON object instead of text
 

@@ -98,8 +98,10 @@ def print_help(asked: str, prog: str, about: str, entries: Sequence[Entry], *, c
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    paragraphs = text.split("\n\n")
-    return [line for part in paragraphs for line in ([*textwrap.wrap(part, width, **WORDS), ""] if part else [])]
+    """Paragraphs; one with indented lines, a table, as it stands."""
+    parts = [part for part in text.split("\n\n") if part.strip()]
+    tables = [part.splitlines() if "\n  " in part else textwrap.wrap(part, width, **WORDS) for part in parts]
+    return [line for table in tables for line in (*table, "")]
 
 
 def _in_full(entries: Sequence[Entry]) -> list[str]:

@@ -59,9 +59,7 @@ class Controls:
     data: str = ""  # data set: a folder with train/ and val/, or with a manifest.json; empty = the built-in shapes
     out: str = ""  # run folder; naming an unfinished run resumes it; empty = runs/NAME-NNN
     stage: str = ""  # copy the photos to this folder on a disk of each node first, and read them there; empty = no
-    weights: str = (
-        ""  # start from these: a file, a run (its best), a checkpoint, published ones by name, none (docs/weights.md)
-    )
+    weights: str = ""  # start from these: a file, a run (its best), a checkpoint, published ones by name, none
     steps: Whole = 0  # stop after so many steps; 0 = the recipe's length. A larger number goes on with the run in --out
     limit_train: Whole = 0  # use only N training images, evenly spread; 0 = all
     limit_val: Whole = 0  # use only N validation images, evenly spread; 0 = all

@@ -33,14 +33,15 @@ TILES, SIDE = 24, 300  # pictures of a finding on the page, pixels of their long
 MOST_BYTES = 1 << 30  # of a predictions file
 
 
+Words = tuple[str, ...]
+
+
 @dataclass(frozen=True)
 class Flags:
     """What to look at."""
 
     folder: Annotated[str, tyro.conf.Positional] = ""  # the data set
-    runs: tuple[
-        str, ...
-    ] = ()  # runs (or files of eval --out) scored on its photos, val or a fold: labels they contradict
+    runs: Words = ()  # runs (or files of eval --out) scored on its photos, val or a fold: labels they contradict
     page: str = ""  # also write a page with pictures of every finding to this file
     json: bool = False  # print one JSON object instead of text
 

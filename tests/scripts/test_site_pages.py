@@ -57,11 +57,13 @@ def test_the_page_of_python_has_what_the_package_offers():
 @pytest.mark.parametrize(
     ("text", "flags"),
     [
-        (" options\n ----\n  --out PATH   where it\n               goes\n", [("--out PATH", "where it goes")]),
-        (" x\n ----\n  all of it\n  ----\n  --n INT\n       to 16,777,\n       216\n", [("--n INT", "to 16,777,216")]),
-        (" x\n ----\n  --d [A [A\n  ...]]\n       many\n", [("--d [A [A ...]]", "many")]),
+        ("  --out PATH   where it\n               goes\n", [("--out PATH", "where it goes")]),
+        (
+            "  RUN          a run\n\nmodel:\n  --model.n N\n               many\n",
+            [("RUN", "a run"), ("--model.n N", "many")],
+        ),
     ],
-    ids=["two lines", "a group's text, a broken number", "a broken name"],
+    ids=["two lines", "a word, and a group"],
 )
 def test_flags_are_read_as_help_prints_them(text, flags):
     _, boxes = PAGES.parts_of(f"usage\n\nabout\n\n{text}")
