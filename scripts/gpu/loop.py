@@ -337,7 +337,7 @@ def target(item: Item, recipe: str) -> None:
             {key: event[key] for key in ("step", "seconds", "top1", "box_ap") if key in event} for event in scored
         ]
         return {
-            "exit": done.returncode,
+            "exit_code": done.returncode,
             "agrees": done.returncode == 0,
             "seconds_from_enter": round(seconds, 1),
             "evaluations": numbers,
