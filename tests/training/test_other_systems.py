@@ -21,10 +21,11 @@ PACKAGE = Path(paceline.__file__).parent
 # Modules that Windows lacks, and who may import them: the door, and programs for Linux alone, inside functions.
 POSIX = {"fcntl", "resource", "pwd", "grp", "termios", "pty"}
 
-# Libraries come first: they are built for Linux, and some look at it as they are imported.
+# Libraries come first: they are built for Linux, and some look at it as they are imported. torch 2.11 imports its _dynamo, and with it
+# triton, at a network's first use.
 PROGRAM = """
 import concurrent.futures, glob, http.client, json, multiprocessing, os, platform, subprocess, sys, tempfile
-import hotcoco, jinja2, matplotlib.pyplot, PIL.Image, rich.live, safetensors.torch, simplejpeg, torch, tyro
+import hotcoco, jinja2, matplotlib.pyplot, PIL.Image, rich.live, safetensors.torch, simplejpeg, torch._dynamo, tyro
 import other_systems
 
 other_systems.become(sys.argv[1])
