@@ -22,7 +22,10 @@ myst_heading_anchors = 4
 highlight_language = "bash"  # also of trees and drawings, where an apostrophe is no error
 suppress_warnings = ["misc.highlighting_failure"]
 html_theme = "furo"
-html_copy_source = False
+html_copy_source = html_show_copyright = False
+html_favicon = "theme/icon.svg"
+html_static_path = ["theme"]
+html_css_files = ["site.css"]
 
 
 def write_pages(app: Sphinx) -> None:

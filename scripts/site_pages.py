@@ -104,7 +104,13 @@ def page_of_verb(verb: str) -> str:
     """The page of a verb, and of each of its kinds."""
     text = help_of(verb)
     kinds = re.findall(r"^ {2}([a-z][\w, ]*?)(?: [A-Z\[].*| {2}.*)$", parts_of(text)[0], flags=re.M)
-    lines = [f"# {verb}", "", f"{plain(VERBS[verb][1][:1].upper() + VERBS[verb][1][1:])}.", "", *section(text, "##")]
+    lines = [
+        f"# paceline {verb}",
+        "",
+        f"{plain(VERBS[verb][1][:1].upper() + VERBS[verb][1][1:])}.",
+        "",
+        *section(text, "##"),
+    ]
     for kind in (name.strip() for names in kinds for name in names.split(",")):
         if (of_kind := help_of(verb, kind)).startswith("usage") and of_kind != text:
             lines += ["", f"## {verb} {kind}", "", *section(of_kind, "###")]

@@ -5,10 +5,14 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from functools import partial
 from html.parser import HTMLParser
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
+from browser import browser
 
 ROOT = Path(__file__).parents[1]
 COMMAND = ".venv/bin/python -m sphinx -EWnq -c docs . build/site"
@@ -29,7 +33,8 @@ def test_the_command_of_the_site_is_stated_and_run_with_the_suite():
 
 
 @pytest.mark.nightly("all pages; scripts/test.sh builds them by day too")
-def test_all_pages_become_a_site_that_takes_nothing_from_elsewhere(tmp_path):
+def test_all_pages_become_a_site_that_takes_nothing_from_elsewhere(tmp_path_factory, need_program):
+    tmp_path = tmp_path_factory.mktemp("site")
     site = built(ROOT, tmp_path)
     assert (site.returncode, site.stdout + site.stderr) == (0, "")
     pages = list(tmp_path.rglob("*.html"))
@@ -39,6 +44,29 @@ def test_all_pages_become_a_site_that_takes_nothing_from_elsewhere(tmp_path):
     assert "score-above" in (tmp_path / "build" / "pages" / "verb-predict.html").read_text()
     for style in tmp_path.rglob("*.css"):
         assert not re.search(r"@import|url\(['\"]?(?:https?:)?//", style.read_text()), style
+    shown_without_an_error(tmp_path, need_program("chromium", "chromium"), tmp_path_factory.mktemp("profile"))
+
+
+def shown_without_an_error(site: Path, chromium: str, profile: Path) -> None:
+    """Pages of each kind in a browser, as wide as a desk's and as a phone's; and the search, from the site alone."""
+    handler = partial(Silent, directory=str(site))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server, browser(chromium, profile) as page:
+        Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}"
+        for name in ("", "docs/own-photos.html", "build/pages/verb-predict.html", "build/pages/recipe-ssd.html"):
+            for width in (1280, 390):
+                page.open(f"{address}/{name}", width=width, height=900)
+                page.wait("document.readyState == 'complete' && !!document.querySelector('h1')")
+                assert page.eval("document.documentElement.scrollWidth") <= width, (name, width)
+        page.open(f"{address}/search.html?q=out+of+memory")
+        page.wait("document.querySelectorAll('#search-results li').length > 3")
+        found = page.eval("[...document.querySelectorAll('#search-results li a')].map(one => one.innerText)")
+        server.shutdown()
+        assert "Out of memory" in found[:3] and not page.errors
+
+
+class Silent(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *values: object) -> None: ...
 
 
 @pytest.mark.nightly("starts Sphinx four times")
