@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import re
 from pathlib import Path
 from typing import get_args, get_type_hints
 
 import pytest
 
+from paceline.cli.main import VERBS
 from paceline.config.system import System
+from paceline.recipes import RECIPES
 
 ROOT = Path(__file__).parents[1]
 GUIDES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 RESULTS = sorted((ROOT / "results").rglob("*.md"))
 BLOCK = re.compile(r"^( *)```.*?^\1```", flags=re.M | re.S)
+SPEC = importlib.util.spec_from_file_location("site_pages", ROOT / "scripts" / "site_pages.py")
+PAGES = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(PAGES)
+FLAG = re.compile(r"(?<![\w-])--[a-z][\w.-]*\w")
+RECIPE = re.compile(r"(?:resnet50|ssd|maskrcnn|fasterrcnn)-[a-z0-9-]+[a-z0-9]")
+OURS = re.compile(r"(?:paceline|tests|scripts|benchmarks|examples|containers)/[\w./-]+\.\w+")
+WEIGHTS = json.loads((ROOT / "paceline" / "weights" / "forms" / "published.json").read_text())
+# Flags of our scripts, of launchers, and of the originals.
+OTHERS = {"--nightly", "--oldest", "--only", "--sample", "--log", "--values"}
+OTHERS |= {"--gpus-per-task", "--cpu-bind", "--map-by", "--requeue", "--mode", "--max-num-gt"}
 NUMBER = re.compile(r"(?<![\w.,-])\d[\d,.]*\d|(?<![\w.,-])\d(?![\w.])")
 
 
@@ -75,3 +89,46 @@ def test_the_table_of_support_has_each_accelerator_and_claims_no_gpu_before_resu
     measured = "Nothing here is measured yet." not in (ROOT / "results" / "gpu" / "README.md").read_text()
     (row,) = (line for line in text.splitlines() if line.startswith("| NVIDIA |"))
     assert measured or "no GPU was ever used" in row
+
+
+def code_of(page: Path) -> list[str]:
+    """What stands in backticks in a page's prose."""
+    return [" ".join(one.split()) for one in re.findall(r"`([^`]+)`", prose(page))]
+
+
+def flags_of_all_verbs() -> set[str]:
+    """Each flag of each verb, its kinds and each workload's recipes, from --help."""
+    texts = [PAGES.page_of_verb(verb) for verb in VERBS] + [PAGES.help_of("train", one) for one in PAGES.WHOLE.values()]
+    return {flag for text in texts for flag in FLAG.findall(text)}
+
+
+def wrong_flags(text: str, known: set[str]) -> list[str]:
+    """Flags of some code that no verb has; `--model` stands for all of `--model.depth` and its kind."""
+    groups = {flag.rpartition(".")[0] for flag in known}
+    text, mine = text.partition(" -- ")[0], text.startswith("paceline ")  # what follows is an engine's
+    return [flag for flag in FLAG.findall(text) if flag not in known | groups and (mine or flag not in OTHERS)]
+
+
+def test_flags_recipes_and_files_that_pages_name_in_their_text_are_there():
+    flags, names = flags_of_all_verbs(), {*RECIPES, *WEIGHTS}
+    wrong, seen = [], 0
+    for page in GUIDES:
+        if page.parent.name == "migration":  # theirs beside ours: tests/recipes/test_pages.py reads each row
+            continue
+        for code in code_of(page):
+            seen += 1
+            # Container engines' own flags are what docs/images.md is about.
+            flagged = code.startswith("paceline ") or (code.startswith("--") and page.name != "images.md")
+            lost = wrong_flags(code, flags) if flagged else []
+            lost += [word for word in code.split() if RECIPE.fullmatch(word) and word not in names]
+            lost += [code] if OURS.fullmatch(code) and not (ROOT / code).exists() else []
+            wrong += [f"{name_of(page)}: {code}: {one}" for one in lost]
+    assert not wrong and seen > 2000, "\n".join(sorted(set(wrong)))
+
+
+def test_another_flag_recipe_or_file_would_be_noticed():
+    assert wrong_flags("--sampler balanced", {"--sampler", "--model.depth"}) == []
+    assert wrong_flags("--samplr balanced", {"--sampler"}) == ["--samplr"]
+    assert wrong_flags("--model and --requeue", {"--model.depth"}) == []
+    assert wrong_flags("paceline train ssd --requeue", {"--sampler"}) == ["--requeue"]
+    assert RECIPE.fullmatch("ssd-costum") and OURS.fullmatch("scripts/no_such.py")
