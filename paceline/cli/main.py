@@ -58,6 +58,7 @@ VERBS = {
         "launch.image_verb",
         "build the container image of this checkout, or open a shell in it: paceline image build|shell",
     ),
+    "completion": ("cli.completion", "what completes these words in bash, zsh and fish: paceline completion bash"),
     "doctor": ("launch.doctor_verb", "say what this machine has and what is missing"),
 }
 
@@ -182,7 +183,7 @@ def verb(name: str) -> ModuleType:
 
 def overview() -> str:
     """The text of `paceline --help`."""
-    rows = "\n".join(f"  {name:<9} {about}" for name, (_, about) in VERBS.items())
+    rows = "\n".join(f"  {name:<10} {about}" for name, (_, about) in VERBS.items())
     return (
         "usage: paceline VERB ...\n\n"
         "Trains ResNet-50, SSD-ResNet34 and Mask R-CNN to their MLPerf quality targets, on a CPU or on many GPUs.\n\n"

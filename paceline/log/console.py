@@ -192,6 +192,7 @@ class Console(Reporter):
             f"{metric_label(name)} {metric_text(name, metrics[name])}" for name in leading_metrics(metrics)
         )
         target = f"  (target {self._target})" if self._target else ""
+        best = best and any(metrics[name] > 0 for name in leading_metrics(metrics))  # 0.0 is the best of nothing
         line = f"step {step:,}  epoch {epoch:.2f}  {self._metrics}{target}  in {duration(seconds)}{'  (best)' if best else ''}"
         self.line(line, style="bold")
 

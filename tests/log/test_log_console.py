@@ -41,6 +41,14 @@ def test_a_file_gets_one_plain_line_an_event():
     assert "\r" not in out.getvalue() and "\x1b" not in out.getvalue()
 
 
+def test_a_score_of_0_is_not_called_the_best():
+    out = io.StringIO()
+    console = Console(10, out=out)
+    console.evaluation(5, 1.0, {"box_ap": 0.0, "box_ap_small": 0.2}, 1.0, best=True)
+    console.evaluation(10, 2.0, {"box_ap": 0.001}, 1.0, best=True)
+    assert [line.endswith("(best)") for line in out.getvalue().splitlines()] == [False, True]
+
+
 @pytest.mark.parametrize("columns", [70, 160])
 def test_a_terminal_keeps_the_permanent_lines_and_redraws_one(monkeypatch, columns):
     monkeypatch.setenv("COLUMNS", str(columns))
