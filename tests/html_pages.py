@@ -60,7 +60,7 @@ class Page(HTMLParser):
     @property
     def charts(self) -> list[str]:
         """The title of each drawn chart."""
-        return [attributes["aria-label"] for attributes in self.all("svg")]
+        return [attributes["aria-label"] for attributes in self.all("svg") if "aria-hidden" not in attributes]
 
 
 def read_page(html: str) -> Page:

@@ -1,4 +1,5 @@
-"""`paceline runs [FOLDER] [--folds] [--json]`: the runs in a folder, a line each, or by fold and seed; imports no torch."""
+"""`paceline runs [FOLDER] [--folds] [--json] [--html FILE]`: the runs in a folder, a line each, or by fold and seed; imports no torch
+but for a page."""
 
 from __future__ import annotations
 
@@ -18,6 +19,7 @@ from paceline.command.printing import print_error, say
 from paceline.config.errors import UserError
 from paceline.config.reporting import Lines
 from paceline.config.run import read_run
+from paceline.config.whole import check_output, write_output
 from paceline.log.events import metrics_of, read_events
 from paceline.log.prose import duration, metric_label, metric_text
 from paceline.tasks.workloads import WORKLOADS
@@ -34,6 +36,7 @@ class Flags:
     folder: Annotated[Path, tyro.conf.Positional] = Path("runs")  # folder that holds runs, or a run
     folds: bool = False  # runs that differ by fold or seed alone: mean, standard deviation, missing folds
     json: bool = False  # print one JSON list instead of text
+    html: str = ""  # write a page of the runs to this file: best first, a picture each, links to their reports
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -41,17 +44,26 @@ def run(arguments: Sequence[str]) -> int:
     flags = parse(arguments, Flags(), prog="runs", description="The runs in a folder, a line each, newest last.")
     if not flags.folder.is_dir():
         raise UserError(f"{flags.folder}: there is no such folder. Name one that holds runs: paceline runs FOLDER")
+    if flags.html:
+        check_output(flags.html, "--html")
     alone = (flags.folder / "run.json").exists()
     folders = [flags.folder] if alone else sorted(path.parent for path in flags.folder.glob("*/run.json"))
-    found, damaged = [], []
+    found, damaged, places = [], [], {}
     for folder in folders:
         try:
             found.append(describe(folder, damaged))
+            places[found[-1][0]["name"]] = folder
         except UserError as problem:
             damaged.append(str(problem))
     found.sort(key=lambda run: (run[0]["started"], run[0]["name"]))
     groups = groups_of(found) if flags.folds else []
-    if flags.json:
+    if flags.html:
+        from paceline.pages.runs_page import Described, runs_page
+
+        runs = [Described(places[row["name"]], row, *rest) for row, *rest in found]
+        write_output(flags.html, runs_page(runs, Path(flags.html), compared=False), "--html")
+        say(flags.html)
+    elif flags.json:
         print(json.dumps(groups if flags.folds else [row for row, *_ in found], indent=1))
     elif flags.folds:
         for line in [line for group in groups for line in in_lines(group)]:

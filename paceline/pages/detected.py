@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise, repeat
 from pathlib import Path
@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from paceline.config.classification import Exif
-from paceline.pages.marks import Mark, beside, largest_first
+from paceline.pages.marks import Mark, beside, largest_first, marks_picture
 from paceline.pages.masks import RunLengths
 from paceline.pages.pictures import jpeg_uri
 from paceline.pages.stored_photo import read_rgb
@@ -261,11 +261,14 @@ def with_pictures(scenes: Sequence[Scene], names: Sequence[str], exif: Exif) -> 
     names  of classes 1..K
     exif   how the run took photos that lie turned
     """
-    return [(scene, _picture(scene, names, exif)) for scene in scenes]
+    return [(scene, picture_of(scene, names, exif)) for scene in scenes]
 
 
-def _picture(scene: Scene, names: Sequence[str], exif: Exif) -> str:
-    """Predictions beside annotations as a JPEG data URI; a dashed box has no counterpart on the other side."""
+def picture_of(scene: Scene, names: Sequence[str], exif: Exif, *, small: bool = False) -> str:
+    """Predictions beside annotations as a JPEG data URI; a dashed box has no counterpart on the other side.
+
+    small  the predictions alone, without words, at half the size
+    """
     photo = read_rgb(scene.file, exif, least=(2 * HALF_WIDTH, 2 * HALF_HEIGHT))
     if photo is None:  # the data may have moved since: the page says so
         return ""
@@ -276,12 +279,15 @@ def _picture(scene: Scene, names: Sequence[str], exif: Exif) -> str:
         return Mark((left, top, width, height), label, text, "dashed" if alone else "solid", mask, hue)
 
     taken = set(scene.partners.tolist())
-    found = [
+    found: list[Mark] = [
         mark(box, label, f"{names[label - 1]} {score:.2f}", partner == FREE, own, hue)
         for box, label, score, partner, own, hue in zip(
             scene.boxes, scene.labels.tolist(), scene.scores, scene.partners, scene.masks or repeat(None), scene.hues[0]
         )
     ]
+    if small:
+        bare = [replace(one, text="") for one in found[:MOST_FOUND]]
+        return jpeg_uri(marks_picture(photo, bare, width=HALF_WIDTH // 2, height=HALF_HEIGHT // 2), quality=75)
     there = [
         mark(
             box, label, f"{names[label - 1]}{' (crowd)' if crowd else ''}", not crowd and number not in taken, own, hue

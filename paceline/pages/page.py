@@ -209,7 +209,7 @@ def _evaluation_table(events: Sequence[Event]) -> dict[str, Any]:
 def _provenance(facts: Mapping[str, Any], warmed: Sequence[Event]) -> list[tuple[str, list[tuple[str, str]]]]:
     """run.json as tables: its top level first, then one table a part; beside the plan the values of its warm-up."""
     top = [(key, _text(value)) for key, value in facts.items() if not isinstance(value, Mapping) and key != "format"]
-    parts = [(key, _flat(value)) for key, value in facts.items() if isinstance(value, Mapping)]
+    parts = [(key, flat(value)) for key, value in facts.items() if isinstance(value, Mapping)]
     last = ("recipe", "system", "plan", "controls")
     parts.sort(key=lambda part: last.index(part[0]) if part[0] in last else -1)
     shown = warmed[-1] if warmed else {}
@@ -218,11 +218,12 @@ def _provenance(facts: Mapping[str, Any], warmed: Sequence[Event]) -> list[tuple
     return [("run", top), *parts[:beside], *([("warm-up", rows)] if rows else []), *parts[beside:]]
 
 
-def _flat(node: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+def flat(node: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    """Rows of a nested mapping: dotted key, and the value as text."""
     rows = []
     for key, value in node.items():
         inner = isinstance(value, Mapping) and value
-        rows += _flat(value, f"{prefix}{key}.") if inner else [(f"{prefix}{key}", _text(value))]
+        rows += flat(value, f"{prefix}{key}.") if inner else [(f"{prefix}{key}", _text(value))]
     return rows
 
 

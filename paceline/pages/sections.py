@@ -9,12 +9,12 @@ Of kind "instances" a class also has "mask_ap" and "mask_ap50", and "mask_curves
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from paceline.config.plain_file import parse, read_entry
 from paceline.log.events import metrics_of
 from paceline.log.prose import metric_text
 from paceline.pages.classified import (
+    Answer,
     class_accuracies,
     count_classes,
     read_answers,
@@ -32,7 +33,7 @@ from paceline.pages.classified import (
     wrong,
 )
 from paceline.pages.confusions import confusion_matrix, mistakes
-from paceline.pages.detected import Found, best_of, read_found, with_pictures, worst_and_best
+from paceline.pages.detected import Found, Scene, best_of, picture_of, read_found, with_pictures, worst_and_best
 from paceline.pages.gallery import MOST_OF_A_KIND, WORDS, error_tiles
 from paceline.pages.score_curves import (
     COLUMNS,
@@ -59,6 +60,7 @@ MOST_WRONG = 48
 MOST_MISTAKES = 12  # rows of a table of confusions
 MOST_IN_MATRIX = 16  # classes of a confusion matrix that fits on the page
 MOST_IN_HALF = 5  # and of one that fits beside another card
+T = TypeVar("T", Answer, Scene)
 # COCO's sizes of objects, by annotated area.
 SIZES = (("small", "under 32 x 32"), ("medium", "up to 96 x 96"), ("large", "above"))
 
@@ -115,6 +117,36 @@ def predictions_section(
         what = f"{type(error).__name__}: {error}"
         notes.append(f"predictions/{files[-1].name}: the workload's own section failed ({what}): no photos are shown.")
     return None
+
+
+def one_picture(
+    run: Path, workload: Workload, facts: Mapping[str, Any], wanted: Collection[str]
+) -> tuple[str, str, str]:
+    """-> a photo of the newest predictions (file, a small picture, words): one of `wanted`, else of middling quality; "" for none."""
+    try:
+        with _damage():
+            predictions = parse(read_entry(sorted((run / "predictions").glob("step-*.json"))[-1], MOST_BYTES))
+            _name_paths(predictions, run, facts.get("data", {}))
+            exif: Exif = facts["recipe"].get("input", {}).get("exif", "ignore")
+            if not workload.finds_objects:
+                answers = sorted(read_answers(predictions, Path()), key=lambda answer: answer.answers[0][1])
+                answer = _middle(answers, wanted)
+                words = f"{answer.truth}, taken for {answer.best}" if not answer.right else answer.truth
+                return answer.file, with_photos([answer], exif)[0][1], words
+            found = read_found(predictions, Path())
+            best = best_of(predictions, found)
+            scenes = [one for one in found.scenes(best.threshold if best else SHOWN_SCORE) if one.quality is not None]
+            scene = _middle(sorted(scenes, key=lambda one: one.quality or 0.0), wanted)
+            names = [str(name) for name in predictions["classes"]]
+            words = "{} of {} objects found, {} false".format(*scene.counts)
+            return scene.file, picture_of(scene, names, exif, small=True), words
+    except DataError:  # the run's own report names what is wrong with its predictions
+        return "", "", ""
+
+
+def _middle(photos: Sequence[T], wanted: Collection[str]) -> T:
+    """Raises IndexError where there is none."""
+    return next((one for one in photos if one.file in wanted), photos[len(photos) // 2])
 
 
 def _name_paths(predictions: dict[str, Any], run: Path, data: Mapping[str, Any]) -> int:

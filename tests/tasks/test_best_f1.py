@@ -8,7 +8,7 @@ from example_counts import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.tasks.metrics.best_f1 import AtThreshold, best_f1
+from paceline.tasks.metrics.best_f1 import AtThreshold, at_thresholds, best_f1
 from paceline.tasks.metrics.coco import Detections, GroundTruth, no_detections, score_boxes
 
 PLACES = [(0, 0, 10, 10), (1, 0, 10, 10), (3, 0, 10, 10), (30, 0, 10, 10), (30, 4, 10, 10), (0, 0, 40, 14)]
@@ -134,3 +134,21 @@ def test_recall_without_a_threshold_is_cocos_where_no_image_has_more_than_it_cou
     assert got is not None and got.best.recall == pytest.approx(0.75)
     assert all(one is not None and one.precision == 1 for one in got.per_class)
     assert scores.metrics["box_ap50"] > 0.6
+
+
+@examples(40)
+@given(st.lists(st.tuples(st.integers(0, 100), st.booleans()), max_size=12), st.integers(0, 12))
+def test_the_curve_over_the_score_agrees_with_a_loop(found, more):
+    scores, right = np.array([score / 100 for score, _ in found]), np.array([hit for _, hit in found], bool)
+    objects = int(right.sum()) + more
+    points = {point.threshold: point for point in at_thresholds(scores, right, objects)}
+    for number in range(1, 100):
+        threshold = number / 100
+        shown = [hit for score, hit in found if score >= number]
+        if not shown or not objects:
+            assert threshold not in points
+            continue
+        point = points.pop(threshold)
+        assert (point.precision, point.recall) == (sum(shown) / len(shown), sum(shown) / objects)
+        assert point.f1 == pytest.approx(2 * sum(shown) / (len(shown) + objects))
+    assert not points
