@@ -254,7 +254,9 @@ class Task(ABC):
             draw = partial(self.draw_train, fit)
             return [Forward(when, numbers, fit.shape, draw) for when, numbers in zip(*split)]
 
-        # A new shape would be compiled, captured or autotuned again; elsewhere empty slots cost time.
+        # A new shape would be compiled, captured or autotuned again; elsewhere empty slots cost time. Slots by each batch's objects
+        # would multiply a run's captures, ten of Mask R-CNN's shapes by five slots, and ranks would have to agree on them, since a
+        # first capture exchanges: the batch's fullest image of all ranks decides, mostly 32 or 64 of COCO's 128 (results/step-calls).
         least = self.slots_to_try(place.device) if each_shape_counts(system, place.device) else 0
         largest = self.shapes.largest_of_run(plan)
         loader = Loader(
