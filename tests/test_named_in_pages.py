@@ -11,6 +11,7 @@ from typing import get_args, get_type_hints
 import pytest
 
 from paceline.cli.main import VERBS
+from paceline.config.habits import OURS as OURS_FOR
 from paceline.config.system import System
 from paceline.recipes import RECIPES
 
@@ -26,8 +27,8 @@ RECIPE = re.compile(r"(?:resnet50|ssd|maskrcnn|fasterrcnn)-[a-z0-9-]+[a-z0-9]")
 OURS = re.compile(r"(?:paceline|tests|scripts|benchmarks|examples|containers)/[\w./-]+\.\w+")
 WEIGHTS = json.loads((ROOT / "paceline" / "weights" / "forms" / "published.json").read_text())
 # Flags of our scripts, of launchers, and of the originals.
-OTHERS = {"--nightly", "--oldest", "--only", "--sample", "--log", "--values"}
-OTHERS |= {"--gpus-per-task", "--cpu-bind", "--map-by", "--requeue", "--mode", "--max-num-gt"}
+OTHERS = {"--nightly", "--oldest", "--only", "--sample", "--log", "--lowest", "--values"}
+OTHERS |= {"--gpus-per-task", "--cpu-bind", "--map-by", "--requeue", "--mode", "--max-num-gt", "--resume"}
 NUMBER = re.compile(r"(?<![\w.,-])\d[\d,.]*\d|(?<![\w.,-])\d(?![\w.])")
 
 
@@ -104,9 +105,12 @@ def flags_of_all_verbs() -> set[str]:
 
 def wrong_flags(text: str, known: set[str]) -> list[str]:
     """Flags of some code that no verb has; `--model` stands for all of `--model.depth` and its kind."""
-    groups = {flag.rpartition(".")[0] for flag in known}
     text, mine = text.partition(" -- ")[0], text.startswith("paceline ")  # what follows is an engine's
-    return [flag for flag in FLAG.findall(text) if flag not in known | groups and (mine or flag not in OTHERS)]
+    known = known | {flag.rpartition(".")[0] for flag in known} | {"--help", "--help-all"} | (set() if mine else OTHERS)
+    # Help has --system.compile alone where that is off.
+    return [
+        flag for flag in FLAG.findall(text) if flag not in known and re.sub(r"(--|\.)no-", r"\1", flag) not in known
+    ]
 
 
 def test_flags_recipes_and_files_that_pages_name_in_their_text_are_there():
@@ -132,3 +136,12 @@ def test_another_flag_recipe_or_file_would_be_noticed():
     assert wrong_flags("--model and --requeue", {"--model.depth"}) == []
     assert wrong_flags("paceline train ssd --requeue", {"--sampler"}) == ["--requeue"]
     assert RECIPE.fullmatch("ssd-costum") and OURS.fullmatch("scripts/no_such.py")
+
+
+def test_flags_of_other_programs_are_ours_as_a_refusal_says():
+    rows = re.findall(r"^\| (`[a-z].*?) \| (`--.*) \|$", (ROOT / "docs" / "other-trainers.md").read_text(), flags=re.M)
+    assert len(rows) > 12
+    for theirs, ours in rows:
+        for words, there in zip(theirs.split(";"), ours.split(";")):
+            for word in re.findall(r"`([a-z0-9-]+)`", words):
+                assert f"`--{word}`" in there or OURS_FOR[word][0] in there, (word, there)

@@ -120,3 +120,12 @@ def test_every_results_folder_that_is_named_exists() -> None:
     text = README + "".join(path.read_text() for path in (ROOT / "docs").glob("*.md"))
     for name in set(re.findall(r"results/([a-z0-9-]+)", text)):
         assert (ROOT / "results" / name / "README.md").is_file() or name == "gpu", name
+
+
+def test_the_index_of_all_pages_names_each_page() -> None:
+    index = (ROOT / "docs" / "README.md").read_text().partition("\n## All pages\n")[2]
+    named = {(ROOT / "docs" / link).resolve() for link in re.findall(r"^- \[.*\]\((.*\.md)\)$", index, flags=re.M)}
+    pages = {*(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md")} - {ROOT / "docs" / "README.md"}
+    assert not [str(page.relative_to(ROOT)) for page in pages - named], (
+        "docs/README.md, which is the site's sidebar too, lacks these"
+    )
