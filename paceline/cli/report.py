@@ -37,7 +37,7 @@ def run(arguments: Sequence[str]) -> int:
         raise UserError(f"--workload {flags.workload}: name the file and the workload in it: ./file.py:name")
     if len(flags.runs) > 1:
         return _compare(flags)
-    (folder,) = flags.runs
+    folder = flags.runs[0]
     if flags.out:
         raise UserError(
             f"--out {flags.out}: the report of one run is {folder / 'report.html'}. Name several runs for a page."
