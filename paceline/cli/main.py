@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Sequence
 from types import FrameType, ModuleType
 
-from paceline.command.printing import print_error
+from paceline.command.printing import PRINTER, print_error
 from paceline.config.errors import UserError
 from paceline.config.printable import printable
 from paceline.log.output import guard_exit, lasting_output
@@ -105,7 +105,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not words or words[0] not in WORKERS:
             output.quiet_pipe = True  # `paceline show ... | head` is no accident
             output.goes_on = "what this command prints is lost"
+        PRINTER.begin()
         code = _outcome(words)
+        PRINTER.answer(words[0] if words else "", code)
         if ours:
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is over: its code stands
         output.flush()  # here, where the loss of a short text is noticed

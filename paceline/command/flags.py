@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
 from paceline.command.choose import choose_recipe, choose_system, nodes_of
 from paceline.command.help import HELP, SYSTEM, Entry, asked_for, entries_of, print_help
-from paceline.command.printing import is_first_on_node
+from paceline.command.printing import PRINTER, SHARED, is_first_on_node
 from paceline.config.errors import RecipeError, UserError
 from paceline.config.habits import elsewhere
 from paceline.config.recipe import NO_FLAG, Recipe, check_batch_and_lr, check_recipe, settle_length
@@ -65,7 +65,8 @@ def parse(arguments: Sequence[str], default: Fields, *, prog: str, description: 
     that does not fit its flag.
     """
     if (asked := asked_for(arguments)) is not None:
-        print_help(asked, prog, description, list(entries_of(default)))
+        print_help(asked, prog, description, [*entries_of(default), *_shared(default)])
+    arguments = PRINTER.taken(arguments, [entry.name for entry in dataclasses.fields(default)])
     flags: Fields = _parse(type(default), default, arguments, _flags_of(default), prog)
     check_shared(flags)
     return flags
@@ -75,7 +76,13 @@ def explain(prog: str, about: str, flags: Any, words: Sequence[str]) -> NoReturn
     """Print the --help of a verb that needs a recipe, without one: what it does, its usage, its own flags; exit with 2 where no help
     is asked for, but words are missing.
     """
-    print_help(asked_for(words) or "", prog, about, list(entries_of(flags)), code=0 if words else 2)
+    print_help(asked_for(words) or "", prog, about, [*entries_of(flags), *_shared(flags)], code=0 if words else 2)
+
+
+def _shared(flags: Any) -> list[Entry]:
+    """The flags that every verb has, but for those that are its own."""
+    own = {f"--{entry.name}" for entry in dataclasses.fields(flags)}
+    return [Entry("run", name, "", text, "") for name, text in SHARED.items() if name not in own]
 
 
 def run_kind(
@@ -113,7 +120,7 @@ def parse_recipe(
     """
     from paceline.command.offered import OfferedRecipe
 
-    words = _gathered(arguments, "--sink")
+    words = PRINTER.taken(_gathered(arguments, "--sink"), [entry.name for entry in dataclasses.fields(controls)])
     if base is None:
         name = _first_word(words, verb)
         recipe = choose_recipe(name)
@@ -132,7 +139,12 @@ def parse_recipe(
     flags = _all_of(OfferedRecipe[type(recipe.model), type(recipe.input)], type(controls))
     known = (*_flags_of(recipe), *_flags_of(system, "system."), *_flags_of(controls), "--system")
     if (help_of := asked_for(words)) is not None:
-        parts = [*entries_of(controls), *entries_of(recipe, group="recipe"), *entries_of(system, "system.", "system")]
+        parts = [
+            *entries_of(controls),
+            *_shared(controls),
+            *entries_of(recipe, group="recipe"),
+            *entries_of(system, "system.", "system"),
+        ]
         where = Entry("run", "--system", "NAME", SYSTEM, "auto")
         print_help(help_of, f"{verb} {name}", description or _about(name, recipe), [where, *parts])
     parsed: Any = _parse(flags, flags(OfferedRecipe(**vars(recipe)), system, controls), words, known, f"{verb} {name}")

@@ -34,8 +34,67 @@ def is_first_on_node() -> bool:
 
 
 def say(text: object) -> None:
-    """Print one line on stdout."""
-    print(one_line(str(text)))
+    """Print one line on stdout; where a verb without its own --json is asked for that, on stderr, to be part of the answer."""
+    line = one_line(str(text))
+    if PRINTER.lines is not None:
+        PRINTER.lines.append(line)
+    print(line, file=sys.stdout if PRINTER.lines is None else sys.stderr)
+
+
+class Printer(Lines):
+    """For functions that take a reporter: each message is one line, on stderr beside an answer in JSON."""
+
+    quiet = False  # whether --quiet leaves messages out; warnings stay
+    lines: list[str] | None = None  # what was said, where a verb without its own --json is asked for that
+
+    def line(self, text: str) -> None:
+        """Print the message, unless quiet."""
+        if not self.quiet:
+            self.warning(text)
+
+    def warning(self, text: str) -> None:
+        """Print the message."""
+        print(one_line(text), file=sys.stdout if self.lines is None else sys.stderr)
+
+    def begin(self) -> None:
+        """Forget what another command of this process asked for."""
+        self.quiet, self.lines = False, None
+
+    def taken(self, words: Sequence[str], own: Iterable[str]) -> list[str]:
+        """The words without --quiet and --json, which are obeyed here where they are none of a verb's `own` flags."""
+        asked = {word for word in words if word in SHARED and word[2:] not in own}
+        self.quiet = self.quiet or "--quiet" in asked
+        if "--json" in asked:
+            self.lines = []
+        return [word for word in words if word not in asked]
+
+    def answer(self, verb: str, code: int) -> None:
+        """Print what was said as one JSON object, where that is asked for."""
+        if self.lines is not None:
+            print(json.dumps({"verb": verb, "exit_code": code, "said": self.lines}, indent=1))
+
+
+# Flags of every verb, with their help.
+SHARED = {
+    "--quiet": "no messages and no progress: what is asked for, warnings and errors alone",
+    "--json": "print what is said as one JSON object; messages go to stderr",
+}
+PRINTER = Printer(say)
+
+
+@contextmanager
+def waiting(what: str) -> Iterator[None]:
+    """Show on a terminal what is being done, and for how long already."""
+    if PRINTER.quiet or not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
+        yield
+        return
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        bar.add_task(one_line(what), total=None)
+        yield
 
 
 # A line of `laid_out`: whole, such as a command; or a head with items, which are not broken where they fit.
@@ -70,9 +129,6 @@ def laid_out(rows: Iterable[Row], width: int, *, head: int = 11) -> list[str]:
 # Of textwrap: a path or a flag is no place for a break.
 WORDS: Any = {"break_long_words": False, "break_on_hyphens": False}
 
-# For functions that take a reporter: each message is one line on stdout.
-PRINTER = Lines(say)
-
 
 def print_error(text: str, problem: BaseException | None = None) -> None:
     """Print an error on stderr, once a node: ranks fail alike for the same reason. Every rank prints its RankError."""
@@ -98,8 +154,8 @@ def write_answer(facts: dict[str, Any], *, out: str, printed: bool, flag: str = 
 @contextmanager
 def live_progress() -> Iterator[Reporter]:
     """A bar with speed and time left for the present download on a terminal; elsewhere a line now and then."""
-    if not sys.stdout.isatty():
-        yield _Plain(say)
+    if PRINTER.quiet or PRINTER.lines is not None or not sys.stdout.isatty():
+        yield PRINTER if PRINTER.quiet else _Plain(PRINTER.line)
         return
     from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
 

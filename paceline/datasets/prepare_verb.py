@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from paceline.command.flags import out_folder, parse
 from paceline.command.help import HELP
-from paceline.command.printing import say
+from paceline.command.printing import PRINTER, say
 from paceline.config.errors import UserError
 
 if TYPE_CHECKING:
@@ -278,7 +278,9 @@ def progress_bar() -> Iterator[Callable[..., None]]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
     columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress("{task.description}", *columns, transient=True) as bar:
+    with Progress(
+        "{task.description}", *columns, transient=True, disable=PRINTER.quiet or PRINTER.lines is not None
+    ) as bar:
         job = bar.add_task("", total=None)
         yield lambda done, total, what="verifying": bar.update(job, completed=done, total=total, description=what)
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from paceline.command.flags import parse
-from paceline.command.printing import say
+from paceline.command.printing import say, waiting
 from paceline.config.errors import UserError
 from paceline.export.forms import FORMS, form_named
 from paceline.training.named_run import check_named
@@ -59,6 +59,8 @@ def run(arguments: Sequence[str]) -> int:
     from paceline import predict
 
     trained: Any = predict.load(flags.run, **asked, say=say).trained
-    for line in importlib.import_module(f"paceline.export.{FORMS[name].module}").write(trained, out, flags):
-        say(line)
+    with waiting(f"writing {flags.out}"):
+        lines = importlib.import_module(f"paceline.export.{FORMS[name].module}").write(trained, out, flags)
+        for line in lines:
+            say(line)
     return 0

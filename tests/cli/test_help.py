@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import io
+import json
+import re
+
 import pytest
 from tiny_runs import command, refused
 
@@ -9,7 +13,9 @@ from paceline.cli.main import VERBS
 from paceline.command import flags
 from paceline.config.run import Controls
 from paceline.config.system import System
+from paceline.log.live_line import LiveLine, Now
 from paceline.recipes import RECIPES
+from paceline.weights.forms.bring import PUBLISHED
 
 KINDS = {"prepare": "coco", "pack": "", "download": "", "list": "recipes", "weights": "get", "mlperf": "check", "image": "build",
          "bench": "input", "data": "info"}  # fmt: skip
@@ -48,3 +54,36 @@ def test_a_group_and_a_part_of_a_name_and_everything_are_shown_in_full(capsys):
     known = {*flags._flags_of(recipe), *flags._flags_of(System(), "system."), *flags._flags_of(Controls())}
     assert not [flag for flag in known if f"{flag} " not in text.replace("\n", " ") and "no-" not in flag]
     assert "--tensorboard | --no-tensorboard" in text or "tensorboard" not in vars(Controls())
+
+
+def test_every_verb_has_json_and_quiet(capsys):
+    for verb in sorted(VERBS.keys() - {"completion"}):
+        kind = KINDS.get(verb, "ssd-tiny" if verb in ("train", "show", "preview", "launch") else "")
+        text = command(capsys, verb, *([kind] if kind else []), "--help-all").out
+        assert "\n  --json " in text and "\n  --quiet " in text, verb
+
+
+def test_where_json_is_no_flag_of_the_verb_what_it_says_is_one_object_and_quiet_leaves_messages_out(
+    capsys, ssd_run, tmp_path, class_photos
+):
+    said = command(capsys, "weights", "get", "--json")
+    facts = json.loads(said.out)
+    assert (facts["verb"], facts["exit_code"], len(facts["said"])) == ("weights", 0, len(PUBLISHED))
+    assert said.err.splitlines() == facts["said"]
+    said = command(capsys, "report", tmp_path, "--json")
+    assert json.loads(said.out) == {"verb": "report", "exit_code": 2, "said": []} and said.err.startswith("paceline: ")
+    assert command(capsys, "weights", "get").out.splitlines() == facts["said"]  # the next command is asked for nothing
+    words = ["show", "ssd-tiny", "--data", class_photos.parent / "none"]
+    refused(command(capsys, *words, "--quiet"), "there is no such folder")
+    words = ["show", "ssd-tiny", "--data", ssd_run.data, "--auto"]
+    assert "to train so:" in command(capsys, *words).out and "auto:" not in command(capsys, *words, "--quiet").out
+
+
+def test_a_person_who_wants_no_colour_gets_none(monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    out = io.StringIO()
+    live = LiveLine(out, Now(what="evaluating", total=10), redirect_stdout=False)
+    live.print("a line", "bold red")
+    live.close()
+    assert not re.search(r"\x1b\[(?:\d+;)*(?:3|4|9)\d", out.getvalue())
