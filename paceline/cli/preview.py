@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from paceline.command.flags import explain, parse_recipe
 from paceline.command.help import HELP
-from paceline.command.printing import PRINTER, say
+from paceline.command.printing import PRINTER, say, waiting
 from paceline.config.errors import RecipeError, UserError
 from paceline.config.run import Controls
 from paceline.config.whole import KEY, check_output, write_output
@@ -57,13 +57,14 @@ def run(arguments: Sequence[str]) -> int:
         task = open_task(asked.recipe, Controls(data=flags.data), world, PRINTER)
     photos, captions = [], []
     step = flags.step
-    while len(photos) < flags.images:
-        for pixels, label in islice(task.samples_of_step(step), flags.images - len(photos)):
-            sample = pixels, label, task.classes
-            photo, caption = task.workload.picture(*sample) or sample_picture(*sample)
-            photos.append(photo)
-            captions.append(caption)
-        step += 1
+    with waiting("drawing"):
+        while len(photos) < flags.images:
+            for pixels, label in islice(task.samples_of_step(step), flags.images - len(photos)):
+                sample = pixels, label, task.classes
+                photo, caption = task.workload.picture(*sample) or sample_picture(*sample)
+                photos.append(photo)
+                captions.append(caption)
+            step += 1
     picture = mosaic(photos, captions, flags.columns, tile=max(96, *(photo.width for photo in photos)))
     write_output(flags.out, _encoded(picture, flags.out))
     say(f"{len(photos)} training images from step {flags.step:,} on: {flags.out}")

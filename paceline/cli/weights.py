@@ -12,7 +12,7 @@ import tyro
 
 from paceline.cli.weights_check import run_check
 from paceline.command.flags import parse, run_kind
-from paceline.command.printing import say
+from paceline.command.printing import say, waiting
 from paceline.config.commands import command
 from paceline.config.errors import UserError
 from paceline.config.plain_file import read_plain_text
@@ -137,7 +137,8 @@ def run_convert(arguments: Sequence[str]) -> int:
         if form.name != "ours" or out.suffix != ".safetensors":
             raise UserError("--classes: names are kept in our own .safetensors alone: --to ours --out FILE.safetensors")
         ours = replace(ours, classes=_names(flags.classes, file), certain=True)
-    tensors, notes = write_form(file.path, ours, form, out)
+    with waiting(f"writing {flags.out}"):
+        tensors, notes = write_form(file.path, ours, form, out)
     for name in file.ours.left_out[:3]:
         say(f"left out: {name}")
     if len(file.ours.left_out) > 3:

@@ -13,7 +13,7 @@ import tyro
 
 from paceline.command.flags import Asked, parse, parse_recipe
 from paceline.command.help import HELP
-from paceline.command.printing import say
+from paceline.command.printing import say, waiting
 from paceline.config.card import has_card, in_words, read_card
 from paceline.config.commands import command
 from paceline.config.errors import UserError
@@ -83,10 +83,11 @@ def run_check(arguments: Sequence[str]) -> int:
         _row("left out", f"{some(file.ours.left_out, LEFT_OUT)}: no weights")
     wild = broken(tensors)
     _row("finite", f"no: {some(wild, LEFT_OUT)}" if wild else "yes")
-    found = [replace(fit, model=None) for fit in fits(file, recipes, given)]  # a network is large
-    if asked is None and not any(fit.report for fit in found):
-        small = {name: choose_recipe(name) for name, _ in SMALL}
-        found += [fit for fit in fits(file, small, given) if fit.report]
+    with waiting("trying networks"):
+        found = [replace(fit, model=None) for fit in fits(file, recipes, given)]  # a network is large
+        if asked is None and not any(fit.report for fit in found):
+            small = {name: choose_recipe(name) for name, _ in SMALL}
+            found += [fit for fit in fits(file, small, given) if fit.report]
     taken = any(fit.report for fit in found)
     for fit in found:
         if fit.report or not taken:  # why other networks do not take it is of use where none does

@@ -213,7 +213,7 @@ def test_a_flag_of_another_tool_is_answered_with_ours(capsys, words, wanted):
 def test_only_flags_that_the_verb_has_are_suggested(capsys):
     said = command(capsys, "eval", "RUN", "--lr", "1")
     refused(said, "--lr")
-    assert "--optim.lr" not in said.err and "Name the same" not in command(capsys, "report", "--resume").err
+    assert "--optim.lr" not in said.err and "Name the same" not in command(capsys, "runs", "--resume").err
 
 
 def test_every_flag_of_the_table_is_one_of_ours(capsys):
