@@ -258,6 +258,18 @@ def test_every_chart_has_its_own_hover_points(run):
     assert [line["name"] for line in listed[3]["lines"]] == ["mean", "cat", NAMES[2]]
 
 
+def test_the_table_of_classes_has_ap_by_size_where_the_file_has_it(run):
+    path = run / "predictions" / "step-000060.json"
+    content = json.loads(path.read_text())
+    assert "small | medium" not in report_of(run).text
+    content["per_class"][0].update(ap_small=-1.0, ap_medium=0.125, ap_large=0.75)
+    content["per_class"][2].update(ap_small=0.25, ap_medium=0.5, ap_large=0.875)
+    write_predictions(run, content)
+    text = report_of(run).text
+    assert "AP | AP50 | AR100 | small | medium | large | objects" in text
+    assert "cat | 50.0 | 75.0 | 60.0 | n/a | 12.5 | 75.0 | 6" in text
+
+
 def test_photos_that_have_moved_leave_a_note_in_their_place(run, tmp_path):
     (tmp_path / "data" / "val" / "1.jpg").unlink()
     (tmp_path / "data" / "val" / "2.jpg").write_bytes(b"not a photo")

@@ -17,6 +17,7 @@ from PIL import Image
 
 from paceline.config.errors import UserError
 from paceline.log.events import EventLog
+from paceline.log.prose import time_spent
 from paceline.pages.page import targets_of, write_report
 
 
@@ -186,6 +187,28 @@ def test_the_newest_predictions_are_shown(tmp_path, no_charts):
     run = make_run(tmp_path / "run")
     write_predictions(run, {"step": 80, "kind": "classification", "classes": ["a"], "images": []})
     assert "0 validation photos after step 80" in report_of(run).text
+
+
+def test_where_the_time_went_adds_up_to_the_run_s_time_and_names_what_is_left(tmp_path, no_charts):
+    def event(kind: str, seconds: float, **facts: object) -> dict[str, object]:
+        return {"event": kind, "seconds": seconds, **facts}
+
+    step = {"forward": 0.5, "backward": 0.25}
+    events = [
+        event("warm_up", 3.0, warm_up_seconds=3.0),
+        event("train", 13.0, step=10, samples=80, images_per_second=8.0, data_wait=0.1, step_seconds=step),
+        event("eval", 15.0, eval_seconds=2.0),
+        event("train", 26.0, step=20, samples=160, images_per_second=8.0, data_wait=0.2, step_seconds=step),
+        event("end", 28.0),
+    ]
+    spent = dict(time_spent(events))
+    assert spent == pytest.approx(
+        {"forward": 10.0, "backward": 5.0, "waiting for data": 3.0, "warm-up": 3.0, "evaluations": 2.0,
+         "steps, beyond their parts": 2.0, "the rest: start, checkpoints, pictures": 3.0}
+    )  # fmt: skip
+    assert next(iter(spent)) == "forward" and list(spent)[-1].startswith("the rest")
+    assert time_spent([]) == [] and time_spent(events[:1]) == [("warm-up", 3.0)]
+    assert "Where the time went" in report_of(make_run(tmp_path / "run")).text
 
 
 def test_targets_are_those_of_the_runs_own_recipe():
