@@ -8,11 +8,12 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from paceline.command.choose import choose_system
 from paceline.command.flags import parse
-from paceline.command.printing import write_answer
+from paceline.command.printing import WORDS, columns, write_answer
 from paceline.config.errors import UserError
 from paceline.config.printable import one_line
 from paceline.config.system import System
@@ -81,16 +82,17 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def print_findings(findings: Sequence[Finding], width: int = 14) -> None:
-    """A finding a line."""
+    """A finding a line; on a terminal its text is wrapped beside its head."""
     from rich.console import Console
     from rich.markup import escape
 
     console = Console(soft_wrap=True)
     for finding in findings:
-        console.print(
-            f"{MARKS[finding.level]} {escape(one_line(finding.about)):<{width}} {escape(one_line(finding.text))}",
-            highlight=False,
-        )
+        text, indent = one_line(finding.text), " " * (width + 9)
+        if console.is_terminal:
+            text = f"\n{indent}".join(wrap(text, columns() - len(indent), **WORDS))
+        head = f"{MARKS[finding.level]} {escape(one_line(finding.about)):<{width}}"
+        console.print(f"{head} {escape(text)}", highlight=False)
 
 
 def in_number(findings: Sequence[Finding]) -> str:

@@ -40,7 +40,7 @@ def describe(
     stops = [f"stops after {plan.stop_after:,}"] if plan.stop_after < plan.total_steps else []
     ends = {0, plan.total_steps - 1, min(plan.total_steps - 1, int(plan.warmup_steps))}
     peak = max(lr_at(recipe, plan, step) for step in ends)
-    highest = [] if f"{peak:.6g}" == f"{optim.lr:.6g}" else [f"highest lr {peak:.6g}"]
+    highest = [] if f"{peak:.3g}" == f"{optim.lr:.3g}" else [f"highest lr {peak:.6g}"]
     warm_up = [f"warm-up {plan.warmup_steps:,.6g} steps"] if plan.warmup_steps else []
     target = " and ".join(f"{metric} {value:g}" for metric, value in quality.targets) or "none: to the end"
     after = ", ".join(f"{step:,}" for step in plan.eval_steps[:4]) + (", ..." if len(plan.eval_steps) > 4 else "")
@@ -54,7 +54,7 @@ def describe(
         ("rate", [f"{optim.kind}, lr {optim.lr:g}", recipe.schedule.kind, *warm_up, *highest]),
         *([("size", [size])] if (size := _size(recipe.input)) else []),
         ("target", [target, f"{counted(plan.val_images, 'image')} evaluated {counted(len(plan.eval_steps), 'time')}",
-                    f"after steps {after}"]),
+                    f"after step{'s'[: len(plan.eval_steps) != 1]} {after}"]),
         ("plan", [f"{counted(plan.world, 'rank')} on {counted(plan.nodes, 'node')}{_evaluating(plan)}",
                   *_batch_norms(recipe, plan, memory), *_losses(plan)]),
         ("system", [system_name, f"{system.chip or system.accelerator} x {system.per_node} a node, {system.memory_gib:g} GiB each",
