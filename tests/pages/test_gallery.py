@@ -69,8 +69,10 @@ def test_a_tile_shows_the_part_of_the_photo_around_its_box_whatever_the_stored_p
     photo[4 * 30 : 4 * 50, 4 * 40 : 4 * 60] = 250
     Image.fromarray(photo).save(tmp_path / "val" / "0.jpg")
     (tile,) = tiles_of([image_of(0, [], [((40, 30, 20, 20), 1, 0)])], tmp_path)
-    picture = np.asarray(picture_in(tile.photo)).astype(int).mean(axis=2)
-    side = len(picture)
+    coloured = np.asarray(picture_in(tile.photo)).astype(int)
+    picture, side = coloured.mean(axis=2), len(coloured)
+    frame = np.argwhere(coloured[..., 0] - coloured[..., 2] > 90) / side  # in the colour of cats, around the box
+    assert (frame.min(axis=0) > 0.28).all() and (frame.max(axis=0) < 0.72).all() and len(frame) > side
     inner = slice(round(side * 0.36), round(side * 0.64))  # the box is 20 of LEAST_REGION pixels wide, in the middle
     assert LEAST_REGION == 56 and picture[inner, inner].mean() > 230
     edge = round(side * 0.28)
