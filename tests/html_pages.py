@@ -72,7 +72,7 @@ def read_page(html: str) -> Page:
     assert "@import" not in html and re.findall(r"url\((?!#)", html) == []
     ids = [given["id"] for _, given in page.tags if "id" in given]
     assert len(ids) == len(set(ids))
-    assert len(html) < 3_000_000
+    assert len(html) < 5_000_000
     return page
 
 

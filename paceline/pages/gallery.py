@@ -169,7 +169,7 @@ def _drawn(
         for mark in marks
         for x, y, width, height in (mark.box,)
     ]
-    return jpeg_uri(marks_picture(part, moved, width=SIDE, height=SIDE), quality=72)
+    return jpeg_uri(marks_picture(part, moved, width=SIDE, height=SIDE), quality=72, subsampling=0)
 
 
 def _marks(found: Found, kinds: ErrorKinds, error: Error) -> list[Mark]:
