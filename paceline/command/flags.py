@@ -66,7 +66,8 @@ def parse(arguments: Sequence[str], default: Fields, *, prog: str, description: 
     """
     if (asked := asked_for(arguments)) is not None:
         print_help(asked, prog, description, [*entries_of(default), *_shared(default)])
-    arguments = PRINTER.taken(arguments, [entry.name for entry in dataclasses.fields(default)])
+    own: Any = default
+    arguments = PRINTER.taken(arguments, [entry.name for entry in dataclasses.fields(own)])
     flags: Fields = _parse(type(default), default, arguments, _flags_of(default), prog)
     check_shared(flags)
     return flags
