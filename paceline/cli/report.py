@@ -35,9 +35,9 @@ def run(arguments: Sequence[str]) -> int:
         raise UserError("name a run folder: paceline report runs/resnet50-tiny-001")
     if flags.workload and not is_in_file(flags.workload):
         raise UserError(f"--workload {flags.workload}: name the file and the workload in it: ./file.py:name")
-    if len(flags.runs) > 1:
+    folder, *others = flags.runs
+    if others:
         return _compare(flags)
-    folder = flags.runs[0]
     if flags.out:
         raise UserError(
             f"--out {flags.out}: the report of one run is {folder / 'report.html'}. Name several runs for a page."
