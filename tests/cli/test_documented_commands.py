@@ -46,7 +46,15 @@ def test_a_documented_command_gets_past_its_parser(command, tmp_path, monkeypatc
     if "./my_recipe.py:" in command:
         (tmp_path / "my_recipe.py").write_text(recipe_page())
         monkeypatch.chdir(tmp_path)
-    for word in ("RUN_A/run.json", "RUN/run.json", "RECIPE", "show cats.safetensors", "show RUN_A", "show RUN"):
+    for word in (
+        "RUN_A/run.json",
+        "RUN/run.json",
+        "RECIPE",
+        "show cats.safetensors",
+        "show shapes.safetensors",
+        "show RUN_A",
+        "show RUN",
+    ):
         # show reads a file before it parses what follows
         command = command.replace(word, f"{'show ' if ' ' in word else ''}resnet50-tiny")
     parse(command, monkeypatch)
