@@ -273,7 +273,9 @@ def test_weights_that_are_none_are_refused(photos, finished, broken_off, tmp_pat
     (tmp_path / "text.safetensors").write_text("no weights")
     for name in ("text.pth", "text.safetensors", "none.pth"):
         refused(train(capsys, photos, tmp_path / "new", "--weights", tmp_path / name), name)
-    refused(train(capsys, photos, tmp_path / "new", "--weights", finished), "checkpoints/best")
+    (tmp_path / "none").mkdir()
+    shutil.copyfile(finished / "run.json", tmp_path / "none" / "run.json")
+    refused(train(capsys, photos, tmp_path / "new", "--weights", tmp_path / "none"), "this run has no checkpoint yet")
     refused(train(capsys, photos, tmp_path / "new", "--weights", spoil_newest(broken_off)), "damaged")
     assert not (tmp_path / "new").exists()
 
