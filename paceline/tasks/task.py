@@ -12,7 +12,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -71,6 +71,10 @@ class Evaluation:
     best_f1: Mapping[str, float] = field(default_factory=dict)  # of boxes: the threshold with the best F1; on rank 0
     # Draws the photos anew, for the metrics' intervals; takes seconds. {} on other ranks than 0.
     draws: Callable[[], Mapping[str, np.ndarray]] = dict
+
+    def record(self) -> dict[str, Any]:
+        """For another rank, in JSON's types: all but the draws, which stay where the photos were scored."""
+        return {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name != "draws"}
 
 
 class Model(Protocol):

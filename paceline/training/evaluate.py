@@ -12,7 +12,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +103,7 @@ class Scoring:
             found = task.summarise(packed)
             if keep is not None:
                 keep(found)
-                found = replace(found, predictions={})
+                found = replace(found, predictions={}, draws=dict)
             self._found = found
         except BaseException as error:  # raised again by `result`
             self._error = failure_in_thread(error)
@@ -194,7 +194,7 @@ class Evaluator:
         began, score, answer = time.monotonic(), self._infer(), None
         if score is not None:
             inference, scoring = time.monotonic() - began, self._score(step, score)
-            answer = {"found": asdict(scoring.result()), "seconds": time.monotonic() - began}
+            answer = {"found": scoring.result().record(), "seconds": time.monotonic() - began}
             answer["parts"] = _parts(inference, scoring)
         self.roles.answer(step, answer)
 

@@ -134,11 +134,11 @@ def test_what_cannot_be_staged_is_refused_in_a_line(photos, tmp_path, capsys, mo
     refused(said, "--synthetic reads no data: there is nothing to copy to --stage")
     (tmp_path / "file").write_text("")
     refused(train(capsys, photos, tmp_path / "run", "--stage", tmp_path / "file"), "--stage", "cannot be written")
-    room = SimpleNamespace(f_bavail=5, f_frsize=1 << 30, f_files=0, f_favail=0)
+    room = SimpleNamespace(f_bavail=5, f_frsize=1 << 30, f_files=0, f_favail=0, f_blocks=9, f_bfree=5)
     real = os.statvfs
     monkeypatch.setattr(os, "statvfs", lambda path: room if "disk" in str(path) else real(path))
     room.f_frsize = 1024
     refused(train(capsys, photos, tmp_path / "run", "--stage", tmp_path / "disk"), "5.1 kB free", " kB of data")
     assert not (tmp_path / "run").exists()
     refused(command(capsys, "data", "clear", tmp_path / "nothing"), "paceline data clear DIR")
-    refused(command(capsys, "data", "forget", tmp_path), "Known: info, clear")
+    refused(command(capsys, "data", "forget", tmp_path), "Known: info, lint, clear")
