@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -31,19 +31,6 @@ from paceline.training.saved_run import ENDED
 
 LEAST_SEEDS = 3
 MOST_ORDERS = 200_000  # divisions of the runs that are all counted
-# Of run.json, what may explain a difference; the rest follows from it, or names places.
-PARTS = ("recipe", "system", "versions", "threads", "world")
-CONTROLS = (
-    "weights",
-    "steps",
-    "limit_train",
-    "limit_val",
-    "fit_schedule",
-    "patience",
-    "time_budget",
-    "exact",
-    "synthetic",
-)
 
 
 Words = tuple[str, ...]
@@ -155,30 +142,13 @@ def _compared(folder: Path, row: Mapping[str, Any], facts: Mapping[str, Any], me
     )
 
 
-def _leaves(node: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in node.items():
-        if isinstance(value, Mapping):
-            yield from _leaves(value, f"{above}{name}.")
-        else:
-            yield f"{above}{name}", value
+def _differences(sides: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """Dotted name -> its value on each side, as the page of several runs has them, but for the seed."""
+    from paceline.pages.runs_page import differences
 
-
-def differences(sides: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Dotted name -> its value on each side, where not all are equal; seeds and places are left out.
-
-    sides  the run.json of a run of each
-    """
-    flat = []
-    for facts in sides:
-        found = {part: facts.get(part) for part in PARTS}
-        found["controls"] = {name: facts.get("controls", {}).get(name) for name in CONTROLS}
-        data = facts.get("data", {})
-        found["data"] = {"content": data.get("hash"), "fold": (data.get("fold") or {}).get("number")}
-        found["host"] = {name: facts.get("host", {}).get(name) for name in ("cpu", "cores")}
-        flat.append({name: value for name, value in _leaves(found) if name != "recipe.seed"})
-    names = dict.fromkeys(name for one in flat for name in one)
-    every = {name: [one.get(name) for one in flat] for name in names}
-    return {name: values for name, values in every.items() if len(set(map(json.dumps, values))) > 1}
+    found = ((part, *row) for part, rows in differences(sides) for row in rows)
+    dotted = {f"{part}.{name}" if part != "run" else name: values for part, name, values in found}
+    return {name: values for name, values in dotted.items() if name != "recipe.seed"}
 
 
 def _record(sides: Sequence[Sequence[Compared]], metric: str) -> dict[str, Any]:
@@ -202,7 +172,7 @@ def _record(sides: Sequence[Sequence[Compared]], metric: str) -> dict[str, Any]:
     ]
     return {
         "metric": metric,
-        "differences": differences([side[0].facts for side in sides]),
+        "differences": _differences([side[0].facts for side in sides]),
         "common": common,
         "runs": rows,
         "sides": spreads,

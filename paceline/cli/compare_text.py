@@ -71,6 +71,5 @@ def _signed(metric: str, value: float) -> str:
     return ("+" if value >= 0 else "-") + metric_text(metric, abs(value))
 
 
-def _short(value: Any) -> str:
-    text = ", ".join(map(str, value)) if isinstance(value, list) else "-" if value is None else str(value)
-    return text if len(text) <= 40 else f"{text[:37]}..."
+def _short(value: str) -> str:
+    return value if len(value) <= 40 else f"{value[:37]}..."

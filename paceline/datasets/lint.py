@@ -1,6 +1,7 @@
 """`paceline data lint DIR`: what in a data set spoils results, or deserves a look before training.
 
-bad   copies across splits or classes, classes of val that train lacks or that have two names, objects without area or outside
+bad   photos that cannot be decoded, copies across splits or classes, classes of val that train lacks or that have two names, objects
+      without area or outside
 fair  copies within a split, boxes that look like mistakes, unequal classes, photos turned by EXIF, labels that runs contradict
 Nothing is changed.
 """
@@ -67,7 +68,7 @@ def lint(
     classes  their names, 0..K-1 of class folders, 1..K of boxes
     answers  a run's name -> the content of its predictions, on photos of these splits
     passed   called with the number of photos that were read
-    Raises DataError for answers on other photos.
+    Raises DataError for answers on other photos, and for a photo that is gone or has changed since it was indexed.
     """
     findings = [*_copies(splits, passed), *_classes(splits, classes), *_objects(splits), *_turned(splits)]
     findings += _labels(splits, answers)
@@ -80,7 +81,11 @@ def _copies(splits: Mapping[str, Index], passed: Callable[[int], None]) -> Itera
     kinds = [("equal", "byte for byte", equal)]
     if near is not None:
         known = {frozenset(pair[:2]) for pair in equal}
-        kinds.append(("near", "re-encoded, resized or mirrored", [p for p in near if frozenset(p[:2]) not in known]))
+        kinds.append(
+            ("near", "re-encoded, resized or mirrored", [p for p in near.pairs if frozenset(p[:2]) not in known])
+        )
+        damaged = [Found(place, (), _name(splits, place)) for place in near.damaged]
+        yield Finding("bad", "damaged", "photos that cannot be decoded", "training would stop at them", damaged)
     for key, how, pairs in kinds:
         across = [pair for pair in pairs if pair[0][0] != pair[1][0]]
         within = [pair for pair in pairs if pair[0][0] == pair[1][0]]

@@ -21,7 +21,7 @@ from paceline.store.index import Index
 SIDE, SAME = 32, 0.97
 # Each is compared with each: 60,000 take minutes.
 MOST_PHOTOS = 60_000
-BLOCK = 2048  # photos compared with all at once
+BLOCK = 512  # photos compared with all at once: some 250 MiB where there are the most
 
 
 class Pair(NamedTuple):
@@ -32,23 +32,34 @@ class Pair(NamedTuple):
     alike: float  # SAME to 1
 
 
-def near_copies(splits: Mapping[str, Index], passed: Callable[[int], None] = lambda _: None) -> list[Pair] | None:
-    """Every pair, the most alike first; None for more than MOST_PHOTOS photos.
+class Copies(NamedTuple):
+    """What was found."""
+
+    pairs: list[Pair]  # the most alike first
+    damaged: list[tuple[str, int]]  # photos that cannot be decoded: split, row
+
+
+def near_copies(splits: Mapping[str, Index], passed: Callable[[int], None] = lambda _: None) -> Copies | None:
+    """None for more than MOST_PHOTOS photos.
 
     splits  in the order in which photos count as first
     passed  called with the number of photos that were read
+    Raises DataError for a photo that is gone or has changed since it was indexed.
     """
     places = [(name, row) for name, index in splits.items() for row in range(len(index))]
     if len(places) > MOST_PHOTOS:
         return None
 
-    def grey(place: tuple[str, int]) -> np.ndarray:
+    def grey(place: tuple[str, int]) -> np.ndarray | None:
         passed(1)
         return _grey(splits[place[0]], place[1])
 
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        photos = np.stack([*pool.map(grey, places)]) if places else np.zeros((0, SIDE, SIDE), np.float32)
-    flat, mirrored = photos.reshape(len(photos), -1), photos[:, :, ::-1].reshape(len(photos), -1)
+        read = [*pool.map(grey, places)]
+    damaged = [place for place, photo in zip(places, read) if photo is None]
+    places = [place for place, photo in zip(places, read) if photo is not None]
+    photos = np.array([photo for photo in read if photo is not None], np.float32).reshape(-1, SIDE, SIDE)
+    flat, mirrored = (some.reshape(len(photos), SIDE * SIDE) for some in (photos, photos[:, :, ::-1]))
     pairs = []
     for first in range(0, len(flat), BLOCK):
         some = flat[first : first + BLOCK]
@@ -56,15 +67,16 @@ def near_copies(splits: Mapping[str, Index], passed: Callable[[int], None] = lam
         for one, other in zip(*np.nonzero(alike >= SAME)):
             if other > one:
                 pairs.append(Pair(places[first + one], places[first + other], float(min(1.0, alike[one, other]))))
-    return sorted(pairs, key=lambda pair: -pair.alike)
+    return Copies(sorted(pairs, key=lambda pair: -pair.alike), damaged)
 
 
-def _grey(index: Index, row: int) -> np.ndarray:
-    """(SIDE, SIDE) float32 of mean 0 and norm 1; zeros for a photo of one grey, or one that cannot be read."""
+def _grey(index: Index, row: int) -> np.ndarray | None:
+    """(SIDE, SIDE) float32 of mean 0 and norm 1; zeros for a photo of one grey, None for one that cannot be decoded."""
+    data = index.read(row)
     try:
-        photo = open_rgb(index.read(row), "apply", least=(2 * SIDE, 2 * SIDE))
-    except Exception:  # `prepare` has named it; what decoders raise has no common type
-        return np.zeros((SIDE, SIDE), np.float32)
+        photo = open_rgb(data, "apply", least=(2 * SIDE, 2 * SIDE))
+    except Exception:  # Pillow's format plugins raise many types on damaged bytes; the caller names the photo
+        return None
     pixels = np.asarray(photo.convert("L").resize((SIDE, SIDE), Image.Resampling.BOX), np.float32)
     pixels -= pixels.mean()
     norm = float(np.linalg.norm(pixels))

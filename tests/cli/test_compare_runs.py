@@ -31,7 +31,7 @@ def runs(class_photos, tmp_path, capsys) -> tuple[Path, Path, Path]:
 
 def test_runs_of_other_seeds_are_a_side_and_what_differs_comes_first(runs, capsys):
     found = json.loads(command(capsys, "compare", *runs, "--json").out)
-    assert list(found["differences"]) == ["recipe.optim.lr"] and found["differences"]["recipe.optim.lr"][1] == 0.5
+    assert list(found["differences"]) == ["recipe.optim.lr"] and found["differences"]["recipe.optim.lr"][1] == "0.5"
     assert [(row["side"], row["name"], row["seed"]) for row in found["runs"]] == [
         ("A", "a1", 1),
         ("A", "a2", 2),

@@ -13,6 +13,8 @@ from instance_sets import json_file, make_instances
 from PIL import Image, ImageOps
 from tiny_runs import command, refused
 
+from paceline.config.errors import DataError
+from paceline.datasets import near_copies
 from paceline.datasets.label_errors import label_errors
 
 
@@ -155,6 +157,34 @@ def test_a_runs_answers_are_taken_from_its_folder_or_from_eval_s_file(ssd_run, r
     )
     (tmp_path / "out.json").write_text("{}")
     refused(command(capsys, "data", "lint", ssd_run.data, "--runs", tmp_path / "out.json"), "out.json cannot be read")
+
+
+def test_a_truncated_photo_is_named_and_one_that_changed_ends_the_look(folders, capsys, monkeypatch):
+    photo = folders / "train" / "bee" / "2.jpg"
+    photo.write_bytes(photo.read_bytes()[:-400])
+    said = command(capsys, "data", "lint", folders, "--json")
+    assert said.code in (1, 2) and "2.jpg" in said.out + said.err
+    whole = near_copies.open_rgb
+    photo.write_bytes((folders / "train" / "bee" / "1.jpg").read_bytes() + b"\0")
+
+    def damaged(data, *words, **named):
+        if data == (folders / "val" / "ant" / "1.jpg").read_bytes():
+            raise SyntaxError("broken PNG file")
+        return whole(data, *words, **named)
+
+    monkeypatch.setattr(near_copies, "open_rgb", damaged)
+    code, kinds = found(capsys, folders)
+    assert code == 1 and kinds["damaged"]["found"] == ["val/ant/1.jpg"]
+
+    def gone(*_):
+        raise DataError("val/ant/1.jpg: it has changed")
+
+    monkeypatch.setattr("paceline.store.index.Index.read", gone)
+    refused(command(capsys, "data", "lint", folders), "val/ant/1.jpg: it has changed")
+
+
+def test_no_photo_and_one_have_no_copies():
+    assert near_copies.near_copies({}) == ([], [])
 
 
 def test_what_cannot_be_looked_at_is_refused(tmp_path, capsys, monkeypatch, folders):
