@@ -28,6 +28,7 @@ from paceline.log.prose import where_time_goes
 from paceline.recipes.rows import LIKE
 from paceline.recipes.rows import Row as PublishedRow
 from paceline.store.fold import fold_in_words
+from paceline.store.half import half_in_words
 from paceline.tasks.workloads import workload_of
 from paceline.training.few_photos import refuse_auto, refuse_few, report_length
 from paceline.training.named_run import saved_count, saved_request
@@ -246,9 +247,14 @@ def _of_run(facts: Mapping[str, Any], controls: Controls) -> ShowFlags:
 
 
 def _fold(facts: Mapping[str, Any]) -> list[Row]:
-    """The line about the fold that a run.json names."""
-    fold = fold_in_words(facts.get("data", {}).get("fold"))
-    return [("fold", [f"{fold}: the training images of the others are learned, its own evaluated"])] if fold else []
+    """The line about the fold, or the half of the validation images, that a run.json names."""
+    data = facts.get("data", {})
+    fold, half = fold_in_words(data.get("fold")), half_in_words(data.get("half"))
+    rows = (
+        (fold, "the training images of the others are learned, its own evaluated"),
+        (half, "of the validation images alone"),
+    )
+    return [("evaluated", [f"{words}: {what}"]) for words, what in rows if words]
 
 
 def _time(run: Path) -> list[Row]:

@@ -61,7 +61,7 @@ def train(
     changes   fields of the recipe by their dotted names: {"optim.lr": 0.1, "model.depth": 18}; and "mlperf.submitter"
 
     Keywords of the run (paceline.config.run.Controls says what each means):
-        weights steps time_budget fit_schedule auto patience limit_train limit_val folds fold fold_seed fold_group log_every
+        weights steps time_budget fit_schedule auto patience limit_train limit_val val_half folds fold fold_seed fold_group log_every
         save_every eval_every eval_ranks keep keep_every mirror overfit_one_batch synthetic stage exact profile quiet json
         sink tensorboard mlperf
         sink is a list of names: ["wandb", "./file.py:name"].

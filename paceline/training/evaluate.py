@@ -221,8 +221,8 @@ def _parts(inference: float, scoring: Scoring) -> dict[str, float]:
 
 
 def fold_of(task: Task) -> dict[str, Any]:
-    """Which fold was evaluated, for a predictions file; {} of a validation split."""
-    return {"fold": task.facts["fold"]} if "fold" in task.facts else {}
+    """Which fold or half was evaluated, for a predictions file; {} of a whole validation split."""
+    return {name: task.facts[name] for name in ("fold", "half") if name in task.facts}
 
 
 def write_predictions(run: Path, step: int, result: Evaluation, more: Mapping[str, Any] | None = None) -> None:
