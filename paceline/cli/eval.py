@@ -335,7 +335,9 @@ def _where(flags: Flags, task: Task) -> str:
     )  # Pascal VOC has one folder for all
     folder = f"{split.folder}/" if telling and not request.get("val_fraction") else flags.split or "val"
     named = f"{flags.split}: {folder}" if flags.split not in ("", folder.rstrip("/")) else folder
-    return ", ".join(filter(None, (str(task.manifest.called), named, half_in_words(task.manifest.half))))
+    if flags.data and split.folder == Path(os.path.realpath(os.path.expanduser(flags.data))).name:
+        named = ""  # class folders alone, whose manifest lies in the cache
+    return ", ".join(filter(None, (flags.data or str(task.manifest.called), named, half_in_words(task.manifest.half))))
 
 
 def check_classes(task: Task, facts: Mapping[str, Any], data: str) -> None:
