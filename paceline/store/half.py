@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np
 
 
 def in_half(names: Iterable[bytes], half: str) -> np.ndarray:
     """(N,) bool, for N photos by their paths: half "test" has those whose SHA-256 of the last part begins with a set bit; "": all."""
+    import numpy as np  # what prints a half's name needs none
+
     test = np.array([hashlib.sha256(name.rpartition(b"/")[2]).digest()[0] >= 128 for name in names], bool)
     return test if half == "test" else ~test if half == "tune" else np.ones_like(test)
 

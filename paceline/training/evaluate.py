@@ -225,13 +225,18 @@ def fold_of(task: Task) -> dict[str, Any]:
     return {name: task.facts[name] for name in ("fold", "half") if name in task.facts}
 
 
+def predictions_file(run: Path, step: int) -> Path:
+    """Where a run keeps what the weights after `step` found."""
+    return run / "predictions" / f"step-{step:06d}.json"
+
+
 def write_predictions(run: Path, step: int, result: Evaluation, more: Mapping[str, Any] | None = None) -> None:
     """Write RUN/predictions/step-N.json, from which the report's pictures are made, whole or not at all.
 
     more   facts beside the evaluation's own
     Raises UserError where it cannot be written.
     """
-    file = run / "predictions" / f"step-{step:06d}.json"
+    file = predictions_file(run, step)
     try:
         file.parent.mkdir(exist_ok=True)
         write_whole(file, json_in_pieces({"step": step, **(more or {}), **result.predictions}))

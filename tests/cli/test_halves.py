@@ -1,4 +1,5 @@
-"""--val-half: each validation image is in one half, whatever the layout, and a half's score is that of its images."""
+"""--val-half: each validation image is in one half, whatever the layout, and a half's score is that of its images. And the intervals
+of its scores that a run ends with."""
 
 from __future__ import annotations
 
@@ -8,8 +9,11 @@ import numpy as np
 import pytest
 from tiny_runs import command, refused, train
 
+from paceline.log.events import read_events
 from paceline.pages.page import write_report
 from paceline.store.half import half_in_words, in_half
+from paceline.tasks.metrics.interval import intervals
+from paceline.tasks.metrics.stored import intervals_at_end, stored_draws
 
 pytestmark = pytest.mark.usefixtures("no_report")
 
@@ -57,3 +61,28 @@ def test_what_has_no_validation_images_is_refused(class_photos, tmp_path, capsys
     said = train(capsys, class_photos, tmp_path / "run", "--val-half", "test", "--folds", 3, "--fold", 1)
     refused(said, "--val-half test: --folds 3 reads no validation images")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_run_ends_with_the_interval_of_its_best_evaluation(ssd_run, maskrcnn_run, class_photos, tmp_path, capsys):
+    run = tmp_path / "run"
+    said = train(capsys, class_photos, run, steps=1)
+    ends = [read_events(folder / "events.jsonl") for folder in (run, ssd_run.folder, maskrcnn_run.folder)]
+    for events, metric in zip(ends, ("top1", "box_ap", "mask_ap")):
+        end, scored = events[-1], [event for event in events if event["event"] == "eval"]
+        best = next(event for event in scored if event["step"] == end["intervals_step"])
+        low, high = end["intervals"][metric]
+        assert low <= best[metric] <= high and best[metric] == end["best"][metric]
+    low, high = (f"{100 * value:.2f}" for value in ends[0][-1]["intervals"]["top1"])
+    assert "95 % of such sets of photos have top1 " in said.out and f"{low}" in said.out and f"{high}" in said.out, said
+    assert "95 % " in write_report(run).read_text()
+
+
+@pytest.mark.parametrize("damage", ["", "{}", "many", "missing"])
+def test_many_photos_or_a_damaged_file_have_no_interval_at_the_end(ssd_run, tmp_path, damage):
+    (file,) = (ssd_run.folder / "predictions").glob("step-*.json")
+    found = json.loads(file.read_text())
+    written = tmp_path / "step.json"
+    assert intervals_at_end(file) == {name: ends for name, ends in intervals(stored_draws(found, "box")).items()}
+    if damage != "missing":
+        written.write_text(json.dumps({**found, "images": found["images"] * 200}) if damage == "many" else damage)
+    assert intervals_at_end(written) == {}
