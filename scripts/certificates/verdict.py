@@ -48,9 +48,9 @@ class Run:
     ours: Losses
     noise: Mapping[str, Sequence[Losses]]  # twins of "original" and of "ours"
     planted: Mapping[str, Losses]  # ours with an error, by the error's name
-    faint: frozenset[str] = field(
-        default_factory=frozenset
-    )  # planted errors that may pass unnoticed here: reported alone
+    # Planted errors that may pass unnoticed here: they are reported alone.
+    faint: frozenset[str] = field(default_factory=frozenset)
+    floor: float | None = None  # in place of the rule's, where losses are not float32
 
 
 def one_ulp_away(weights: Mapping[str, np.ndarray], seed: int) -> dict[str, np.ndarray]:
@@ -78,7 +78,8 @@ def noise_of(run: Run, rule: Rule) -> list[float]:
     sides = {"original": run.original, "ours": run.ours}
     twins = [differences(twin, sides[side]) for side, all_of in run.noise.items() for twin in all_of]
     steps = min(rule.early, *map(len, twins))
-    return [max(rule.floor, *(max(twin[: step + 1]) for twin in twins)) for step in range(steps)]
+    floor = rule.floor if run.floor is None else run.floor
+    return [max(floor, *(max(twin[: step + 1]) for twin in twins)) for step in range(steps)]
 
 
 def beside_noise(apart: Sequence[float], noise: Sequence[float], within: float) -> dict[str, Any]:
@@ -210,7 +211,8 @@ def _draw(path: Path, runs: Mapping[str, Run], rule: Rule) -> None:
             left.plot([row[loss] for row in run.ours], color=f"C{number}", linewidth=1, label=f"{loss}, ours")
         left.set(title=name, xlabel="step", ylabel="loss", ylim=(0, None))
         left.legend(fontsize="small")
-        noise, least = np.array(noise_of(run, rule)), rule.floor / 100
+        noise = np.array(noise_of(run, rule))
+        least = noise[0] / 100
         right.fill_between(
             range(len(noise)), least, rule.within * noise, color="grey", alpha=0.2, label=f"{rule.within:g} x noise"
         )
