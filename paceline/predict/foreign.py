@@ -18,7 +18,7 @@ import csv
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -43,6 +43,9 @@ SIDES = (
 )
 
 
+LISTS = ("places", "photos", "classes", "masks")  # of a row each
+
+
 @dataclass(frozen=True)
 class Rows:
     """What a file says, row by row, in its order."""
@@ -56,6 +59,13 @@ class Rows:
     masks: Sequence[Any]  # n of masks: {"size", "counts"}, or polygons as lists of x, y, ...; else 0
     fractions: bool = False  # boxes and polygons are in fractions of the photo
     ids: bool = False  # class numbers are the annotations' category ids, not places in the list of classes
+
+    def take(self, chosen: np.ndarray) -> Rows:
+        """Those rows alone, in this order; all of them are the same ones."""
+        if len(chosen) == len(self.places):
+            return self
+        lists = {name: [values[row] for row in chosen] for name in LISTS if (values := getattr(self, name))}
+        return replace(self, scores=self.scores[chosen], boxes=self.boxes[chosen], **lists)
 
 
 def read_rows(path: Path) -> Rows:
