@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import platform
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from typing import Any
 
 import torch
 from originals import GLUONCV, interpreter
-from resnet50_changes import FAINT, constants_in_float32, errors, norms_summed_in_order, rates_in_float32
+from resnet50_changes import HIDDEN, constants_in_float32, errors, norms_summed_in_order, rates_in_float32
 from resnet50_systems import (
     LR,
     Losses,
@@ -37,13 +38,16 @@ from resnet50_systems import (
     recipe_of,
     record,
 )
-from verdict import Rule, Run, one_ulp_away, table, write
+from verdict import Rule, Run, differences, one_ulp_away, table, write
 
 from paceline.config.recipe import Recipe
 
 PLANTED_STEPS = 20
 FLOOR64 = 1e-13  # of a float64 loss after a network's sums
-Ours = Callable[[Start, Recipe], Losses]
+
+
+def rounded(numbers: Iterable[float]) -> list[float]:
+    return [float(f"{number:.6g}") for number in numbers]
 
 
 def compare(kind: str, dtype: str, asked: argparse.Namespace, python: Path) -> tuple[Run, dict[str, Any]]:
@@ -72,12 +76,14 @@ def compare(kind: str, dtype: str, asked: argparse.Namespace, python: Path) -> t
             for seed in ((1,) if exact else (1, 2))
         ]
         facts = {
-            "rates": [float(f"{rate:.6g}") for rate in found["rates"]],
+            "rates": rounded(found["rates"]),
             "versions": json.loads(str(found["versions"])),
         }
-        if kind == "lars" and not exact:
-            fours = original(short, recipe, python, Path(folder), dtype, whole=False)["losses"]
-            facts["gluon.Trainer's calls, four tensors each"] = [float(f"{loss:.9g}") for loss in fours]
+        if kind == "lars" and exact:
+            fours = column(original(short, recipe, python, Path(folder), dtype, whole=False)["losses"])
+            facts["MXNet's LARS under gluon.Trainer, apart from one call"] = rounded(
+                differences(fours, column(found["losses"]))
+            )
     with sums():
         left, model = ours(start, recipe, dtype)
     facts["after the last step"] = end_differences(model, found, start)
@@ -92,8 +98,8 @@ def compare(kind: str, dtype: str, asked: argparse.Namespace, python: Path) -> t
     for name, run in errors(kind, short, recipe, train).items():
         print(f"{kind} {dtype}: planted {name}", flush=True)
         planted[name] = run()
-    floor, faint = (FLOOR64, frozenset()) if exact else (None, FAINT)
-    return Run(column(found["losses"]), left, {"original": theirs, "ours": mine}, planted, faint, floor), facts
+    floor = FLOOR64 if exact else None
+    return Run(column(found["losses"]), left, {"original": theirs, "ours": mine}, planted, HIDDEN[dtype], floor), facts
 
 
 def main() -> int:
@@ -121,6 +127,7 @@ def main() -> int:
     rule = Rule(early=asked.steps)
     about = {
         "torch": torch.__version__,
+        "python": platform.python_version(),
         "steps": asked.steps,
         "images": asked.batch,
         "pixels": asked.size,
