@@ -37,7 +37,7 @@ WARMUP = 8  # steps
 DROP, FACTOR = 32, 0.125  # sgd: the step at which lr falls, and to what part
 HORIZON = 60  # lars: the step at which the polynomial ends
 CLASSES = 1000
-LR = {"sgd": 2**-5, "lars": 2**-2}  # numbers that float32 holds too: MXNet's kernels keep rates in it
+LR = {"sgd": 2**-8, "lars": 2**-2}  # numbers that float32 holds too: MXNet's kernels keep rates in it
 # Class indices of ImageNet, in the order of imagenette's sorted folders.
 IMAGENETTE = (0, 217, 482, 491, 497, 566, 569, 571, 574, 701)
 Losses = list[dict[str, float]]

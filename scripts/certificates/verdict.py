@@ -7,6 +7,7 @@ to this training. In each planted run ours has one error; a certificate that doe
     run = Run(original, ours, noise={"original": [twin, twin], "ours": [twin, twin]}, planted={"warm-up a step late": losses})
     wrong = write(out, {"sgd": run}, Rule(), {"images": 8})      # summary.json, losses.csv, losses.png; [] if all is well
     print(table(json.loads((out / "summary.json").read_text())))  # for the README
+    load(out)  # the runs again, so that a script can add one
 
 A trajectory is a list with one dict of losses for each step; twins and planted runs may be shorter than the original's.
 """
@@ -116,6 +117,7 @@ def judge(run: Run, rule: Rule) -> dict[str, Any]:
     means = [tail_means(losses, rule) for losses in (run.ours, run.original)]
     return {
         "steps": len(apart),
+        "floor": run.floor,
         "steps_of_little_noise": sum(value < LITTLE for value in noise),
         "noise": [float(f"{value:.3g}") for value in noise],
         "differences": [float(f"{value:.3g}") for value in apart],
@@ -155,6 +157,27 @@ def write(out: Path, runs: Mapping[str, Run], rule: Rule, facts: Mapping[str, An
     return faults
 
 
+def load(out: Path) -> dict[str, Run]:
+    """The runs that `write` left in a folder, from summary.json and losses.csv; {} where there is none."""
+    if not (out / "summary.json").is_file():
+        return {}
+    found = json.loads((out / "summary.json").read_text())["runs"]
+    rows: dict[str, dict[str, list[dict[str, float]]]] = {}
+    with (out / "losses.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            name, who = row.pop("run"), row.pop("who")
+            del row["step"], row["difference"]
+            losses = {loss: float(value) for loss, value in row.items() if value}
+            rows.setdefault(name, {}).setdefault(who, []).append(losses)
+    runs = {}
+    for name, by in rows.items():
+        twins = {side: [by[who] for who in by if who.startswith(f"noise: {side} ")] for side in ("original", "ours")}
+        planted = {who.removeprefix("planted: "): losses for who, losses in by.items() if who.startswith("planted: ")}
+        faint = frozenset(error for error, its in found[name]["planted"].items() if its["faint"])
+        runs[name] = Run(by["original"], by["ours"], twins, planted, faint, found[name]["floor"])
+    return runs
+
+
 def table(summary: Mapping[str, Any]) -> str:
     """The verdicts of a summary.json as Markdown."""
     lines = [
@@ -192,7 +215,7 @@ def _write_csv(path: Path, runs: Mapping[str, Run]) -> None:
         for name, run in runs.items():
             for who, (losses, other) in {"original": (run.original, run.original), **_who(run)}.items():
                 for step, (row, apart) in enumerate(zip(losses, differences(losses, other))):
-                    values = [f"{row[loss]:.9g}" if loss in row else "" for loss in names]
+                    values = [f"{row[loss]:.17g}" if loss in row else "" for loss in names]
                     rows.writerow([name, who, step, *values, "" if who == "original" else f"{apart:.3g}"])
 
 

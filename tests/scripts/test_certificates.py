@@ -44,6 +44,7 @@ def test_a_difference_within_noise_passes_and_planted_errors_are_placed(verdict,
     assert len((tmp_path / "losses.csv").read_text().splitlines()) == 1 + 6 * STEPS
     assert (tmp_path / "losses.png").read_bytes().startswith(b"\x89PNG")
     assert verdict.table(summary).count("\n") == 4
+    assert verdict.load(tmp_path) == {"sgd": agreeing(verdict)}
 
 
 def test_what_is_not_within_noise_is_named(verdict):
@@ -78,4 +79,7 @@ def test_a_certificate_s_page_has_the_table_of_its_summary_and_nothing_is_wrong(
     for folder in (ROOT / "results").glob("certificate-*"):
         summary = json.loads((folder / "summary.json").read_text())
         assert summary["wrong"] == [], folder.name
+        rule = verdict.Rule(**summary["rule"])
+        again = {name: verdict.judge(run, rule) for name, run in verdict.load(folder).items()}
+        assert json.loads(json.dumps(again)) == summary["runs"], f"{folder.name}: losses.csv gives another verdict"
         assert verdict.table(summary) in (folder / "README.md").read_text(), folder.name
