@@ -24,6 +24,8 @@ HEIGHT = 230
 FULL, WIDE, NARROW = 1060, 520, 350
 # More points than this cannot be told apart in a drawing of this width.
 MOST_POINTS = 400
+# Positive values of one chart that are this many times apart want a logarithmic axis: on another one the small ones are a line.
+FACTOR = 20
 _INK, _GRID = "#a000f0", "#a000f1"
 _SERIES = tuple(f"#a0000{digit}" for digit in range(1, 8))
 _DASHES: tuple[Any, ...] = (
@@ -89,6 +91,7 @@ def draw_chart(
     percent: bool = False,
     levels: Sequence[tuple[str, float]] = (),
     from_zero_to: float | None = None,
+    by_factor: bool = False,
     mark: tuple[float, str] | None = None,
     about: str = "",
     width: int = WIDE,
@@ -99,6 +102,7 @@ def draw_chart(
     value_text    (line name, value) -> text of the tooltip
     percent       the y axis shows fractions times 100
     from_zero_to  the y axis begins at 0 and shows at least up to here
+    by_factor     the y axis is logarithmic where all values are positive and far apart; a line beside the title says so
     levels        dashed horizontal lines, such as targets, with their labels
     mark          a dashed vertical line, with its label
     about         a line beside the title
@@ -106,10 +110,12 @@ def draw_chart(
     drawn = [line for line in (_thinned(line) for line in lines) if any(map(math.isfinite, line.y))]
     if not drawn:
         return None
+    values = [value for line in drawn for value in line.y if math.isfinite(value)]
+    by_factor = by_factor and min(values) > 0 and max(values) >= FACTOR * min(values)
     with _quiet():
         import matplotlib
         from matplotlib.figure import Figure
-        from matplotlib.ticker import FuncFormatter, MaxNLocator
+        from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
     settings: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": title, "font.size": 9.5}
     with _quiet(), matplotlib.rc_context({**settings, "text.parse_math": False, "path.simplify": False}):
@@ -130,9 +136,14 @@ def draw_chart(
                 mark[1], (mark[0], 0), (indent, 4), ("data", "axes fraction"), "offset points", ha=side, color=_INK
             )
         axes.yaxis.set_major_locator(MaxNLocator(5))
+        if by_factor:
+            axes.set_yscale("log")
+            axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if max(values) < 300 * min(values) else (1,)))
+            axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+            axes.yaxis.set_minor_formatter(NullFormatter())
         if percent:
             axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:g} %"))
-        if from_zero_to is not None:
+        if from_zero_to is not None and not by_factor:
             axes.set_ylim(0, max(axes.get_ylim()[1], from_zero_to) or 1)
         axes.set_xlabel(x_label, color=_INK)
         axes.xaxis.set_major_locator(MaxNLocator(width // 65, integer=x_end >= 8, steps=[1, 2, 5, 10]))
@@ -154,7 +165,8 @@ def draw_chart(
         "bottom": round(HEIGHT - axes.bbox.y0, 1),
         "lines": [_hover_line(line, axes.transData.transform, value_text) for line in named],
     }
-    return Chart(title, Markup(_themed(buffer.getvalue(), title)), hover, about)
+    beside = "; ".join(filter(None, (about, "logarithmic" if by_factor else "")))
+    return Chart(title, Markup(_themed(buffer.getvalue(), title)), hover, beside)
 
 
 def smoothed(values: Sequence[float], strength: float) -> list[float]:

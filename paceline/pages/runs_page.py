@@ -147,7 +147,7 @@ def _curves(runs: Sequence[Described], notes: list[str]) -> list[Chart]:
             draw_chart(
                 title, lines, x_label=x_label, x_end=max((x for line in lines for x in line.x), default=0),
                 value_text=lambda _, value, name=name: metric_text(name, value) if name == headline else f"{value:.4g}",
-                percent=name == headline and "loss" not in name, width=WIDE,
+                percent=name == headline and "loss" not in name, by_factor="loss" in name, width=WIDE,
             )
         )  # fmt: skip
     return [chart for chart in charts if chart is not None]
