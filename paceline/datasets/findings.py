@@ -6,6 +6,7 @@ Used by `paceline prepare`, and by a training or an evaluation that prepares a d
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from paceline.config.commands import command
 from paceline.config.printable import counted
@@ -34,6 +35,26 @@ def findings(manifest: Manifest) -> Iterator[str]:
         yield f"check:    {verdict}; {theirs} does not say that paceline wrote it, so it stays and no page is drawn"
     else:
         yield f"check:    {path} ({verdict})"
+
+
+def facts_of(manifest: Manifest) -> dict[str, Any]:
+    """The same for programs, in JSON's types: what --data takes, its manifest, classes, hash, and counts of each split."""
+    splits = {
+        name: {
+            **{"images": split.images, "bytes": split.bytes, "left_out": len(split.unreadable)},
+            **({} if split.boxes is None else {"objects": split.boxes.objects}),
+            "per_class": dict(zip(manifest.classes, split.per_class)),
+        }
+        for name, split in manifest.splits.items()
+    }
+    places = {"data": str(manifest.called), "manifest": str(manifest.folder / "manifest.json")}
+    return {
+        **places,
+        "kind": manifest.kind,
+        "classes": list(manifest.classes),
+        "content": manifest.content_hash,
+        "splits": splits,
+    }
 
 
 def next_step(manifest: Manifest) -> str:

@@ -266,8 +266,9 @@ def _index_containers(layout: str, flags: ContainerFlags) -> int:
 
 
 def _printed(manifest: Manifest) -> int:
-    from paceline.datasets.findings import findings, next_step
+    from paceline.datasets.findings import facts_of, findings, next_step
 
+    PRINTER.facts = facts_of(manifest)
     for line in [*findings(manifest), next_step(manifest)]:
         say(line)
     return 0
