@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from paceline.config.commands import command
 from paceline.config.errors import UserError
 from paceline.config.keywords import controls_and_changes
 from paceline.config.names import STOP_FILE
@@ -131,6 +132,8 @@ def run_training(request: Request, console: Console | None = None) -> Ending:
                 output.goes_on = f"training goes on, events are in {job.folder}/events.jsonl"
                 ending = Ending(**serve(job)) if job.roles.evaluates else loop(job)
                 job.write_report()
+                if launch.rank == 0 and ending.status != "interrupted" and not request.controls.synthetic:
+                    console.line(f"next:   {command('predict', job.folder, 'PHOTOS')}")
                 return ending
     except FinishedError as finished:
         raise UserError(f"{finished}{written_late(finished.folder)}") from None
