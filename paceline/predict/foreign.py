@@ -190,6 +190,8 @@ def _table(path: Path) -> Rows:
         entries = list(reader)
     columns = {what: next((names[name] for name in known if name in names), None) for what, known in COLUMNS.items()}
     sides = next((form for form in (*CORNERS, *SIDES) if set(form) <= names.keys()), None)
+    if sides and not any(entry[names[side]] for entry in entries for side in sides):
+        sides = None  # classes, as `predict --write csv` has them: its columns of boxes are empty
     needed = ("photo", "class", "score") if sides else ("photo", "class")
     if lacking := [what for what in needed if columns[what] is None]:
         wanted = "; ".join(f"{what}: one of {', '.join(COLUMNS[what])}" for what in lacking)
