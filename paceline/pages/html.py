@@ -115,7 +115,7 @@ def draw_chart(
     with _quiet():
         import matplotlib
         from matplotlib.figure import Figure
-        from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+        from matplotlib.ticker import MaxNLocator
 
     settings: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": title, "font.size": 9.5}
     with _quiet(), matplotlib.rc_context({**settings, "text.parse_math": False, "path.simplify": False}):
@@ -135,16 +135,7 @@ def draw_chart(
             axes.annotate(
                 mark[1], (mark[0], 0), (indent, 4), ("data", "axes fraction"), "offset points", ha=side, color=_INK
             )
-        axes.yaxis.set_major_locator(MaxNLocator(5))
-        if by_factor:
-            axes.set_yscale("log")
-            axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if max(values) < 300 * min(values) else (1,)))
-            axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-            axes.yaxis.set_minor_formatter(NullFormatter())
-        if percent:
-            axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:g} %"))
-        if from_zero_to is not None and not by_factor:
-            axes.set_ylim(0, max(axes.get_ylim()[1], from_zero_to) or 1)
+        _set_y(axes, percent=percent, from_zero_to=from_zero_to, span=max(values) / min(values) if by_factor else 0)
         axes.set_xlabel(x_label, color=_INK)
         axes.xaxis.set_major_locator(MaxNLocator(width // 65, integer=x_end >= 8, steps=[1, 2, 5, 10]))
         axes.set_xlim(-0.015 * x_end, 1.015 * x_end)
@@ -155,8 +146,10 @@ def draw_chart(
         named = [line for line in drawn if line.style != "faint"]
         if len(named) > 1:
             handles = [handle for handle, line in zip(axes.lines, drawn) if line.style != "faint"]
-            figure.legend(handles, [line.name for line in named], loc="outside upper left", ncols=4, frameon=False,
-                          labelcolor=_INK, handlelength=1.2, columnspacing=1.4, borderpad=0)  # fmt: skip
+            figure.legend(
+                handles, [line.name for line in named], loc="outside upper left", ncols=5 if width > NARROW else 4,
+                frameon=False, labelcolor=_INK, handlelength=1.2, columnspacing=1.4, borderpad=0,
+            )  # fmt: skip
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     hover = {
@@ -167,6 +160,22 @@ def draw_chart(
     }
     beside = "; ".join(filter(None, (about, "logarithmic" if by_factor else "")))
     return Chart(title, Markup(_themed(buffer.getvalue(), title)), hover, beside)
+
+
+def _set_y(axes: Any, *, percent: bool, from_zero_to: float | None, span: float) -> None:
+    """The ticks of the y axis; span: from its smallest value to the largest, of a logarithmic one, else 0."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+
+    axes.yaxis.set_major_locator(MaxNLocator(5))
+    if span:
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if span < 300 else (1,)))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.yaxis.set_minor_formatter(NullFormatter())
+    if percent:
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:g} %"))
+    if from_zero_to is not None and not span:
+        axes.set_ylim(0, max(axes.get_ylim()[1], from_zero_to) or 1)
 
 
 def smoothed(values: Sequence[float], strength: float) -> list[float]:
