@@ -42,6 +42,9 @@ class Flags:
 
     runs: Annotated[Words, tyro.conf.Positional] = ()  # folders of two runs or more; those of other seeds are one side
     metric: str = ""  # by which they are compared; empty = the workload's headline
+    bisect: bool = False  # of two runs: the first step and tensor at which they part, found by repeating their steps
+    data: str = ""  # with --bisect, where their data lie now; empty = where they lay
+    workload: str = ""  # with --bisect, a workload of your own that both name: ./file.py:name
     json: bool = False  # print one JSON object instead of text
 
 
@@ -83,6 +86,10 @@ class Compared(NamedTuple):
 def run(arguments: Sequence[str]) -> int:
     """Print differences, a line a run, and the verdict."""
     flags = parse(arguments, Flags(), prog="compare", description="What differs between runs, and what came of it.")
+    if flags.bisect:
+        from paceline.cli.bisect import bisect
+
+        return bisect(flags.runs, data=flags.data, workload=flags.workload, in_json=flags.json)
     if len(flags.runs) < 2:
         raise UserError("name two runs or more: paceline compare RUN RUN")
     described = [_described(name) for name in flags.runs]

@@ -25,7 +25,6 @@ DECIDE = (
     "steps",
     "limit_train",
     "limit_val",
-    "val_half",
     "fit_schedule",
     "patience",
     "eval_every",

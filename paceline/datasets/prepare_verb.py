@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -266,10 +265,9 @@ def _index_containers(layout: str, flags: ContainerFlags) -> int:
 
 
 def _printed(manifest: Manifest) -> int:
-    from paceline.datasets.findings import facts_of, findings, next_step
+    from paceline.datasets.findings import findings
 
-    PRINTER.facts = facts_of(manifest)
-    for line in [*findings(manifest), next_step(manifest)]:
+    for line in findings(manifest):
         say(line)
     return 0
 
@@ -280,8 +278,9 @@ def progress_bar() -> Iterator[Callable[..., None]]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
     columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    hidden = PRINTER.quiet or PRINTER.lines is not None or not sys.stdout.isatty()  # a pipe gets an empty line
-    with Progress("{task.description}", *columns, transient=True, disable=hidden) as bar:
+    with Progress(
+        "{task.description}", *columns, transient=True, disable=PRINTER.quiet or PRINTER.lines is not None
+    ) as bar:
         job = bar.add_task("", total=None)
         yield lambda done, total, what="verifying": bar.update(job, completed=done, total=total, description=what)
 

@@ -47,6 +47,8 @@ def test_the_page_s_workload_trains_resumes_and_answers(page, class_photos, tmp_
     file, photos = tmp_path / "mine.safetensors", class_photos / "val" / "ant"
     assert command(capsys, "export", run, "--out", file, *named).code == 0
     refused(command(capsys, "predict", file, photos), "is not run unasked", f"--workload {page}:MINE")
+    refused(command(capsys, "compare", run, run, "--bisect"), "is not run unasked", f"--bisect --workload {page}:MINE")
+    assert "No difference" in command(capsys, "compare", run, run, "--bisect", *named).out
     there = paceline.load(run, workload=f"{page}:MINE").predict(photos)
     here = paceline.load(file, workload=f"{page}:MINE").predict(photos)
     assert [found.record() for found in here] == [found.record() for found in there]

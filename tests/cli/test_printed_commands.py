@@ -174,6 +174,7 @@ REASONS = {
     ("launch/image_verb.py", "_build", "image"): "wants a container engine",
     ("cli/report.py", "run", "report"): "an example of a folder's name",
     ("training/named_run.py", "naming", "--workload"): "runs a Python file: tests/cli/test_own_workload.py types it",
+    ("cli/bisect.py", "again", "compare"): "runs a Python file: tests/cli/test_own_workload.py types it",
     ("training/find_network.py", "of_its_run", "eval"): "runs a Python file: tests/cli/test_own_workload.py types it",
     ("cli/weights.py", "_get", "weights"): "wants published weights",
     ("cli/weights.py", "_get", "conversion"): "wants published weights",

@@ -1,0 +1,193 @@
+"""`paceline compare A B --bisect` finds what was planted, a bit, a recipe, other samples, and nothing in equal runs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from by_night import ONE_MORE
+from shared_runs import MASKRCNN, SSD
+from tiny_runs import TINY, command, forge, refused, without_report
+
+from paceline.cli.main import main
+from paceline.training.checkpoint.layout import step_name
+from paceline.training.checkpoint.read import load_checkpoint
+from paceline.training.checkpoint.write import Snapshot, save_checkpoint
+from paceline.training.flipped_bit import flip
+from paceline.training.step import TrainStep
+from paceline.training.step_trace import difference
+
+pytestmark = pytest.mark.usefixtures("no_report")
+
+KEPT = ("--save-every", 1, "--log-every", 1, "--keep", 9, "--system.intra-op-threads", 1)
+# Workload -> recipe, flags, the fixture of its data, a weight.
+RUNS = {
+    "classification": ("resnet50-tiny", TINY, "resnet_run", "network.layer1.0.conv1.weight"),
+    "ssd": ("ssd-tiny", SSD.split(), "ssd_run", "network.extras.0.conv.weight"),
+    "maskrcnn": ("maskrcnn-tiny", MASKRCNN.split(), "maskrcnn_run", "network.rpn.head.conv.0.0.weight"),
+}
+Train = Callable[..., Path]
+
+
+@pytest.fixture(
+    scope="module", params=["classification", *(pytest.param(name, marks=ONE_MORE) for name in ("ssd", "maskrcnn"))]
+)
+def workload(request) -> str:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def train(request, workload) -> Iterator[Train]:
+    """Train the workload's tiny run in this folder, which may hold one that goes on."""
+    recipe, flags, fixture, _ = RUNS[workload]
+    data = request.getfixturevalue(fixture).data
+
+    def train(out: Path, *more: object, steps: int = 3) -> Path:
+        words = ("train", recipe, "--data", data, "--out", out, *flags, *KEPT, "--steps", steps, *more)
+        assert main([str(word) for word in words]) == 0
+        return out
+
+    with pytest.MonkeyPatch.context() as patch:
+        without_report(patch)
+        yield train
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory, train) -> Path:
+    """What every other run is compared with."""
+    return train(tmp_path_factory.mktemp("runs") / "one")
+
+
+def bisected(capsys, one: Path, other: Path, *more: object) -> dict[str, Any]:
+    said = command(capsys, "compare", one, other, "--bisect", "--json", *more)
+    assert said.code == 0, said.err
+    return json.loads(said.out)
+
+
+def printed(capsys, one: Path, other: Path) -> str:
+    said = command(capsys, "compare", one, other, "--bisect")
+    assert said.code == 0 and all(len(line) <= 80 or "/" in line for line in said.out.splitlines()), said
+    print(said.out)
+    return " ".join(said.out.split())
+
+
+def test_a_bit_that_was_changed_in_a_checkpoint_is_named(one, train, capsys, workload, tmp_path):
+    other, name = train(tmp_path / "other", steps=2), RUNS[workload][3]
+    saved = load_checkpoint(other / "checkpoints" / step_name(2))
+    flip(saved.tensors["model"][name], (0, 0, 0, 0), 0)
+    save_checkpoint(other / "checkpoints", 2, Snapshot(saved.tensors, saved.facts))
+    train(other)
+    found = bisected(capsys, one, other)
+    assert found["differences"] == {} and found["checkpoints"]["equal"] == 1
+    (differing,) = found["checkpoints"]["first"]["differing"]
+    assert (differing["kind"], differing["name"], differing["differing"], differing["units"]) == ("weights", name, 1, 1)
+    assert found["checkpoints"]["first"]["step"] == 2 and found["parted"] is None
+    ours, theirs = found["replay"]["records"]
+    assert not {"event", "checkpoint"} & ours.keys() and 2 in ours["fitted"]
+    (own,) = theirs["checkpoint"]["differing"]
+    assert theirs["checkpoint"]["step"] == 2 and (own["name"], own["at"]) == (name, differing["at"])
+    text = printed(capsys, one, other)
+    assert f"B itself left this way: its checkpoint of step 2 has other weights, {name}." in text
+
+
+@pytest.mark.nightly("seconds of training")
+def test_a_bit_that_flips_in_memory_is_found_between_two_records(one, train, capsys, workload, monkeypatch, tmp_path):
+    name, taken = RUNS[workload][3], []
+
+    def faulty(self: TrainStep, *batches: Any, **more: Any) -> dict[str, torch.Tensor]:
+        if self.state.step == 1 and not taken:
+            taken.append(True)
+            flip(self.state.model.get_parameter(name).detach(), (0, 0, 0, 0), 22)
+        return whole(self, *batches, **more)
+
+    with monkeypatch.context() as patch:
+        whole = TrainStep.__call__
+        patch.setattr(TrainStep, "__call__", faulty)
+        other = train(tmp_path / "other")
+    found = bisected(capsys, one, other)
+    assert found["events"]["first"]["step"] == found["checkpoints"]["first"]["step"] == 2 and found["parted"] is None
+    ours, theirs = found["replay"]["records"]
+    assert not {"event", "checkpoint"} & ours.keys()
+    assert theirs["event"]["step"] == theirs["checkpoint"]["step"] == 2
+    text = printed(capsys, one, other)
+    assert theirs["flip"] == {"step": 2, "name": name, "at": [0] * len(theirs["flip"]["at"]), "bit": 22}
+    assert f"with bit 22 of weights {name} at [0, 0, 0, 0] flipped before step 2, B is as it was, to the bit" in text
+
+
+def test_other_arithmetic_is_named_by_its_tensor(one, train, capsys, tmp_path, workload):
+    other = train(tmp_path / "other", "--optim.momentum", 0.8)
+    found = bisected(capsys, one, other)
+    assert list(found["differences"]) == ["recipe.optim.momentum"] and found["replay"]["from"] is None
+    parted = found["parted"]
+    first = (
+        "weights" if workload == "classification" else "optimizer state"
+    )  # AdamW's averages; Nesterov's step from no velocity
+    assert (parted["kind"], parted["step"], parted["rounding"]["could"]) == (first, 1, False)
+    assert all(
+        record["fitted"] and not {"event", "checkpoint"} & record.keys() for record in found["replay"]["records"]
+    )
+    assert "Rounding does not make that" in printed(capsys, one, other)
+
+
+@pytest.mark.nightly("seconds of training")
+def test_another_order_of_sums_is_rounding(train, capsys, tmp_path):
+    cut = ("--bn-span", 2, "--system.images-per-forward", 2)
+    one, other = train(tmp_path / "one", *cut[:2]), train(tmp_path / "other", *cut)
+    parted = bisected(capsys, one, other)["parted"]
+    assert (parted["kind"], parted["step"], parted["rounding"]["could"]) == ("optimizer state", 1, True)
+
+
+@pytest.mark.nightly("seconds of training")
+def test_another_seed_begins_with_other_weights_and_other_photos(one, train, capsys, tmp_path):
+    other = train(tmp_path / "other", "--seed", 5)
+    parted = bisected(capsys, one, other)["parted"]
+    assert (parted["kind"], parted["step"]) == ("start", 0) and parted["samples"][0] != parted["samples"][1]
+    text = printed(capsys, one, other)
+    assert (
+        "They part before step 1: " in text
+        and "and learn other photos from then on" in text
+        and parted["samples"][1][0] in text
+    )
+
+
+def test_equal_runs_differ_by_nothing(one, train, capsys, tmp_path):
+    other = train(tmp_path / "other")
+    assert "No difference" in printed(capsys, one, other)
+    found = bisected(capsys, one, other)
+    assert (
+        found["events"] == found["checkpoints"] == {"compared": 3, "equal": 3, "first": None} and "parted" not in found
+    )
+
+
+def test_what_cannot_be_bisected_is_refused(resnet_run, ssd_run, capsys, tmp_path):
+    one = shutil.copytree(resnet_run.folder, tmp_path / "one", symlinks=True)
+    refused(command(capsys, "compare", one, "--bisect"), "compares two runs, and 1 are named")
+    refused(command(capsys, "compare", one, ssd_run.folder, "--bisect"), "they have no tensor in common")
+    refused(command(capsys, "compare", one, tmp_path, "--bisect"), "no run.json here")
+    other = shutil.copytree(one, tmp_path / "other", symlinks=True)
+    forge(other, {"controls.data": str(tmp_path / "gone")})
+    (other / "events.jsonl").write_bytes((other / "events.jsonl").read_bytes().splitlines(keepends=True)[0])
+    refused(command(capsys, "compare", one, other, "--bisect"), "other: this run has no end")
+    shutil.rmtree(one / "checkpoints")
+    refused(command(capsys, "compare", one, one, "--bisect"), "this run has no checkpoint")
+
+
+def test_the_difference_of_two_tensors_by_hand():
+    one = torch.tensor([[1.0, -2.0], [0.0, 4.0]])
+    assert difference(one, one.clone()) == {}
+    other = one.clone()
+    other[0, 1], other[1, 1] = -2.0000002, 4.5
+    found = difference(one, other)
+    assert (found["elements"], found["differing"], found["at"], found["values"]) == (4, 2, [1, 1], [4.0, 4.5])
+    assert (found["largest"], found["relative"]) == (0.5, 0.125)
+    assert found["units"] == 2**20
+    assert difference(torch.tensor([0.0]), torch.tensor([-0.0]))["units"] == 0
+    assert difference(torch.tensor([-1e-45]), torch.tensor([1e-45]))["units"] == 2
+    assert difference(one, one[0])["shapes"] == [[2, 2], [2]] and difference(None, one)["shapes"][0] is None
+    assert difference(torch.tensor([1.0]), torch.tensor([float("nan")]))["largest"] is None
+    assert difference(torch.tensor([1]), torch.tensor([3]))["units"] is None
