@@ -72,10 +72,14 @@ MAY: dict[str, Schema] = {
     "warm_up": {"peak_memory": INT},
     "resume": {"after": STRING},
     "end": {
-        **dict.fromkeys(("discarded_steps", "evaluations_since_best"), INT),
+        **dict.fromkeys(("discarded_steps", "evaluations_since_best", "intervals_step"), INT),
         "status": {"enum": list(STATUSES)},
         "best": NUMBERS,
         "reason": STRING,
+        "intervals": {
+            "type": "object",
+            "additionalProperties": {"type": "array", "items": NUMBER, "minItems": 2, "maxItems": 2},
+        },
         "joules": NUMBER,
         "joules_by": STRINGS,
         "mirror": OBJECT,

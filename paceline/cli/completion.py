@@ -16,10 +16,10 @@ USAGE = """usage: paceline completion SHELL
 
   bash   eval "$(paceline completion bash)" in ~/.bashrc, or into a file of bash-completion:
          paceline completion bash > ~/.local/share/bash-completion/completions/paceline
-  zsh    eval "$(paceline completion zsh)" in ~/.zshrc, after compinit
+  zsh    paceline completion zsh > ~/.paceline.zsh, and in ~/.zshrc, after compinit: source ~/.paceline.zsh
   fish   paceline completion fish > ~/.config/fish/completions/paceline.fish
 
-What it knows is this version's: write it again after an update."""
+What it knows is this version's: write a file again after an update. `eval` does it at each start of a shell, in about a second."""
 # Verbs whose first word is a recipe; the flags are those of all workloads.
 OF_RECIPE = ("train", "launch", "show", "preview")
 EACH_WORKLOAD = ("resnet50-tiny", "ssd-tiny", "maskrcnn-tiny")

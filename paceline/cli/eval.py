@@ -31,6 +31,7 @@ from paceline.config.run import (
     FOLD,
     Controls,
     check_controls,
+    check_fold,
     data_from_here,
     fill,
     refuse_synthetic,
@@ -43,6 +44,7 @@ from paceline.log.console import open_console
 from paceline.log.prose import left_open
 from paceline.ranks.launcher import read_launch
 from paceline.store.fold import fold_in_words
+from paceline.store.half import half_in_words
 from paceline.tasks.workloads import workload_of
 from paceline.training.named_run import means_weights, named_recipe, open_run, saved_count
 from paceline.training.opening import check_request
@@ -92,8 +94,7 @@ def run(arguments: Sequence[str]) -> int:
     system, recipe = subject.system, subject.recipe
     device = choose_device(system, launch.local_rank, launch.local_world)
     choose_kernels(system)
-    controls = Controls(data=flags.data or subject.controls.data) if flags.elsewhere else subject.controls
-    controls = replace(controls, limit_val=flags.limit_val or controls.limit_val)
+    controls = _chosen_photos(flags, subject)
     alike = None
     if launch.world > 1:
         asked = {"checkpoint": flags.checkpoint, "batch": flags.batch, "split": flags.split}
@@ -182,6 +183,14 @@ def _scored_alone(answers: Answers) -> Subject:
     """Answers, whose task any recipe of their kind has."""
     recipe = named_recipe(answers.recipe)[0][answers.recipe]
     return Subject(recipe, None, choose_system("cpu"), Controls(), [str(answers.path)])
+
+
+def _chosen_photos(flags: Flags, subject: Subject) -> Controls:
+    """Which photos are scored. Raises RecipeError for a half of a fold's."""
+    own = Controls(data=flags.data or subject.controls.data) if flags.elsewhere else subject.controls
+    limit, half = flags.limit_val or own.limit_val, flags.val_half or own.val_half
+    check_fold(controls := replace(own, limit_val=limit, val_half=half))
+    return controls
 
 
 def is_graph(path: Path) -> bool:
@@ -326,7 +335,9 @@ def _where(flags: Flags, task: Task) -> str:
     )  # Pascal VOC has one folder for all
     folder = f"{split.folder}/" if telling and not request.get("val_fraction") else flags.split or "val"
     named = f"{flags.split}: {folder}" if flags.split not in ("", folder.rstrip("/")) else folder
-    return f"{task.manifest.called}, {named}"
+    if flags.data and split.folder == Path(os.path.realpath(os.path.expanduser(flags.data))).name:
+        named = ""  # class folders alone, whose manifest lies in the cache
+    return ", ".join(filter(None, (flags.data or str(task.manifest.called), named, half_in_words(task.manifest.half))))
 
 
 def check_classes(task: Task, facts: Mapping[str, Any], data: str) -> None:

@@ -67,6 +67,7 @@ def run(arguments: Sequence[str]) -> int:
             step += 1
     picture = mosaic(photos, captions, flags.columns, tile=max(96, *(photo.width for photo in photos)))
     write_output(flags.out, _encoded(picture, flags.out))
+    PRINTER.facts = {"file": flags.out, "images": len(photos), "step": flags.step}
     say(f"{len(photos)} training images from step {flags.step:,} on: {flags.out}")
     return 0
 

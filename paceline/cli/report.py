@@ -11,7 +11,7 @@ import tyro
 
 from paceline.cli.runs import describe
 from paceline.command.flags import parse
-from paceline.command.printing import print_error, say, waiting
+from paceline.command.printing import PRINTER, print_error, say, waiting
 from paceline.config.errors import UserError
 from paceline.config.python_file import is_in_file
 from paceline.config.run import read_run
@@ -51,6 +51,7 @@ def run(arguments: Sequence[str]) -> int:
         with waiting(f"writing the report of {folder}"):
             page = write_report(folder, workload_of(flags.workload) if flags.workload and is_own else None)
         say(page)
+        PRINTER.facts = {"file": page}
     except OSError as problem:
         raise UserError(f"{folder}: the report cannot be written ({problem.strerror}).") from None
     return 0
@@ -71,4 +72,5 @@ def _compare(flags: Flags) -> int:
     for problem in damaged:
         print_error(f"damaged: {problem}")
     say(out)
+    PRINTER.facts = {"file": out}
     return 0

@@ -25,6 +25,7 @@ DECIDE = (
     "steps",
     "limit_train",
     "limit_val",
+    "val_half",
     "fit_schedule",
     "patience",
     "eval_every",

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,9 +24,9 @@ from paceline.log.events import metrics_of, read_events
 from paceline.log.prose import duration, metric_label, metric_text
 from paceline.tasks.workloads import WORKLOADS
 
-# Columns with their widths: 80 in all with a time of 6 and the two spaces between them. A wider terminal is the names'.
+# Columns and their widths: 80 in all with a time of 6 and the spaces between them. Longer words get what others leave.
 COLUMNS = {"name": 17, "recipe": 13, "status": 11, "step": 11, "best": 12}
-NARROW, LONGEST_NAME = 80, 40
+NARROW, TIME = 80, 6
 
 
 @dataclass(frozen=True)
@@ -71,9 +71,9 @@ def run(arguments: Sequence[str]) -> int:
         if not groups:
             say(f"no runs in {flags.folder} differ by fold or seed alone")
     elif found:
-        spare = max(0, shutil.get_terminal_size((NARROW, 24)).columns - NARROW)
-        widths = COLUMNS | {"name": min(LONGEST_NAME, COLUMNS["name"] + spare)}
-        for row in ({name: name for name in (*COLUMNS, "time")}, *(_in_words(row) for row, *_ in found)):
+        rows = [{name: name for name in (*COLUMNS, "time")}, *(_in_words(row) for row, *_ in found)]
+        widths = _widths(rows, shutil.get_terminal_size((NARROW, 24)).columns)
+        for row in rows:
             say("  ".join([*(_cut(row[name], width) for name, width in widths.items()), row["time"]]).rstrip())
     elif not damaged:
         say(f"no runs in {flags.folder}")
@@ -126,6 +126,17 @@ def _in_words(row: dict[str, Any]) -> dict[str, str]:
         "best": best,
         "time": duration(row["seconds"]).replace("min", "m").replace(" ", ""),  # 3m20s, 2h05m
     }
+
+
+def _widths(rows: Sequence[Mapping[str, str]], columns: int) -> dict[str, int]:
+    """Each column as wide as its words, where a terminal of so many columns has room for them; else the first ones first."""
+    wanted = {name: max(len(row[name]) for row in rows) for name in COLUMNS}
+    widths = {name: min(width, wanted[name]) for name, width in COLUMNS.items()}
+    spare = max(columns, NARROW) - TIME - sum(width + 2 for width in widths.values())
+    for name in COLUMNS:
+        more = max(0, min(spare, wanted[name] - widths[name]))
+        widths[name], spare = widths[name] + more, spare - more
+    return widths
 
 
 def _cut(text: str, width: int) -> str:

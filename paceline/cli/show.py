@@ -28,6 +28,7 @@ from paceline.log.prose import where_time_goes
 from paceline.recipes.rows import LIKE
 from paceline.recipes.rows import Row as PublishedRow
 from paceline.store.fold import fold_in_words
+from paceline.store.half import half_in_words
 from paceline.tasks.workloads import workload_of
 from paceline.training.few_photos import refuse_auto, refuse_few, report_length
 from paceline.training.named_run import saved_count, saved_request
@@ -113,7 +114,7 @@ def run(arguments: Sequence[str]) -> int:
         note(line)
     if not (flags.world or shown.repeats) and (text := published_there(asked)):
         note(text)
-    recipe, plan, memory, facts = _planned(replace(shown, asked=asked), controls, reporter)
+    recipe, plan, memory, facts, to_train = _planned(replace(shown, asked=asked), controls, reporter)
     own = None
     if shown.repeats and not shown.card and not asked.given & {"system"}:
         own = speed_of_run(shown.run, facts, recipe, asked.system.chip)
@@ -135,6 +136,9 @@ def run(arguments: Sequence[str]) -> int:
     rows += _time(shown.run) if shown.repeats and not card else []
     for line in [*laid_out(rows, columns()), *_values(asked.name, recipe, everything=flags.all)]:
         say(line)
+    if to_train:
+        for line in ("", f"to train so:  {to_train}"):
+            reporter.line(line)
     return 0
 
 
@@ -161,17 +165,18 @@ def _is_run(word: str) -> bool:
 
 def _planned(
     shown: Shown, controls: Controls, reporter: Reporter
-) -> tuple[Recipe, Plan, MemoryEstimate, Mapping[str, Any]]:
-    """-> (the recipe with the target that a run here has, its plan, its memory, the facts of the run with those of the data)."""
+) -> tuple[Recipe, Plan, MemoryEstimate, Mapping[str, Any], str]:
+    """-> (the recipe with the target that a run here has, its plan, its memory, the facts of the run with those of the data, of
+    --auto the command that trains so)."""
     from paceline.tasks.memory import images_that_fit, memory_of
     from paceline.training.building import check_weights
 
     asked, flags, facts = shown.asked, shown.asked.controls, shown.facts
     recipe, system, classes = asked.recipe, asked.system, len(shown.facts.get("classes", ()))
     workload = workload_of(recipe.task)
-    task = None
+    task, to_train = None, ""
     if flags.data:
-        task, recipe = _opened(shown, controls, reporter)
+        task, recipe, to_train = _opened(shown, controls, reporter)
         facts = {**facts, "data": task.facts}
         memory, images, classes = task.memory(system), (task.train_images, task.val_images), len(task.classes)
     else:
@@ -199,7 +204,7 @@ def _planned(
     if flags.weights not in ("", NONE):
         labels = None if task is None else task.labels()
         check_weights(flags.weights, recipe, classes or DATA_CLASSES.get(recipe.target_data, 0), labels, reporter)
-    return recipe, plan, memory, facts
+    return recipe, plan, memory, facts, to_train
 
 
 def _print_difference(shown: Shown) -> int:
@@ -246,9 +251,14 @@ def _of_run(facts: Mapping[str, Any], controls: Controls) -> ShowFlags:
 
 
 def _fold(facts: Mapping[str, Any]) -> list[Row]:
-    """The line about the fold that a run.json names."""
-    fold = fold_in_words(facts.get("data", {}).get("fold"))
-    return [("fold", [f"{fold}: the training images of the others are learned, its own evaluated"])] if fold else []
+    """The line about the fold, or the half of the validation images, that a run.json names."""
+    data = facts.get("data", {})
+    fold, half = fold_in_words(data.get("fold")), half_in_words(data.get("half"))
+    rows = (
+        (fold, "the training images of the others are learned, its own evaluated"),
+        (half, "of the validation images alone"),
+    )
+    return [("evaluated", [f"{words}: {what}"]) for words, what in rows if words]
 
 
 def _time(run: Path) -> list[Row]:
@@ -269,9 +279,9 @@ def _with_fold(controls: Controls, flags: ShowFlags, given: Collection[str]) -> 
     return controls
 
 
-def _opened(shown: Shown, own: Controls, reporter: Reporter) -> tuple[Any, Recipe]:
-    """The task on --data, opened as training opens it (an unprepared data set is prepared for that), and the recipe with the
-    target that a run on these data has.
+def _opened(shown: Shown, own: Controls, reporter: Reporter) -> tuple[Any, Recipe, str]:
+    """The task on --data, opened as training opens it (an unprepared data set is prepared for that), the recipe with the target
+    that a run on these data has, and the command that trains what --auto chose.
 
     --train-images and --val-images take so many of its images, as --limit-train and --limit-val of `train` do.
     """
@@ -286,6 +296,7 @@ def _opened(shown: Shown, own: Controls, reporter: Reporter) -> tuple[Any, Recip
     asked, flags, system = shown.asked, shown.asked.controls, shown.asked.system
     fold = {name: getattr(own, name) for name in FOLD}
     controls = Controls(data=flags.data, limit_train=flags.train_images, limit_val=flags.val_images, **fold)
+    to_train = ""
     with open_world(read_launch({}), device=torch.device("cpu")) as world:
         task = open_task(asked.recipe, controls, world, reporter)
     if flags.auto:
@@ -296,8 +307,8 @@ def _opened(shown: Shown, own: Controls, reporter: Reporter) -> tuple[Any, Recip
         first = flags.weights or fitting(asked.recipe)
         weights = ("--weights", first) if first else ()
         typed = command("train", *without(shown.words, flags, ShowFlags, ()), "--data", flags.data, *weights)
-        reporter.line(f"to train so:  {command_without(typed, found.facts)}")
-    return task, settle_target(task.recipe, controls, asked.given, task, reporter, repeats=shown.repeats)
+        to_train = command_without(typed, found.facts)
+    return task, settle_target(task.recipe, controls, asked.given, task, reporter, repeats=shown.repeats), to_train
 
 
 # A published row is planned on its own machine, given as flags. Flag of the user -> flag of that machine which it replaces too:

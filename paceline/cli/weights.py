@@ -12,7 +12,7 @@ import tyro
 
 from paceline.cli.weights_check import run_check
 from paceline.command.flags import parse, run_kind
-from paceline.command.printing import say, waiting
+from paceline.command.printing import PRINTER, say, waiting
 from paceline.config.commands import command
 from paceline.config.errors import UserError
 from paceline.config.plain_file import read_plain_text
@@ -63,6 +63,7 @@ def _get(arguments: Sequence[str]) -> int:
         raise UserError("--from: timm's loader brings timm/NAME from its hub; name a copy itself:  --weights FILE")
     with live_progress() as reporter:
         kept = bring(flags.name, flags.out, reporter, source=flags.from_)
+    PRINTER.facts = {"file": kept}
     if hub:
         say(f"next:  {command('weights', 'check', kept)}")
         return 0
@@ -155,7 +156,9 @@ def run_convert(arguments: Sequence[str]) -> int:
         say(
             f"note: {wild[0]} {f'and {len(wild) - 1:,} more hold' if wild[1:] else 'holds'} values that are no finite numbers"
         )
-    say(f"{len(tensors)} tensors, {sum(tensor.numel() for tensor in tensors.values()):,} numbers: {flags.out}")
+    numbers = sum(tensor.numel() for tensor in tensors.values())
+    PRINTER.facts = {"file": out, "to": form.name, "tensors": len(tensors), "numbers": numbers}
+    say(f"{len(tensors)} tensors, {numbers:,} numbers: {flags.out}")
     return 0
 
 

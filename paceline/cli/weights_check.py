@@ -13,7 +13,7 @@ import tyro
 
 from paceline.command.flags import Asked, parse, parse_recipe
 from paceline.command.help import HELP
-from paceline.command.printing import say, waiting
+from paceline.command.printing import PRINTER, say, waiting
 from paceline.config.card import has_card, in_words, read_card
 from paceline.config.commands import command
 from paceline.config.errors import UserError
@@ -89,6 +89,14 @@ def run_check(arguments: Sequence[str]) -> int:
             small = {name: choose_recipe(name) for name, _ in SMALL}
             found += [fit for fit in fits(file, small, given) if fit.report]
     taken = any(fit.report for fit in found)
+    PRINTER.facts = {
+        **{"file": path, "kind": file.kind, "form": file.form.name, "tensors": len(tensors), "numbers": numbers},
+        **{
+            "classes": [names[0] for names in file.classes],
+            "finite": not wild,
+            "fits": [fit.called for fit in found if fit.report],
+        },
+    }
     for fit in found:
         if fit.report or not taken:  # why other networks do not take it is of use where none does
             first, *rest = _row_of(fit, flags.rows)

@@ -11,7 +11,7 @@ import shutil
 import sys
 import textwrap
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
@@ -46,6 +46,7 @@ class Printer(Lines):
 
     quiet = False  # whether --quiet leaves messages out; warnings stay
     lines: list[str] | None = None  # what was said, where a verb without its own --json is asked for that
+    facts: Mapping[str, Any] = {}  # fields of that answer, which a program reads in place of the lines
 
     def line(self, text: str) -> None:
         """Print the message, unless quiet."""
@@ -58,7 +59,7 @@ class Printer(Lines):
 
     def begin(self) -> None:
         """Forget what another command of this process asked for."""
-        self.quiet, self.lines = False, None
+        self.quiet, self.lines, self.facts = False, None, {}
 
     def taken(self, words: Sequence[str], own: Iterable[str]) -> list[str]:
         """The words without --quiet and --json, which are obeyed here where they are none of a verb's `own` flags."""
@@ -71,13 +72,15 @@ class Printer(Lines):
     def answer(self, verb: str, code: int) -> None:
         """Print what was said as one JSON object, where that is asked for."""
         if self.lines is not None:
-            print(json.dumps({"verb": verb, "exit_code": code, "said": self.lines}, indent=1))
+            print(
+                json.dumps({"verb": verb, "exit_code": code, **self.facts, "said": self.lines}, indent=1, default=str)
+            )
 
 
 # Flags of every verb, with their help.
 SHARED = {
     "--quiet": "no messages and no progress: what is asked for, warnings and errors alone",
-    "--json": "print what is said as one JSON object; messages go to stderr",
+    "--json": "print what is found, and what is said, as one JSON object; messages go to stderr",
 }
 PRINTER = Printer(say)
 

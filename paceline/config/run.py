@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from paceline.config import card
 from paceline.config.bounds import Count, Whole, check_bounds, check_kinds, checked, hints_of
@@ -63,6 +63,9 @@ class Controls:
     steps: Whole = 0  # stop after so many steps; 0 = the recipe's length. A larger number goes on with the run in --out
     limit_train: Whole = 0  # use only N training images, evenly spread; 0 = all
     limit_val: Whole = 0  # use only N validation images, evenly spread; 0 = all
+    val_half: Literal["", "tune", "test"] = (
+        ""  # evaluate one half of the validation images: tune for choices, test for results
+    )
     folds: Whole = 0  # divide the training images into so many parts, learn all but one and evaluate on that; 0 = no
     fold: Whole = 0  # which part of --folds the run evaluates on, 1 to --folds
     fold_seed: Whole = 0  # divides the images in another way; --seed does not: runs of several seeds share folds
@@ -90,7 +93,7 @@ class Controls:
 
 
 # Which photos are evaluated, and the others learned.
-FOLD = ("folds", "fold", "fold_seed", "fold_group")
+FOLD = ("val_half", "folds", "fold", "fold_seed", "fold_group")
 
 
 @dataclass(frozen=True)
@@ -308,6 +311,11 @@ def check_controls(controls: Controls) -> None:
 def check_fold(controls: Controls) -> None:
     """Raises RecipeError for a fold that cannot be."""
     folds, fold = controls.folds, controls.fold
+    if controls.val_half and (folds or controls.synthetic):
+        other = f"--folds {folds}" if folds else "--synthetic"
+        raise RecipeError(
+            f"--val-half {controls.val_half}: {other} reads no validation images. Leave one of them away."
+        )
     if not folds:
         for flag, value in (("fold", fold), ("fold-seed", controls.fold_seed), ("fold-group", controls.fold_group)):
             if value:

@@ -5,15 +5,18 @@ Used by `paceline prepare`, and by a training or an evaluation that prepares a d
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
+from typing import Any
 
+from paceline.config.commands import command
 from paceline.config.printable import counted
 from paceline.pages.check.write import write_check_page
 from paceline.store.manifest import Manifest, Split
 
 # One line each in the report; a list of ten shows what kind they are.
 NAMED_IN_REPORT = 10
+# What is learned from a set that was checked to be a published one.
+PUBLISHED = {"imagenet": "resnet50", "coco2017": "maskrcnn"}
 
 
 def findings(manifest: Manifest) -> Iterator[str]:
@@ -22,9 +25,6 @@ def findings(manifest: Manifest) -> Iterator[str]:
     Raises DataError where the page cannot be written.
     """
     yield from (_of_boxes if manifest.kind == "boxes" else _of_classes)(manifest)
-    if manifest.again is not None:
-        use = "train with: " if "train" in manifest.splits else "score with:  paceline eval RUN"
-        yield f"{use} --data {shlex.quote(str(manifest.folder))}"
     path, page = write_check_page(manifest)
     for notice in page.notices:
         if not notice.noted:
@@ -35,6 +35,40 @@ def findings(manifest: Manifest) -> Iterator[str]:
         yield f"check:    {verdict}; {theirs} does not say that paceline wrote it, so it stays and no page is drawn"
     else:
         yield f"check:    {path} ({verdict})"
+
+
+def facts_of(manifest: Manifest) -> dict[str, Any]:
+    """The same for programs, in JSON's types: what --data takes, its manifest, classes, hash, and counts of each split."""
+    splits = {
+        name: {
+            **{"images": split.images, "bytes": split.bytes, "left_out": len(split.unreadable)},
+            **({} if split.boxes is None else {"objects": split.boxes.objects}),
+            "per_class": dict(zip(manifest.classes, split.per_class)),
+        }
+        for name, split in manifest.splits.items()
+    }
+    places = {"data": str(manifest.called), "manifest": str(manifest.folder / "manifest.json")}
+    return {
+        **places,
+        "kind": manifest.kind,
+        "classes": list(manifest.classes),
+        "content": manifest.content_hash,
+        "splits": splits,
+    }
+
+
+def next_step(manifest: Manifest) -> str:
+    """A line for people: the command that such a set is prepared for."""
+    if "train" not in manifest.splits:
+        return f"to score on it:  {command('eval', 'RUN', '--data', manifest.called)}"
+    if recipe := PUBLISHED.get(manifest.expect):
+        return f"what would run:  {command('show', recipe, '--data', manifest.called)}"
+    polygons, strings = (manifest.splits["train"].arrays.get(name, [0]) for name in ("polygon_points", "rle_counts"))
+    recipe = "resnet50-custom"
+    if manifest.kind == "boxes":
+        recipe = "maskrcnn-custom" if polygons[-1] or strings[-1] else "fasterrcnn-custom"
+    chosen = command("show", f"{recipe}-cpu", "--data", manifest.called, "--auto")
+    return f"what suits it on a CPU (on a GPU {recipe}):  {chosen}"
 
 
 def _of_classes(manifest: Manifest) -> Iterator[str]:
@@ -76,8 +110,6 @@ def _of_boxes(manifest: Manifest) -> Iterator[str]:
     yield from _noted(manifest)
     yield f"{counted(len(manifest.classes), 'class')}: {', '.join(manifest.classes)}"
     yield f"manifest: {manifest.folder / 'manifest.json'}"
-    if not (manifest.folder == manifest.root_path or manifest.request is None or not manifest.request["images"]):
-        yield f"train with:  --data {shlex.quote(str(manifest.folder))}"
 
 
 def _noted(manifest: Manifest) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -265,9 +266,10 @@ def _index_containers(layout: str, flags: ContainerFlags) -> int:
 
 
 def _printed(manifest: Manifest) -> int:
-    from paceline.datasets.findings import findings
+    from paceline.datasets.findings import facts_of, findings, next_step
 
-    for line in findings(manifest):
+    PRINTER.facts = facts_of(manifest)
+    for line in [*findings(manifest), next_step(manifest)]:
         say(line)
     return 0
 
@@ -278,9 +280,8 @@ def progress_bar() -> Iterator[Callable[..., None]]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
     columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(
-        "{task.description}", *columns, transient=True, disable=PRINTER.quiet or PRINTER.lines is not None
-    ) as bar:
+    hidden = PRINTER.quiet or PRINTER.lines is not None or not sys.stdout.isatty()  # a pipe gets an empty line
+    with Progress("{task.description}", *columns, transient=True, disable=hidden) as bar:
         job = bar.add_task("", total=None)
         yield lambda done, total, what="verifying": bar.update(job, completed=done, total=total, description=what)
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from paceline.command.flags import parse
-from paceline.command.printing import say, waiting
+from paceline.command.printing import PRINTER, say, waiting
 from paceline.config.errors import UserError
 from paceline.export.forms import FORMS, form_named
 from paceline.training.named_run import check_named
@@ -63,4 +63,11 @@ def run(arguments: Sequence[str]) -> int:
         lines = importlib.import_module(f"paceline.export.{FORMS[name].module}").write(trained, out, flags)
         for line in lines:
             say(line)
+    PRINTER.facts = {
+        "file": out,
+        "to": name,
+        "bytes": out.stat().st_size,
+        "checkpoint": trained.checkpoint,
+        "step": trained.step,
+    }
     return 0

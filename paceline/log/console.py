@@ -273,6 +273,12 @@ class OnConsole(Follower):
         """Remove the live line, and show how the run ended."""
         self._console.close()
         self._console.warning(f"{event['status'].replace('_', ' ')}: {event['reason']}")
+        ends = {name: ends for name, ends in event.get("intervals", {}).items() if ends[1] > 0}
+        if shown := [
+            f"{metric_label(name)} {metric_text(name, ends[name][0])} to {metric_text(name, ends[name][1])}"
+            for name in leading_metrics(ends)
+        ]:
+            self._console.line(f"step {event['intervals_step']:,}: 95 % of such sets of photos have {', '.join(shown)}")
         if discarded := event["discarded_steps"]:
             step = event["step"]
             self._console.warning(f"{discarded:,} steps trained while step {step:,} was being scored are discarded")

@@ -39,6 +39,8 @@ resume      checkpoint: name of the one it resumed from; world: number of ranks 
 end         status: success (target reached, or no target and all work done), ran_out (ended without reaching it),
             stopped_early (--steps or --time-budget ended it before its length), interrupted (may be resumed) or failed;
             best: the best value of every metric; evaluations_since_best; reason, where there is one;
+            intervals: {metric: [low, high]} of the evaluation after intervals_step steps, the best: the ends of 95 percent over
+            such sets of photos (tasks/metrics/interval.py); absent where there are more than 1,000 photos, and of an interrupted run;
             mirror, with --mirror: its url, bytes sent, failures, and missing: what is not there and why;
             discarded_steps: those of the evaluation that ended the run; `step` is that evaluation's. A resumed run has no `end`
             until it ends again

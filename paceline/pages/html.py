@@ -24,6 +24,8 @@ HEIGHT = 230
 FULL, WIDE, NARROW = 1060, 520, 350
 # More points than this cannot be told apart in a drawing of this width.
 MOST_POINTS = 400
+# Positive values of one chart that are this many times apart want a logarithmic axis: on another one the small ones are a line.
+FACTOR = 20
 _INK, _GRID = "#a000f0", "#a000f1"
 _SERIES = tuple(f"#a0000{digit}" for digit in range(1, 8))
 _DASHES: tuple[Any, ...] = (
@@ -89,6 +91,7 @@ def draw_chart(
     percent: bool = False,
     levels: Sequence[tuple[str, float]] = (),
     from_zero_to: float | None = None,
+    by_factor: bool = False,
     mark: tuple[float, str] | None = None,
     about: str = "",
     width: int = WIDE,
@@ -99,6 +102,7 @@ def draw_chart(
     value_text    (line name, value) -> text of the tooltip
     percent       the y axis shows fractions times 100
     from_zero_to  the y axis begins at 0 and shows at least up to here
+    by_factor     the y axis is logarithmic where all values are positive and far apart; a line beside the title says so
     levels        dashed horizontal lines, such as targets, with their labels
     mark          a dashed vertical line, with its label
     about         a line beside the title
@@ -106,10 +110,12 @@ def draw_chart(
     drawn = [line for line in (_thinned(line) for line in lines) if any(map(math.isfinite, line.y))]
     if not drawn:
         return None
+    values = [value for line in drawn for value in line.y if math.isfinite(value)]
+    by_factor = by_factor and min(values) > 0 and max(values) >= FACTOR * min(values)
     with _quiet():
         import matplotlib
         from matplotlib.figure import Figure
-        from matplotlib.ticker import FuncFormatter, MaxNLocator
+        from matplotlib.ticker import MaxNLocator
 
     settings: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": title, "font.size": 9.5}
     with _quiet(), matplotlib.rc_context({**settings, "text.parse_math": False, "path.simplify": False}):
@@ -129,11 +135,7 @@ def draw_chart(
             axes.annotate(
                 mark[1], (mark[0], 0), (indent, 4), ("data", "axes fraction"), "offset points", ha=side, color=_INK
             )
-        axes.yaxis.set_major_locator(MaxNLocator(5))
-        if percent:
-            axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:g} %"))
-        if from_zero_to is not None:
-            axes.set_ylim(0, max(axes.get_ylim()[1], from_zero_to) or 1)
+        _set_y(axes, percent=percent, from_zero_to=from_zero_to, span=max(values) / min(values) if by_factor else 0)
         axes.set_xlabel(x_label, color=_INK)
         axes.xaxis.set_major_locator(MaxNLocator(width // 65, integer=x_end >= 8, steps=[1, 2, 5, 10]))
         axes.set_xlim(-0.015 * x_end, 1.015 * x_end)
@@ -144,8 +146,10 @@ def draw_chart(
         named = [line for line in drawn if line.style != "faint"]
         if len(named) > 1:
             handles = [handle for handle, line in zip(axes.lines, drawn) if line.style != "faint"]
-            figure.legend(handles, [line.name for line in named], loc="outside upper left", ncols=4, frameon=False,
-                          labelcolor=_INK, handlelength=1.2, columnspacing=1.4, borderpad=0)  # fmt: skip
+            figure.legend(
+                handles, [line.name for line in named], loc="outside upper left", ncols=5 if width > NARROW else 4,
+                frameon=False, labelcolor=_INK, handlelength=1.2, columnspacing=1.4, borderpad=0,
+            )  # fmt: skip
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     hover = {
@@ -154,7 +158,24 @@ def draw_chart(
         "bottom": round(HEIGHT - axes.bbox.y0, 1),
         "lines": [_hover_line(line, axes.transData.transform, value_text) for line in named],
     }
-    return Chart(title, Markup(_themed(buffer.getvalue(), title)), hover, about)
+    beside = "; ".join(filter(None, (about, "logarithmic" if by_factor else "")))
+    return Chart(title, Markup(_themed(buffer.getvalue(), title)), hover, beside)
+
+
+def _set_y(axes: Any, *, percent: bool, from_zero_to: float | None, span: float) -> None:
+    """The ticks of the y axis; span: from its smallest value to the largest, of a logarithmic one, else 0."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+
+    axes.yaxis.set_major_locator(MaxNLocator(5))
+    if span:
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if span < 300 else (1,)))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.yaxis.set_minor_formatter(NullFormatter())
+    if percent:
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:g} %"))
+    if from_zero_to is not None and not span:
+        axes.set_ylim(0, max(axes.get_ylim()[1], from_zero_to) or 1)
 
 
 def smoothed(values: Sequence[float], strength: float) -> list[float]:

@@ -157,6 +157,9 @@ def _headline(facts: Mapping[str, Any], events: Sequence[Event]) -> dict[str, An
         if best is not None:
             wanted = f"target {target_text(name, targets[name])}, " if name in targets else ""
             value = metric_text(name, best[name])
+            ends = end.get("intervals", {}).get(name)
+            if ends and best["step"] == end["intervals_step"]:
+                wanted += f"95 % {metric_text(name, ends[0])} to {metric_text(name, ends[1])}, "
             cards.append((f"best {metric_label(name)}", value, f"{wanted}epoch {best['epoch']:.4g}"))
     if reached is not None:
         cards.append(("time to target", duration(reached["seconds"]), f"epoch {reached['epoch']:.4g}"))

@@ -70,24 +70,36 @@ class Shown(NamedTuple):
 
 def runs_page(runs: Sequence[Described], out: Path, *, compared: bool) -> str:
     """The page of runs, in any order; links lead from `out`. compared: with curves and differences, for runs of one task."""
-    headlines = list(dict.fromkeys(run.row["headline"] for run in runs))
-    ranked = sorted(runs, key=lambda run: (headlines.index(run.row["headline"]), -_number(run.row["best"])))
-    metrics = list(dict.fromkeys(name for run in ranked for name in leading_metrics(run.best)))[:MOST_METRICS]
+    tasks, headlines = (list(dict.fromkeys(of(run) for run in runs)) for of in (_task, lambda run: run.row["headline"]))
+    ranked = sorted(
+        runs,
+        key=lambda run: (tasks.index(_task(run)), headlines.index(run.row["headline"]), -_number(run.row["best"])),
+    )
     seen: dict[str, str] = {}  # of each data set the photo that the best run shows, for the others too
-    shown = [_shown(run, place, metrics, out, seen) for place, run in enumerate(ranked)]
+    tables, shown = [], []  # a table a task: the numbers of others would be empty columns
+    for task in tasks:
+        mine = [run for run in ranked if _task(run) == task]
+        metrics = list(dict.fromkeys(name for run in mine for name in leading_metrics(run.best)))[:MOST_METRICS]
+        rows = [_shown(run, len(shown) + place, metrics, out, seen) for place, run in enumerate(mine)]
+        tables.append((task if len(tasks) > 1 else "", [metric_label(name) for name in metrics], rows))
+        shown += rows
     notes = [f"only the first {MOST_PICTURES} runs have a picture"] if len(ranked) > MOST_PICTURES else []
     content: dict[str, Any] = {
         "name": "Comparison" if compared else "Runs",
         "verdict": ("other", counted(len(runs), "run")),
         "cards": [],
         "runs": shown,
-        "heads": [metric_label(name) for name in metrics],
+        "tables": tables,
         "drawn": _curves(ranked, notes) if compared else [],
         "differences": differences([run.facts for run in ranked]) if compared else [],
         "compared": compared,
         "notes": notes,
     }
     return templates(Path(__file__).parent).get_template("runs.html.jinja").render(**content)
+
+
+def _task(run: Described) -> str:
+    return str(run.facts["recipe"].get("task"))
 
 
 def _number(value: float | None) -> float:
@@ -147,7 +159,7 @@ def _curves(runs: Sequence[Described], notes: list[str]) -> list[Chart]:
             draw_chart(
                 title, lines, x_label=x_label, x_end=max((x for line in lines for x in line.x), default=0),
                 value_text=lambda _, value, name=name: metric_text(name, value) if name == headline else f"{value:.4g}",
-                percent=name == headline and "loss" not in name, width=WIDE,
+                percent=name == headline and "loss" not in name, by_factor="loss" in name, width=WIDE,
             )
         )  # fmt: skip
     return [chart for chart in charts if chart is not None]

@@ -45,6 +45,7 @@ from paceline.pages.score_curves import (
 )
 from paceline.pages.stored_photo import listed
 from paceline.store.fold import fold_in_words
+from paceline.store.half import half_in_words
 from paceline.tasks.metrics.best_f1 import at_thresholds
 from paceline.tasks.metrics.coco import Detections
 from paceline.tasks.metrics.confusion import SHOWN_SCORE, confusion
@@ -100,7 +101,8 @@ def predictions_section(
         if section is None:
             section = (detected_section if workload.finds_objects else classified_section)(predictions, Path(), exif)
         fold = fold_in_words(predictions.get("fold"))
-        photos = f"training photos, {fold}," if fold else "validation photos"
+        half = half_in_words(predictions.get("half"))
+        photos = f"training photos, {fold}," if fold else f"validation photos, {half}," if half else "validation photos"
         return {
             "template": workload.template,
             "step": step,

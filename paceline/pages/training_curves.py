@@ -75,7 +75,7 @@ def training_charts(events: Sequence[Event], targets: Mapping[str, float]) -> li
                 *(line(name, trained, place, smooth=True) for place, name in enumerate(losses)),
                 *(line(name, evaluated, len(losses) + place, "dots") for place, name in enumerate(scored_losses)),
             ],
-            width=WIDE if rates else FULL, value_text=lambda _, value: f"{value:.4g}",
+            width=WIDE if rates else FULL, by_factor=True, value_text=lambda _, value: f"{value:.4g}",
         ),
         drawn(
             "Quality", [line(name, evaluated, place, "dots") for place, name in enumerate(rates)],
@@ -93,12 +93,12 @@ def training_charts(events: Sequence[Event], targets: Mapping[str, float]) -> li
             value_text=lambda _, value: f"{100 * value:.1f} %",
         ),
         drawn(
-            "Norm of the gradient", [line("gradient_norm", trained, 4)], from_zero_to=0.0, width=WIDE,
+            "Norm of the gradient", [line("gradient_norm", trained, 4)], from_zero_to=0.0, by_factor=True, width=WIDE,
             value_text=lambda _, value: f"{value:.3g}",
         ),
         drawn(
             "Norm of an update over the weights'", [line(name, ratios, place) for place, name in enumerate(parts)],
-            from_zero_to=0.0, width=WIDE, value_text=lambda _, value: f"{value:.3g}",
+            from_zero_to=0.0, by_factor=True, width=WIDE, value_text=lambda _, value: f"{value:.3g}",
         ),
     ]  # fmt: skip
     return [chart for chart in charts if chart is not None]

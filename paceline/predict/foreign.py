@@ -18,7 +18,7 @@ import csv
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -43,6 +43,9 @@ SIDES = (
 )
 
 
+LISTS = ("places", "photos", "classes", "masks")  # of a row each
+
+
 @dataclass(frozen=True)
 class Rows:
     """What a file says, row by row, in its order."""
@@ -56,6 +59,13 @@ class Rows:
     masks: Sequence[Any]  # n of masks: {"size", "counts"}, or polygons as lists of x, y, ...; else 0
     fractions: bool = False  # boxes and polygons are in fractions of the photo
     ids: bool = False  # class numbers are the annotations' category ids, not places in the list of classes
+
+    def take(self, chosen: np.ndarray) -> Rows:
+        """Those rows alone, in this order; all of them are the same ones."""
+        if len(chosen) == len(self.places):
+            return self
+        lists = {name: [values[row] for row in chosen] for name in LISTS if (values := getattr(self, name))}
+        return replace(self, scores=self.scores[chosen], boxes=self.boxes[chosen], **lists)
 
 
 def read_rows(path: Path) -> Rows:
@@ -180,6 +190,8 @@ def _table(path: Path) -> Rows:
         entries = list(reader)
     columns = {what: next((names[name] for name in known if name in names), None) for what, known in COLUMNS.items()}
     sides = next((form for form in (*CORNERS, *SIDES) if set(form) <= names.keys()), None)
+    if sides and not any(entry[names[side]] for entry in entries for side in sides):
+        sides = None  # classes, as `predict --write csv` has them: its columns of boxes are empty
     needed = ("photo", "class", "score") if sides else ("photo", "class")
     if lacking := [what for what in needed if columns[what] is None]:
         wanted = "; ".join(f"{what}: one of {', '.join(COLUMNS[what])}" for what in lacking)

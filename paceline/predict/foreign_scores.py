@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -55,8 +56,8 @@ def score_answers(answers: Answers, task: Task, *, passed: Callable[[int], None]
     passed(task.val_images)
     if isinstance(task, ObjectTask):
         return task.summarise([pack(_share(answers, task))])
-    rows, path, index, numbers = answers.rows, answers.path, task.val_index, task.val_numbers
-    photos = photo_numbers(rows, path, [index.path(int(number)) for number in numbers], ())
+    path, index, numbers = answers.path, task.val_index, task.val_numbers
+    rows, photos = _scored(answers, task, [index.path(number) for number in range(len(index))], ())
     classes = class_numbers(rows, path, task.classes, (), answers.classes, answers.first)
     best, scores = np.full((len(numbers), KEPT), -1, np.int32), np.zeros((len(numbers), KEPT), np.float32)
     order = np.lexsort((np.arange(len(photos)), -rows.scores, photos))
@@ -68,9 +69,18 @@ def score_answers(answers: Answers, task: Task, *, passed: Callable[[int], None]
     return task.summarise([TopK(numbers, index.labels[numbers].astype(np.int32), best, scores).pack()])
 
 
+def _scored(answers: Answers, task: Task, files: Sequence[str], ids: Sequence[int]) -> tuple[Rows, np.ndarray]:
+    """The rows of the photos that are scored, and each row's place among these; others of the split are left out."""
+    places = np.full(len(files), -1)
+    places[task.val_numbers] = np.arange(len(task.val_numbers))
+    photos = places[photo_numbers(answers.rows, answers.path, files, ids)]
+    return answers.rows.take(np.flatnonzero(photos >= 0)), photos[photos >= 0]
+
+
 def _share(answers: Answers, task: ObjectTask) -> Share:
-    rows, path = answers.rows, answers.path
-    photos = photo_numbers(rows, path, task.val_files(), task.truth.image_ids.tolist())
+    path, index = answers.path, task.val_index
+    files = [os.fsdecode(index.relative_name(number)) for number in range(len(index))]
+    rows, photos = _scored(answers, task, files, task.val.image_ids.tolist())
     classes = class_numbers(rows, path, task.classes, task.category_ids, answers.classes, answers.first)
     sizes = np.stack([task.truth.heights, task.truth.widths], axis=1)[photos].reshape(-1, 2)  # (n, 2)
     boxes = rows.boxes * np.tile(sizes[:, ::-1], 2) if rows.fractions else rows.boxes

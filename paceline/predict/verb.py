@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from paceline.command.flags import parse
-from paceline.command.printing import print_error, say
+from paceline.command.printing import print_error, say, waiting
 from paceline.config.errors import UserError
 from paceline.config.printable import counted, did_you_mean, some
 from paceline.training.named_run import check_named
@@ -85,7 +85,8 @@ def _carry_out(flags: Flags, video: Video | None, listing: Listing, note: Callab
     from paceline.predict.answers import check_answers_folder
 
     check_answers_folder(flags.out)
-    predictor = predict.load(flags.run, **asked, say=note)
+    with waiting(f"opening {flags.run}"):
+        predictor = predict.load(flags.run, **asked, say=note)
     _check_objects(flags, predictor)
     formats = formats_of(flags.write, flags.out, predictor, video=video is not None)
     if passed_over := listing.skipped():

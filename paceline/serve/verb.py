@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from paceline.command.flags import parse
-from paceline.command.printing import say
+from paceline.command.printing import say, waiting
 from paceline.config.commands import to_install
 from paceline.config.errors import UserError
 from paceline.training.named_run import check_named
@@ -61,13 +61,14 @@ def run(arguments: Sequence[str]) -> int:
     asked = {"checkpoint": flags.checkpoint, "workload": flags.workload, "recipe": flags.recipe, "trust": flags.trust}
     check_named(flags.run, verb="serve", **asked)
     with _listen(flags) as listener:
-        import numpy as np
+        with waiting(f"opening {flags.run}"):
+            import numpy as np
 
-        from paceline import predict
+            from paceline import predict
 
-        predictor = predict.load(flags.run, **asked, say=say)
-        # The first forward takes longer; and whether the network answers at all shows before anybody asks.
-        predictor.predict(np.zeros((64, 64, 3), np.uint8))
+            predictor = predict.load(flags.run, **asked, say=say)
+            # The first forward takes longer; and whether the network answers at all shows before anybody asks.
+            predictor.predict(np.zeros((64, 64, 3), np.uint8))
         return _serve(flags, token, predictor, listener)
 
 

@@ -127,6 +127,8 @@ class Manifest:
     relabel: tuple[int, ...] | None = None
     # Nor this: "val" is a part of the training photos (datasets/folds.py).
     fold: Fold | None = field(default=None, compare=False)
+    # Nor this: the half of "val" that is evaluated (store/half.py).
+    half: str = field(default="", compare=False)
 
     @property
     def learnt(self) -> str:
@@ -175,7 +177,7 @@ class Manifest:
     def save(self) -> Path:
         """Write `folder`/manifest.json, whole or not at all. Raises OSError."""
         record = {"paceline_manifest": FORMAT, **asdict(self), "class_order_hash": self.class_order_hash}
-        del record["folder"], record["relabel"], record["fold"]
+        del record["folder"], record["relabel"], record["fold"], record["half"]
         for split in record["splits"].values():
             if split["records"] == FILES:  # so that older manifests stay what they are
                 del split["records"]

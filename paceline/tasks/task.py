@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from paceline.batch import Batch
-from paceline.config.errors import RecipeError
+from paceline.config.errors import DataError, RecipeError
 from paceline.config.plan import Plan
 from paceline.config.recipe import DATA_IMAGES, Recipe
 from paceline.config.system import System, store_cache_bytes
@@ -35,6 +35,7 @@ from paceline.input.ring import Forward
 from paceline.input.sampler import draws_in_words, rarest_first, sampled_order, sampling_rates
 from paceline.input.stream import Order, batch_indices, shard
 from paceline.ranks.launcher import Place
+from paceline.store.half import in_half
 from paceline.store.header import Header, read_header
 from paceline.store.index import Index
 from paceline.store.manifest import Manifest
@@ -126,6 +127,10 @@ class Task(ABC):
         scored, fold, data_hash = np.arange(len(self.val_index)), self.manifest.fold, self.manifest.content_hash
         if fold is not None:
             usable, scored = usable[~fold.held_out[usable]], np.flatnonzero(fold.held_out)
+        if half := self.manifest.half:
+            scored = scored[in_half(map(self.val_index.relative_name, scored), half)]
+            if not len(scored):
+                raise DataError(f"--val-half {half}: none of the validation photos of {self.manifest.called} is in it.")
         images = len(usable), len(scored)
         self.train_numbers = usable[spread(images[0], limits[0])]
         self.val_numbers = scored[spread(images[1], limits[1])]
@@ -135,6 +140,7 @@ class Task(ABC):
             "manifest": str(self.manifest.folder),
             "hash": data_hash if fold is None else fold.hash(data_hash),
             **({} if fold is None else {"fold": fold.facts(data_hash)}),
+            **({"half": half} if half else {}),
             **more,
             **({"part_of": self.manifest.part_of} if self.manifest.part_of else {}),
             "train_images": self.train_images,

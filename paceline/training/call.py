@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from paceline.config.commands import command
 from paceline.config.errors import UserError
 from paceline.config.keywords import controls_and_changes
 from paceline.config.names import STOP_FILE
@@ -61,7 +62,7 @@ def train(
     changes   fields of the recipe by their dotted names: {"optim.lr": 0.1, "model.depth": 18}; and "mlperf.submitter"
 
     Keywords of the run (paceline.config.run.Controls says what each means):
-        weights steps time_budget fit_schedule auto patience limit_train limit_val folds fold fold_seed fold_group log_every
+        weights steps time_budget fit_schedule auto patience limit_train limit_val val_half folds fold fold_seed fold_group log_every
         save_every eval_every eval_ranks keep keep_every mirror overfit_one_batch synthetic stage exact profile quiet json
         sink tensorboard mlperf
         sink is a list of names: ["wandb", "./file.py:name"].
@@ -131,6 +132,8 @@ def run_training(request: Request, console: Console | None = None) -> Ending:
                 output.goes_on = f"training goes on, events are in {job.folder}/events.jsonl"
                 ending = Ending(**serve(job)) if job.roles.evaluates else loop(job)
                 job.write_report()
+                if launch.rank == 0 and ending.status != "interrupted" and not request.controls.synthetic:
+                    console.line(f"next:   {command('predict', job.folder, 'PHOTOS')}")
                 return ending
     except FinishedError as finished:
         raise UserError(f"{finished}{written_late(finished.folder)}") from None

@@ -221,8 +221,13 @@ def _parts(inference: float, scoring: Scoring) -> dict[str, float]:
 
 
 def fold_of(task: Task) -> dict[str, Any]:
-    """Which fold was evaluated, for a predictions file; {} of a validation split."""
-    return {"fold": task.facts["fold"]} if "fold" in task.facts else {}
+    """Which fold or half was evaluated, for a predictions file; {} of a whole validation split."""
+    return {name: task.facts[name] for name in ("fold", "half") if name in task.facts}
+
+
+def predictions_file(run: Path, step: int) -> Path:
+    """Where a run keeps what the weights after `step` found."""
+    return run / "predictions" / f"step-{step:06d}.json"
 
 
 def write_predictions(run: Path, step: int, result: Evaluation, more: Mapping[str, Any] | None = None) -> None:
@@ -231,7 +236,7 @@ def write_predictions(run: Path, step: int, result: Evaluation, more: Mapping[st
     more   facts beside the evaluation's own
     Raises UserError where it cannot be written.
     """
-    file = run / "predictions" / f"step-{step:06d}.json"
+    file = predictions_file(run, step)
     try:
         file.parent.mkdir(exist_ok=True)
         write_whole(file, json_in_pieces({"step": step, **(more or {}), **result.predictions}))

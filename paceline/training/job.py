@@ -24,9 +24,10 @@ from paceline.machine.power import PowerMeter
 from paceline.ranks.roles import Roles
 from paceline.ranks.stop import StopVote
 from paceline.ranks.world import World
+from paceline.tasks.metrics.stored import intervals_at_end
 from paceline.tasks.task import InputRank, Task
 from paceline.training.checkpoint.background import CheckpointWriter
-from paceline.training.evaluate import Evaluator
+from paceline.training.evaluate import Evaluator, predictions_file
 from paceline.training.mirror import ENDED_SECONDS, STOPPED_SECONDS, Mirror
 from paceline.training.non_finite import where_it_begins
 from paceline.training.standing import Standing
@@ -104,6 +105,13 @@ class Job:
         """
         took = self.interval.own_microseconds(self.state.step, waited, seconds) if seconds else 0
         return took, peak_memory(self.place.device), round(self.power.joules())
+
+    def intervals(self, status: str) -> dict[str, Any]:
+        """Of the best evaluation's scores, for the `end` event of a run that is over; {} where the photos are many."""
+        if status in ("interrupted", "failed") or not self.world.is_main or self.standing.best_step < 0:
+            return {}
+        found = intervals_at_end(predictions_file(self.folder, self.standing.best_step))
+        return {"intervals": found, "intervals_step": self.standing.best_step} if found else {}
 
     def joules(self) -> dict[str, Any]:
         """Energy since this start, for the `end` event: of this node until now, of others until the last train event."""

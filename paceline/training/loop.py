@@ -231,6 +231,7 @@ def finish(job: Job, ended: RunEnded) -> Ending:
         reason=reason,
         since_best=standing.since_best,
         discarded_steps=ended.discarded,
+        **job.intervals(ended.status),
         **job.joules(),
         **job.finish_mirror(ended.status),
     )

@@ -21,6 +21,7 @@ from paceline.config.run import Controls, Run, profile_steps
 from paceline.config.system import System
 from paceline.store.containers.exports import prepare_first
 from paceline.store.fold import fold_in_words
+from paceline.store.half import half_in_words
 from paceline.store.manifest import Kind, Manifest
 from paceline.tasks.metrics import in_words
 from paceline.tasks.workloads import workload_of
@@ -83,12 +84,15 @@ def open_task(
         from paceline.datasets.folds import with_fold
 
         manifest = with_fold(manifest, controls, reporter)
+    manifest = replace(manifest, half=controls.val_half)
     task = workload.open(recipe, manifest, limit_train=controls.limit_train, limit_val=controls.limit_val)
     if controls.folds:
         reporter.line(
             f"{fold_in_words(task.facts['fold'])}: {task.train_images:,} training images are learned and {task.val_images:,} "
             "others of them evaluated; the validation split is not read"
         )
+    if controls.val_half:
+        reporter.line(f"{half_in_words(controls.val_half)}: {task.val_images:,} of the validation images are evaluated")
     if not scored and (weights := task.facts.get("class_weights")):
         reporter.line(f"class weights in the loss: {weights}")
     _check_sampler(task, SILENT if scored else reporter)

@@ -18,7 +18,8 @@ import sys
 import time
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -31,6 +32,7 @@ from paceline.config.recipe import override
 from paceline.config.run import Controls
 from paceline.config.system import Precision, System
 from paceline.log.events import read_events
+from paceline.log.recorder import Recorder
 from paceline.recipes import RECIPES
 from paceline.training.call import run_training
 from paceline.training.setup import Request
@@ -245,19 +247,35 @@ def syncs(item: Item) -> None:
 
 
 def waits(item: Item, name: str, steps: int, what: str, *, graph: bool) -> tuple[dict[str, int], float]:
-    """A run of so many steps; -> how often the host waited for the device, by file and line; CPU-seconds of this thread."""
+    """A run of so many steps; -> how often the host waited for the device from its start to its evaluation, by file and line, and
+    CPU-seconds of this thread in all of it. Discarded steps may wait, as often as a run has shapes.
+    """
     began = time.thread_time()
-    with warnings.catch_warnings(record=True) as seen:
+    with warnings.catch_warnings(record=True) as seen, ExitStack() as changed:
         warnings.simplefilter("always")
         if item.device.type == "cuda":
-            torch.cuda.set_sync_debug_mode("warn")
-        try:
-            take(item, name, f"{what} {steps}", steps, log_every=steps, graph=graph)
-        finally:
-            if item.device.type == "cuda":
-                torch.cuda.set_sync_debug_mode("default")
+            changed.callback(torch.cuda.set_sync_debug_mode, "default")
+            for moment, mode in (("start", "warn"), ("evaluation_begins", "default")):
+                changed.enter_context(called_before(Recorder, moment, partial(torch.cuda.set_sync_debug_mode, mode)))
+        take(item, name, f"{what} {steps}", steps, log_every=steps, graph=graph)
     places = [f"{Path(entry.filename).name}:{entry.lineno}" for entry in seen if "synchronizing" in str(entry.message)]
     return dict(Counter(places)), time.thread_time() - began
+
+
+@contextmanager
+def called_before(of: type, method: str, called: Callable[[], None]) -> Iterator[None]:
+    """Call something before a method, of any object of the class."""
+    own = getattr(of, method)
+
+    def both(self: Any, *words: Any, **named: Any) -> Any:
+        called()
+        return own(self, *words, **named)
+
+    setattr(of, method, both)
+    try:
+        yield
+    finally:
+        setattr(of, method, own)
 
 
 def command(item: Item, recipe: str, *words: str) -> list[str]:

@@ -37,7 +37,10 @@ def test_files_may_be_named_one_by_one(root: Path, tmp_path: Path, capsys) -> No
     val = ("--val-images", root / "val2017", "--val-annotations", json_file(root, "val"))
     said = command(capsys, "prepare", "coco", *files, *val, "--out", tmp_path / "out")
     assert said.code == 0, said.err
-    assert f"train with:  --data {tmp_path / 'out'}" in said.out and (tmp_path / "out" / "manifest.json").is_file()
+    assert (
+        f"fasterrcnn-custom-cpu --data {tmp_path / 'out'} --auto" in said.out
+        and (tmp_path / "out" / "manifest.json").is_file()
+    )
     refused(command(capsys, "prepare", "coco", *files, "--out", tmp_path / "other"), "no validation", "--val-fraction")
     refused(command(capsys, "prepare", "coco", root, *files), "not both")
     assert not (tmp_path / "other").exists()

@@ -91,6 +91,28 @@ def test_coco_s_results_score_as_pycocotools_scores_them_boxes_and_masks(data, t
     assert {name: again[name] for name in wanted} == wanted and abs(again["box_ap50"] - found["box_ap50"]) < 0.2
 
 
+@pytest.mark.parametrize("flags", [("--val-half", "test"), ("--limit-val", 5)])
+def test_answers_on_a_part_of_the_photos_score_as_theirs_alone(data, truth, answers, capsys, tmp_path, flags):
+    found = scored(
+        capsys, written(tmp_path / "all.json", boxes_of(answers)), data, "--out", tmp_path / "out.json", *flags
+    )
+    here = {image["image_id"] for image in json.loads((tmp_path / "out.json").read_text())["images"]}
+    part = {
+        **truth,
+        **{
+            name: [one for one in truth[name] if one[key] in here]
+            for name, key in (("images", "id"), ("annotations", "image_id"))
+        },
+    }
+    wanted = official(part, [one for one in boxes_of(answers) if one["image_id"] in here], "box")
+    assert 0 < len(here) < len(truth["images"]) and {name: found[name] for name in wanted} == wanted
+    other = [{**one, "image_id": 10**9} for one in boxes_of(answers)]
+    refused(
+        command(capsys, "eval", "--predictions", written(tmp_path / "no.json", other), "--data", data, *flags),
+        "none of the data's",
+    )
+
+
 def _encoded(one: dict[str, Any], truth: dict[str, Any]) -> dict[str, Any]:
     from pycocotools import mask
 
@@ -164,6 +186,9 @@ def test_classes_of_photos_by_name_or_number_best_first(capsys, tmp_path):
     table.write_text("\n".join(rows).replace(".png", ".jpg"))
     found = scored(capsys, table, root)
     assert found["top1"] == pytest.approx(7 / 9) and found["top5"] == pytest.approx(8 / 9)
+    head, *lines = table.read_text().splitlines()  # as `predict --write csv` has classes, with empty columns of boxes
+    table.write_text("\n".join([f"{head},left,top,width,height", *lines]))
+    assert scored(capsys, table, root, "--no-intervals")["top1"] == found["top1"]
     for number, name in enumerate(("ant", "bee", "cat")):
         table.write_text(table.read_text().replace(f",{name},", f",{number},"))
     assert scored(capsys, table, root, "--no-intervals")["top1"] == found["top1"]

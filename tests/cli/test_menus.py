@@ -98,6 +98,11 @@ def test_runs_tells_each_run_in_a_line_of_80_columns_and_names_the_damaged_ones(
     assert "resnet50-tiny" in rows["photos-001"] and " 2/" in rows["photos-001"] and "top1" in rows["photos-001"]
     assert "box AP" in rows["boxes-001"] and "unfinished" in rows["cut-001"]
     assert "unfinished" not in rows["boxes-001"]
+    long = "a name of thirty characters ..."
+    (runs / "photos-001").rename(runs / long)
+    for columns, whole in ((80, False), (120, True)):  # what short words leave of a line is the long ones'
+        monkeypatch.setenv("COLUMNS", str(columns))
+        assert (f"{long}  resnet50-tiny  " in command(capsys, "runs", runs).out) == whole
     complaints = said.err.splitlines()
     assert len(complaints) == 2 and all(line.startswith("damaged: ") for line in complaints)
     assert "torn-001" in said.err and "other-001" in said.err

@@ -74,7 +74,7 @@ def test_one_split_alone_has_its_page(photos, split, tmp_path, capsys):
     assert main(["prepare", "tar", f"--{split}", str(tmp_path / "photos.tar"), "--out", str(out)]) == 0
     said = capsys.readouterr().out
     assert f"Photos of {split} that lie in two classes, byte for byte: 1." in said
-    assert ("score with:  paceline eval RUN --data" in said) == (split == "val")
+    assert ("to score on it:  paceline eval RUN --data" in said) == (split == "val")
     html = (out / "check.html").read_text()
     assert f"twice in {split}" in html and html.count(f"Photos of {split}:") == 1
 

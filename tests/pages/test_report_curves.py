@@ -66,6 +66,17 @@ def test_faint_lines_have_no_legend_and_no_tooltip():
     assert "loss" not in chart.svg
 
 
+@pytest.mark.parametrize(
+    ("values", "wanted"), [([80.0, 8.0, 0.8], True), ([8.0, 0.8], False), ([80.0, 8.0, 0.0], False)]
+)
+def test_positive_values_that_are_far_apart_have_equal_distances_for_equal_factors(values, wanted):
+    chart = draw(line(values), by_factor=True, about="smoothed")
+    first, second, *rest = (y for _, y, _, _ in chart.hover["lines"][0]["points"])
+    assert chart.about == ("smoothed; logarithmic" if wanted else "smoothed")
+    assert not rest or (second - first == pytest.approx(rest[0] - second, abs=0.2)) == wanted
+    assert not wanted or all(f">{tick}<" in chart.svg for tick in ("1", "10", "50"))
+
+
 def test_drawing_twice_gives_the_same_bytes():
     assert draw(line([1.0, 2.0])) == draw(line([1.0, 2.0]))
 

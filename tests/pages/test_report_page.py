@@ -111,9 +111,9 @@ def test_a_run_that_went_on_began_when_its_first_command_did(tmp_path, no_charts
     facts = json.loads((run / "run.json").read_text())
     (run / "run-first.json").write_text(json.dumps({**facts, "started": "2026-01-02T03:04:05+00:00"}))
     (run / "run.json").write_text(json.dumps({**facts, "started": "2026-06-07T08:09:10+00:00"}))
-    assert "started 2026-01-02T03:04:05" in report_of(run).html
+    assert "started 2026-01-02 03:04 UTC" in report_of(run).html
     (run / "run-first.json").write_text("{}")
-    assert "started 2026-06-07T08:09:10" in report_of(run).html
+    assert "started 2026-06-07 08:09 UTC" in report_of(run).html
 
 
 def test_a_run_killed_before_its_first_event_has_a_report(tmp_path):

@@ -88,6 +88,14 @@ def test_the_page_of_a_folder_lists_its_runs_best_first_and_names_what_is_damage
     assert page.text.index("bb") < page.text.index("ccc")
 
 
+def test_runs_of_different_tasks_have_a_table_each_without_the_others_columns(runs, tmp_path, capsys):
+    made(tmp_path, "masked", 0.1, task="maskrcnn")
+    assert command(capsys, "runs", tmp_path, "--html", tmp_path / "list.html").code == 0
+    first, *others = page_of(tmp_path / "list.html").text.split("Scores")[1:]
+    tables = {("masked" in table, "bb" in table) for table in (first, *others)}
+    assert len(others) == 1 and tables == {(True, False), (False, True)}
+
+
 def test_a_folder_without_runs_has_a_page(tmp_path, capsys):
     assert command(capsys, "runs", tmp_path, "--html", tmp_path / "list.html").code == 0
     assert "0 runs" in page_of(tmp_path / "list.html").text

@@ -127,7 +127,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         warm_up = device.Watch()
         if options.graph:
             step.prepare(batches)
-        for number in range(2):
+        for number in range(options.before):
             state.meters.add(step(batches, rates_at(recipe, plan, number)), number)
         torch.cuda.synchronize()
         found: dict[str, Any] = {
@@ -138,7 +138,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         torch.cuda.reset_peak_memory_stats()
         taken = torch.cuda.memory_stats()["allocation.all.allocated"]
         watch = device.Watch()
-        state.meters.add(step(batches, rates_at(recipe, plan, 2)), 2)
+        state.meters.add(step(batches, rates_at(recipe, plan, options.before)), options.before)
         stats = torch.cuda.memory_stats()
         found |= {
             "kernels": watch.launches,
@@ -186,6 +186,7 @@ def parser() -> argparse.ArgumentParser:
     words.add_argument("--graph", action="store_true", help="a captured step, replayed")
     words.add_argument("--exact", action="store_true")
     words.add_argument("--kernels", default="torch", choices=("torch", "triton"))
+    words.add_argument("--before", type=int, default=2, help="steps that are taken before the counted one")
     words.add_argument("--forwards", type=int, default=1, help="of a step")
     words.add_argument("--slots", type=int, default=64, help="of objects in an image")
     words.add_argument("--bn-span", type=int, default=0, help="images that share statistics; 0: as the recipe has it")

@@ -99,12 +99,19 @@ ON_RANKS = {
     "resnet50 256": (Budget(1_941, 534, 2, (0.85, 1.0)), 11),
     "ssd 128": (Budget(1_577, 309, 4, (0.85, 1.0)), 9),
     "maskrcnn-nvidia-96 12": (Budget(3_247, 93, 88, (0.85, 1.0)), 13),
+    "maskrcnn 16": (Budget(3_343, 90, 89, (0.85, 1.0)), 13),
+    "maskrcnn-gluoncv 8": (Budget(6_812, 113, 67, (0.85, 1.0)), 15),
+    "resnet50 256 --precision fp16": (Budget(1_590, 58, 3, (0.85, 1.0)), 11),
+    "ssd 128 --precision fp16": (Budget(1_393, 49, 5, (0.83, 1.0)), 9),
+    "maskrcnn-nvidia-96 12 --precision fp16": (Budget(3_267, 94, 89, (0.85, 1.0)), 13),
+    "resnet50 256 --kernels triton": (Budget(874, 57, 2, (0.85, 1.0)), 11),
 }
+# Eight ranks count what two do; of these alone it is shown by eight.
+ON_EIGHT = ("resnet50 256", "ssd 128", "maskrcnn-nvidia-96 12")
 
 
 @pytest.mark.nightly("processes with a device each")
-@pytest.mark.parametrize("ranks", [2, 8])
-@pytest.mark.parametrize("words", ON_RANKS)
+@pytest.mark.parametrize(("words", "ranks"), [*((words, 2) for words in ON_RANKS), *((words, 8) for words in ON_EIGHT)])
 def test_a_step_on_ranks_stays_within_its_budget_and_exchanges_in_one_order(
     on_device, tmp_path: Path, words: str, ranks: int
 ) -> None:
@@ -112,13 +119,21 @@ def test_a_step_on_ranks_stays_within_its_budget_and_exchanges_in_one_order(
     counts = found["counts"]
     assert held(found, budget), (found["kernels"], counts, found["by kernel"])
     assert found["broken rules"] == [] and counts["copies device to device"] <= budget.copies * 1.1
-    # torch's data parallel reads its own clocks in the first ten steps, and in each hundredth after them.
+    # torch's data parallel reads its own clocks in its first eleven steps, and in each hundredth after them: see below.
     assert all("cudaEventSynchronize" in wait and "_gradients" in wait for wait in found["waits"]), found["waits"]
     assert not [what for what in counts if "pageable" in what or what.startswith("allocations")]
     assert budget.peak[0] <= found["peak"] / found["estimated"] <= budget.peak[1]
     assert len(orders) == ranks and all(one == orders[0] for one in orders)
     exchanged = sum(" all-reduce " in line for line in orders[0])
     assert exchanged <= reduces if NEWEST else exchanged <= reduces + 2
+
+
+@pytest.mark.nightly("processes with a device each")
+@pytest.mark.parametrize("words", ["ssd 4 --bn-span 8", "ssd 4 --bn-span 8 --kernels triton"])
+def test_after_its_eleventh_step_a_rank_waits_for_nothing(on_device, tmp_path: Path, words: str) -> None:
+    early, _ = count_on_ranks(on_device, tmp_path, f"{words} --before 10", 2)
+    late, _ = count_on_ranks(on_device, tmp_path, f"{words} --before 11", 2)
+    assert early["waits"] and late["waits"] == []
 
 
 def count_on_ranks(on_device: Any, folder: Path, words: str, ranks: int) -> tuple[dict[str, Any], list[list[str]]]:

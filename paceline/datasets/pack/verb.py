@@ -41,6 +41,7 @@ def run(arguments: Sequence[str]) -> int:
         raise UserError("name a data set and a folder: paceline pack DIR --to webdataset|recordio|tfrecord --out DIR")
     if flags.order not in ("kept", "shuffled"):
         raise UserError(f"--order {flags.order}: kept or shuffled.")
+    from paceline.datasets.findings import facts_of
     from paceline.datasets.pack.pack import pack
     from paceline.datasets.pack.plan import PackRequest, check_request, parse_bytes, prepared_source
 
@@ -52,6 +53,7 @@ def run(arguments: Sequence[str]) -> int:
     manifest = prepared_source(flags.folder, PRINTER)
     with progress_bar() as progress:
         packed, notes = pack(manifest, request, out, workers=flags.workers, progress=progress)
+    PRINTER.facts = facts_of(packed)
     for name, split in packed.splits.items():
         files = split.arrays["file_sizes"][1]
         objects = "" if split.boxes is None else f", {counted(split.boxes.objects, 'object')}"

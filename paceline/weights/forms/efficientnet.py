@@ -25,10 +25,7 @@ ENDS = (
     (r"_fc\.(weight|bias)", r"classifier.\1"),
 )
 
-NOTE = (
-    "EfficientNet-Lite: choose --model.trunk timm/tf_efficientnet_liteN, the N that the file is of; "
-    "it was trained on pixels from -1 to 1 (--input.mean 0.5 0.5 0.5 --input.std 0.5 0.5 0.5), which that trunk begins with"
-)
+NOTE = "EfficientNet-Lite, for --model.trunk timm/tf_efficientnet_liteN, which begins with the pixels that it knows, from -1 to 1"
 
 
 def is_efficientnet(tensors: Tensors, _: Facts) -> bool:

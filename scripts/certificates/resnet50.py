@@ -1,0 +1,146 @@
+"""Training steps of ResNet-50: GluonCV's network with MXNet's optimisers beside ours, same weights, batches and rates.
+
+    PYTHONPATH=. python scripts/certificates/resnet50.py --env ENV --data imagenette224 --out OUT
+    PYTHONPATH=. python scripts/certificates/resnet50.py --env ENV --record tests/oracle/recorded/gluoncv_resnet.npz
+
+ENV is the folder of the original's environment; uv makes it where it is not there. DATA has train/CLASS/*.jpg of imagenette's ten
+classes. One process at a time, of one thread. OUT gets summary.json, losses.csv and losses.png, by the rule of verdict.py; a run that
+it has already is not repeated. Exit code 1 where ours is further from the original than rounding noise, or where an error planted in
+ours is not noticed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import sys
+import tempfile
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from originals import GLUONCV, interpreter
+from resnet50_changes import HIDDEN, constants_in_float32, errors, norms_summed_in_order, rates_in_float32
+from resnet50_systems import (
+    LR,
+    Losses,
+    Start,
+    changed,
+    column,
+    end_differences,
+    first_weights,
+    original,
+    ours,
+    photos,
+    recipe_of,
+    record,
+)
+from verdict import Rule, Run, differences, load, one_ulp_away, table, write
+
+from paceline.config.recipe import Recipe
+
+PLANTED_STEPS = 12
+SEEDS = {"float32": (1, 2), "float64": (1,)}  # of twins
+FLOOR64 = 1e-13  # of a float64 loss after a network's sums
+
+
+def rounded(numbers: Iterable[float]) -> list[float]:
+    return [float(f"{number:.6g}") for number in numbers]
+
+
+def compare(kind: str, dtype: str, asked: argparse.Namespace, python: Path) -> tuple[Run, dict[str, Any]]:
+    """A run of one optimiser in one number format -> what verdict.py judges, and facts beside the losses."""
+    recipe = recipe_of(kind, asked.steps, asked.batch, asked.size, LR[kind])
+    if kind == "lars":  # else an untrained trunk of full depth magnifies rounding ten thousandfold within two steps
+        recipe = changed(recipe, model__zero_init_last_gamma=True)
+    start = Start(first_weights(recipe), *photos(asked.data, asked.steps, asked.batch, asked.size))
+    exact = dtype == "float64"
+    short = replace(start, images=start.images[:PLANTED_STEPS], labels=start.labels[:PLANTED_STEPS])
+
+    def sums() -> AbstractContextManager[None]:
+        return norms_summed_in_order() if exact and kind == "lars" else nullcontext()
+
+    def train(of: Start, by: Recipe, late: int = 0) -> Losses:
+        with sums():
+            return ours(of, by, dtype, late=late)[0]
+
+    def twin(seed: int) -> Start:
+        return replace(start, weights=one_ulp_away({n: w.astype(dtype) for n, w in start.weights.items()}, seed))
+
+    with tempfile.TemporaryDirectory() as folder:
+        found = original(start, recipe, python, Path(folder), dtype)
+        theirs = [column(original(twin(seed), recipe, python, Path(folder), dtype)["losses"]) for seed in SEEDS[dtype]]
+        facts = {
+            "rates": rounded(found["rates"]),
+            "versions": json.loads(str(found["versions"])),
+        }
+        if kind == "lars" and exact:
+            fours = column(original(short, recipe, python, Path(folder), dtype, whole=False)["losses"])
+            facts["MXNet's LARS under gluon.Trainer, apart from one call"] = rounded(
+                differences(fours, column(found["losses"]))
+            )
+    with sums():
+        left, model = ours(start, recipe, dtype)
+    facts["after the last step"] = end_differences(model, found, start)
+    mine = [train(twin(seed), recipe) for seed in SEEDS[dtype]]
+    if kind == "lars" and exact:
+        with rates_in_float32():
+            mine.append(train(start, constants_in_float32(recipe)))
+    elif kind == "lars":
+        with norms_summed_in_order():
+            mine.append(train(start, recipe))
+    planted = {}
+    for name, run in errors(kind, short, recipe, train).items():
+        print(f"{kind} {dtype}: planted {name}", flush=True)
+        planted[name] = run()
+    floor = FLOOR64 if exact else None
+    return Run(column(found["losses"]), left, {"original": theirs, "ours": mine}, planted, HIDDEN[dtype], floor), facts
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--env", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--data", type=Path, metavar="DIR")
+    parser.add_argument("--out", type=Path, metavar="DIR")
+    parser.add_argument("--record", type=Path, metavar="FILE", help="only the tiny steps that a test compares with")
+    parser.add_argument(
+        "--run", action="append", choices=("sgd", "lars", "sgd64", "lars64"), help="only these; default: all"
+    )
+    parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("--batch", type=int, default=8, help="images a step")
+    parser.add_argument("--size", type=int, default=64, help="pixels")
+    asked = parser.parse_args()
+    if asked.record is None and None in (asked.data, asked.out):
+        parser.error("--data and --out: name both, or --record alone")
+    python = interpreter(asked.env, GLUONCV)
+    if asked.record is not None:
+        record(python, asked.record)
+        return 0
+    runs, facts = load(asked.out), {}
+    if runs:
+        facts = json.loads((asked.out / "summary.json").read_text())["facts"]
+    for name in asked.run or ("sgd", "lars", "sgd64", "lars64"):
+        if name in runs:
+            continue
+        kind, dtype = name.removesuffix("64"), "float64" if name.endswith("64") else "float32"
+        runs[name], facts[name] = compare(kind, dtype, asked, python)
+        about = {
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+            "steps": asked.steps,
+            "images": asked.batch,
+            "pixels": asked.size,
+            "facts": facts,
+        }
+        write(asked.out, runs, Rule(early=asked.steps), about)
+    summary = json.loads((asked.out / "summary.json").read_text())
+    print(table(summary), *summary["wrong"], sep="\n")
+    return 1 if summary["wrong"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,88 @@
+"""--val-half: each validation image is in one half, whatever the layout, and a half's score is that of its images. And the intervals
+of its scores that a run ends with."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from tiny_runs import command, refused, train
+
+from paceline.log.events import read_events
+from paceline.pages.page import write_report
+from paceline.store.half import half_in_words, in_half
+from paceline.tasks.metrics.interval import intervals
+from paceline.tasks.metrics.stored import intervals_at_end, stored_draws
+
+pytestmark = pytest.mark.usefixtures("no_report")
+
+
+def files_of(path) -> list[str]:
+    return sorted(image["file"] for image in json.loads(path.read_text())["images"])
+
+
+def test_a_half_is_the_name_s_alone():
+    names = [b"val/a/%06d.jpg" % number for number in range(1000)]
+    test = in_half(names, "test")
+    assert 440 < test.sum() < 560 and (in_half(names, "tune") == ~test).all() and in_half(names, "").all()
+    moved = in_half([b"other/layout/" + name.rpartition(b"/")[2] for name in names[::-1]], "test")
+    assert (moved[::-1] == test).all(), "neither folders nor order decide"
+    # COCO's own names, whose SHA-256 begin with 1faf and b7b2: no later change moves photos from one half to the other.
+    assert in_half([b"val2017/000000000139.jpg", b"val2017/000000000632.jpg"], "test").tolist() == [False, True]
+    assert not len(in_half([], "test")) and half_in_words("tune") == "half tune" and half_in_words(None) == ""
+
+
+def test_the_halves_part_the_evaluated_images_and_are_named_everywhere(class_photos, tmp_path, capsys):
+    run = tmp_path / "run"
+    said = train(capsys, class_photos, run, "--val-half", "test", steps=1)
+    assert said.code == 0 and "half test: " in said.out, said
+    facts = json.loads((run / "run.json").read_text())
+    assert facts["data"]["half"] == "test" and facts["plan"]["train_images"] == 18
+    assert "half test" in command(capsys, "show", f"{run}/run.json").out
+    page = write_report(run).read_text()
+    assert page.count("half test") >= 2 and "validation photos, half test, after step 1" in page
+    found, hits = {}, []
+    for half in ("tune", "test", "all"):
+        out = tmp_path / f"{half}.json"
+        whole = ["--data", class_photos] if half == "all" else ["--val-half", half]
+        said = command(capsys, "eval", run, *whole, "--json", "--out", out)
+        assert said.code == 0, said
+        found[half] = files_of(out)
+        record = json.loads(said.out.splitlines()[-1])
+        hits.append(record["top1"] * record["images"])
+    assert set(found["tune"]) and found["test"] and not set(found["tune"]) & set(found["test"])
+    assert sorted(found["tune"] + found["test"]) == found["all"] and np.isclose(hits[0] + hits[1], hits[2])
+    names = [name.encode() for name in found["all"]]
+    assert found["test"] == [name for name, test in zip(found["all"], in_half(names, "test")) if test]
+
+
+def test_what_has_no_validation_images_is_refused(class_photos, tmp_path, capsys):
+    said = train(capsys, class_photos, tmp_path / "run", "--val-half", "test", "--folds", 3, "--fold", 1)
+    refused(said, "--val-half test: --folds 3 reads no validation images")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_ends_with_the_interval_of_its_best_evaluation(ssd_run, maskrcnn_run, class_photos, tmp_path, capsys):
+    run = tmp_path / "run"
+    said = train(capsys, class_photos, run, steps=1)
+    ends = [read_events(folder / "events.jsonl") for folder in (run, ssd_run.folder, maskrcnn_run.folder)]
+    for events, metric in zip(ends, ("top1", "box_ap", "mask_ap")):
+        end, scored = events[-1], [event for event in events if event["event"] == "eval"]
+        best = next(event for event in scored if event["step"] == end["intervals_step"])
+        low, high = end["intervals"][metric]
+        assert low <= best[metric] <= high and best[metric] == end["best"][metric]
+    low, high = (f"{100 * value:.2f}" for value in ends[0][-1]["intervals"]["top1"])
+    assert "95 % of such sets of photos have top1 " in said.out and f"{low}" in said.out and f"{high}" in said.out, said
+    assert "95 % " in write_report(run).read_text()
+
+
+@pytest.mark.parametrize("damage", ["", "{}", "many", "missing"])
+def test_many_photos_or_a_damaged_file_have_no_interval_at_the_end(ssd_run, tmp_path, damage):
+    (file,) = (ssd_run.folder / "predictions").glob("step-*.json")
+    found = json.loads(file.read_text())
+    written = tmp_path / "step.json"
+    assert intervals_at_end(file) == {name: ends for name, ends in intervals(stored_draws(found, "box")).items()}
+    if damage != "missing":
+        written.write_text(json.dumps({**found, "images": found["images"] * 200}) if damage == "many" else damage)
+    assert intervals_at_end(written) == {}
