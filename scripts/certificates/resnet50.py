@@ -1,12 +1,13 @@
 """Training steps of ResNet-50: GluonCV's network with MXNet's optimisers beside ours, same weights, batches and rates.
 
-    PYTHONPATH=. python scripts/certificates/resnet50.py --env ENV --data imagenette224 --out OUT
+    PYTHONPATH=. python scripts/certificates/resnet50.py --env ENV --data imagenette224 --out OUT [--submission FILE]
     PYTHONPATH=. python scripts/certificates/resnet50.py --env ENV --record tests/oracle/recorded/gluoncv_resnet.npz
 
 ENV is the folder of the original's environment; uv makes it where it is not there. DATA has train/CLASS/*.jpg of imagenette's ten
-classes. One process at a time, of one thread. OUT gets summary.json, losses.csv and losses.png, by the rule of verdict.py; a run that
-it has already is not repeated. Exit code 1 where ours is further from the original than rounding noise, or where an error planted in
-ours is not noticed.
+classes. FILE is NVIDIA/benchmarks/resnet/implementations/mxnet/common/fit.py of github.com/mlcommons/training_results_v3.0: its own
+LARS and schedule make one more run. One process at a time, of one thread. OUT gets summary.json, losses.csv and losses.png, by the
+rule of verdict.py; a run that it has already is not repeated. Exit code 1 where ours is further from the original than rounding
+noise, or where an error planted in ours is not noticed.
 """
 
 from __future__ import annotations
@@ -17,14 +18,21 @@ import platform
 import sys
 import tempfile
 from collections.abc import Iterable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from originals import GLUONCV, interpreter
-from resnet50_changes import HIDDEN, constants_in_float32, errors, norms_summed_in_order, rates_in_float32
+from resnet50_changes import (
+    HIDDEN,
+    constants_in_float32,
+    errors,
+    norms_summed_in_order,
+    rates_in_float32,
+    weights_alone_corrected,
+)
 from resnet50_systems import (
     LR,
     Losses,
@@ -45,6 +53,13 @@ from paceline.config.recipe import Recipe
 
 PLANTED_STEPS = 12
 SEEDS = {"float32": (1, 2), "float64": (1,)}  # of twins
+RUNS = {
+    "sgd": ("sgd", "float32"),
+    "lars": ("lars", "float32"),
+    "sgd64": ("sgd", "float64"),
+    "lars64": ("lars", "float64"),
+    "nvidia64": ("lars", "float64"),
+}
 FLOOR64 = 1e-13  # of a float64 loss after a network's sums
 
 
@@ -52,51 +67,53 @@ def rounded(numbers: Iterable[float]) -> list[float]:
     return [float(f"{number:.6g}") for number in numbers]
 
 
-def compare(kind: str, dtype: str, asked: argparse.Namespace, python: Path) -> tuple[Run, dict[str, Any]]:
-    """A run of one optimiser in one number format -> what verdict.py judges, and facts beside the losses."""
+def compare(name: str, asked: argparse.Namespace, python: Path) -> tuple[Run, dict[str, Any]]:
+    """A run of RUNS -> what verdict.py judges, and facts beside the losses."""
+    kind, dtype = RUNS[name]
+    exact, nvidia = dtype == "float64", name == "nvidia64"
+    more = {"submission": str(asked.submission.resolve()), "calls": "updater"} if nvidia else {}
     recipe = recipe_of(kind, asked.steps, asked.batch, asked.size, LR[kind])
     if kind == "lars":  # else an untrained trunk of full depth magnifies rounding ten thousandfold within two steps
         recipe = changed(recipe, model__zero_init_last_gamma=True)
     start = Start(first_weights(recipe), *photos(asked.data, asked.steps, asked.batch, asked.size))
-    exact = dtype == "float64"
     short = replace(start, images=start.images[:PLANTED_STEPS], labels=start.labels[:PLANTED_STEPS])
 
-    def sums() -> AbstractContextManager[None]:
-        return norms_summed_in_order() if exact and kind == "lars" else nullcontext()
+    def train(of: Start, by: Recipe, late: int = 0, *, calls: bool = nvidia, sums: bool = exact and kind == "lars"):
+        with ExitStack() as as_theirs:
+            if sums:
+                as_theirs.enter_context(norms_summed_in_order())
+            if calls:
+                as_theirs.enter_context(weights_alone_corrected(by.optim.momentum))
+            return ours(of, by, dtype, late=late)
 
-    def train(of: Start, by: Recipe, late: int = 0) -> Losses:
-        with sums():
-            return ours(of, by, dtype, late=late)[0]
+    def losses(*given: Any, **named: Any) -> Losses:
+        return train(*given, **named)[0]
 
     def twin(seed: int) -> Start:
         return replace(start, weights=one_ulp_away({n: w.astype(dtype) for n, w in start.weights.items()}, seed))
 
     with tempfile.TemporaryDirectory() as folder:
-        found = original(start, recipe, python, Path(folder), dtype)
-        theirs = [column(original(twin(seed), recipe, python, Path(folder), dtype)["losses"]) for seed in SEEDS[dtype]]
-        facts = {
-            "rates": rounded(found["rates"]),
-            "versions": json.loads(str(found["versions"])),
-        }
-        if kind == "lars" and exact:
-            fours = column(original(short, recipe, python, Path(folder), dtype, whole=False)["losses"])
-            facts["MXNet's LARS under gluon.Trainer, apart from one call"] = rounded(
-                differences(fours, column(found["losses"]))
-            )
-    with sums():
-        left, model = ours(start, recipe, dtype)
+        here = python, Path(folder), dtype
+        found = original(start, recipe, *here, **more)
+        theirs = [column(original(twin(seed), recipe, *here, **more)["losses"]) for seed in SEEDS[dtype]]
+        facts = {"rates": rounded(found["rates"]), "versions": json.loads(str(found["versions"]))}
+        if name == "lars64":
+            fours = column(original(short, recipe, *here, calls="trainer")["losses"])
+            facts["gluon.Trainer apart from one call"] = rounded(differences(fours, column(found["losses"])))
+    left, model = train(start, recipe)
     facts["after the last step"] = end_differences(model, found, start)
-    mine = [train(twin(seed), recipe) for seed in SEEDS[dtype]]
+    mine = [losses(twin(seed), recipe) for seed in SEEDS[dtype]]
     if kind == "lars" and exact:
         with rates_in_float32():
-            mine.append(train(start, constants_in_float32(recipe)))
+            mine.append(losses(start, constants_in_float32(recipe)))
     elif kind == "lars":
-        with norms_summed_in_order():
-            mine.append(train(start, recipe))
+        mine.append(losses(start, recipe, sums=True))
     planted = {}
-    for name, run in errors(kind, short, recipe, train).items():
-        print(f"{kind} {dtype}: planted {name}", flush=True)
-        planted[name] = run()
+    for error, run in ({} if nvidia else errors(kind, short, recipe, losses)).items():
+        print(f"{name}: planted {error}", flush=True)
+        planted[error] = run()
+    if nvidia:
+        planted["momentum corrected for all tensors"] = losses(start, recipe, calls=False)
     floor = FLOOR64 if exact else None
     return Run(column(found["losses"]), left, {"original": theirs, "ours": mine}, planted, HIDDEN[dtype], floor), facts
 
@@ -108,8 +125,9 @@ def main() -> int:
     parser.add_argument("--out", type=Path, metavar="DIR")
     parser.add_argument("--record", type=Path, metavar="FILE", help="only the tiny steps that a test compares with")
     parser.add_argument(
-        "--run", action="append", choices=("sgd", "lars", "sgd64", "lars64"), help="only these; default: all"
+        "--submission", type=Path, metavar="FILE", help="common/fit.py of NVIDIA's submission, for nvidia64"
     )
+    parser.add_argument("--run", action="append", choices=RUNS, help="only these; default: all")
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--batch", type=int, default=8, help="images a step")
     parser.add_argument("--size", type=int, default=64, help="pixels")
@@ -123,11 +141,10 @@ def main() -> int:
     runs, facts = load(asked.out), {}
     if runs:
         facts = json.loads((asked.out / "summary.json").read_text())["facts"]
-    for name in asked.run or ("sgd", "lars", "sgd64", "lars64"):
-        if name in runs:
+    for name in asked.run or RUNS:
+        if name in runs or (name == "nvidia64" and asked.submission is None):
             continue
-        kind, dtype = name.removesuffix("64"), "float64" if name.endswith("64") else "float32"
-        runs[name], facts[name] = compare(kind, dtype, asked, python)
+        runs[name], facts[name] = compare(name, asked, python)
         about = {
             "torch": torch.__version__,
             "python": platform.python_version(),

@@ -18,6 +18,7 @@ from resnet50_systems import Losses, Start, changed
 from paceline.config.plan import lr_at
 from paceline.config.recipe import Recipe
 from paceline.optim.optimiser import NamedParameter, named_parameters
+from paceline.optim.sgd import update_lr_inside
 
 # Errors that rounding hides in this training: what changes a trust ratio by 1e-8, and in float32 more.
 HIDDEN = {"float64": frozenset({"epsilon 1e-8 for 0"})}
@@ -120,3 +121,20 @@ def constants_in_float32(recipe: Recipe) -> Recipe:
     numbers = {"optim__weight_decay": optim.weight_decay, "optim__lars_eta": optim.lars_eta}
     numbers["model__label_smoothing"] = model.label_smoothing
     return changed(recipe, **{name: float(np.float32(value)) for name, value in numbers.items()})
+
+
+@contextmanager
+def weights_alone_corrected(momentum: float) -> Iterator[None]:
+    """Inside, the momentum of convolutions and of the linear layer follows the rates, that of biases and BatchNorm does not."""
+
+    def update(
+        weights: list, gradients: list, velocities: list, *, momentum: float, plain: float = momentum, **more: Any
+    ) -> None:
+        for corrected in (True, False):
+            chosen = [place for place, weight in enumerate(weights) if (weight.ndim > 1) is corrected]
+            lists = ([tensors[place] for place in chosen] for tensors in (weights, gradients, velocities))
+            if chosen:
+                update_lr_inside(*lists, momentum=momentum if corrected else plain, **more)
+
+    with patch("paceline.optim.sgd.update_lr_inside", update):
+        yield

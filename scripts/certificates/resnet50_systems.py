@@ -112,7 +112,8 @@ def original(
     optim, model = recipe.optim, recipe.model
     settings = {
         "optimiser": optim.kind,
-        "whole": True,
+        "calls": "one",
+        "submission": "",
         "depth": model.depth,
         "classes": len(start.weights["fc.bias"]),
         "channels": model.stem_channels,

@@ -11,12 +11,15 @@ Letters: T steps   B images of a step   S pixels   K classes   C input channels,
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import sys
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
+from unittest.mock import MagicMock
 
 os.environ.setdefault("MXNET_ENGINE_TYPE", "NaiveEngine")  # one operator after another
 # MXNet 1.9.1 and GluonCV use names that numpy has only announced to remove.
@@ -30,7 +33,7 @@ from mxnet import autograd, gluon  # noqa: E402
 
 # As the network has them in paceline: units of the stages, and the unit.
 DEPTHS = {10: ([1, 1, 1, 1], BasicBlockV1b), 50: ([3, 4, 6, 3], BottleneckV1b)}
-LARS_TENSORS = 54  # of one fused kernel, MXNET_OPTIMIZER_AGGREGATION_SIZE of the submission
+AT_ONCE = 54  # tensors of a call: MXNET_OPTIMIZER_AGGREGATION_SIZE of the submission
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,8 @@ class Settings:
     """One run; see scripts/certificates/resnet50_systems.py, which writes it."""
 
     optimiser: str  # sgd or lars
-    whole: bool  # lars: one update call for all tensors of a step; False: as gluon.Trainer calls it, four at a time
+    calls: str  # lars: tensors of an optimiser's call: all in one, trainer (gluon.Trainer's fours) or updater (see `groups`)
+    submission: str  # lars: common/fit.py of NVIDIA's submission, whose SGDwFASTLARS and PolySchedule are taken; empty: MXNet's own
     depth: int
     classes: int
     channels: int
@@ -108,38 +112,77 @@ def losses_of(settings: Settings, logits: mx.nd.NDArray, labels: mx.nd.NDArray) 
     return output, losses
 
 
-class WholeLARS:
-    """MXNet's LARS with one update call for all tensors of a step, so that its momentum correction reaches all of them."""
+def submission(path: str) -> ModuleType:
+    """common/fit.py of NVIDIA's submission as a module.
 
-    def __init__(self, net: ResNetV1b, options: dict) -> None:
+    What it imports and these two classes do not need is a mock; operators of its MXNet have the names that MXNet 1.9 gave them.
+    """
+    absent = "horovod", "horovod.mxnet", "mlperf_log_utils", "common", "common.optimizer", "common.data", "cuda_graphs"
+    for name in (*absent, "cuda_graphs.graph_wrapper", "scaleoutbridge"):
+        sys.modules[name] = MagicMock()
+    mx.cuda_utils = MagicMock()
+    for part in ("sgd_update", "sgd_mom_update", "mp_sgd_update", "mp_sgd_mom_update"):
+        setattr(mx.nd, f"lars_multi_{part}", getattr(mx.nd, f"preloaded_multi_{part}"))
+    spec = importlib.util.spec_from_file_location("fit", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def groups(parameters: list[gluon.Parameter], calls: str) -> list[list[int]]:
+    """Places of the tensors that the optimiser is called for at once.
+
+    updater  as MXNet's Updater calls it in float16: 54 at a time of those in float16 (weights, then the bias), then of BatchNorm's
+    """
+    if calls == "one":
+        return [list(range(len(parameters)))]
+    norms = [place for place, one in enumerate(parameters) if one.name.endswith(("gamma", "beta"))]
+    weights = [place for place, one in enumerate(parameters) if one.name.endswith("weight")]
+    half = [*weights, *sorted({*range(len(parameters))} - {*norms, *weights})]
+    return [of[start : start + AT_ONCE] for of in (half, norms) for start in range(0, len(of), AT_ONCE)]
+
+
+class OwnCalls:
+    """Calls a LARS for the tensors of a step in groups; its momentum correction is that of a call, not of a step."""
+
+    def __init__(self, net: ResNetV1b, kind: type, calls: str, options: dict) -> None:
         self.parameters = [one for one in net.collect_params().values() if one.grad_req != "null"]
         names = {number: one.name for number, one in enumerate(self.parameters)}
-        self.optimiser = mx.optimizer.LARS(param_idx2name=names, **options)
-        self.optimiser.set_wd_mult({one.name: one.wd_mult for one in self.parameters})
-        self.optimiser.aggregate_num = LARS_TENSORS
-        self.states = [self.optimiser.create_state(number, one.data()) for number, one in enumerate(self.parameters)]
+        self._optimizer = kind(param_idx2name=names, **options)
+        self._optimizer.set_wd_mult({one.name: one.wd_mult for one in self.parameters})
+        self._optimizer.aggregate_num = AT_ONCE
+        self.states = [self._optimizer.create_state(number, one.data()) for number, one in enumerate(self.parameters)]
+        self.groups = groups(self.parameters, calls)
 
     def step(self, images: int) -> None:
-        self.optimiser.rescale_grad = 1 / images
-        weights, gradients = ([of(one) for one in self.parameters] for of in (lambda p: p.data(), lambda p: p.grad()))
-        self.optimiser.update(list(range(len(weights))), weights, gradients, self.states)
+        self._optimizer.rescale_grad = 1 / images
+        for group in self.groups:
+            weights, gradients = (
+                [of(self.parameters[k]) for k in group] for of in (lambda p: p.data(), lambda p: p.grad())
+            )
+            self._optimizer.update(group, weights, gradients, [self.states[k] for k in group])
+
+
+def trainer_of(settings: Settings, net: ResNetV1b) -> gluon.Trainer | OwnCalls:
+    rates = scheduler(settings)
+    options = {"learning_rate": settings.lr, "lr_scheduler": rates, "momentum": settings.momentum, "wd": settings.wd}
+    if settings.optimiser == "sgd":
+        return gluon.Trainer(net.collect_params(), "sgd", options, kvstore=None)
+    if settings.submission:
+        theirs = submission(settings.submission)
+        options["lr_scheduler"] = theirs.PolySchedule(settings.lr, settings.horizon, settings.warmup)
+        options.update(lars_eta=settings.eta, lars_eps=settings.eps)
+        return OwnCalls(net, theirs.SGDwFASTLARS, settings.calls, options)
+    options.update(eta=settings.eta, eps=settings.eps)
+    if settings.calls == "trainer":
+        return gluon.Trainer(net.collect_params(), "lars", options, kvstore=None)
+    return OwnCalls(net, mx.optimizer.LARS, settings.calls, options)
 
 
 def train(settings: Settings, weights: dict, images: np.ndarray, labels: np.ndarray) -> dict[str, np.ndarray]:
     net = network(settings, weights)
-    options = {
-        "learning_rate": settings.lr,
-        "lr_scheduler": (rates := scheduler(settings)),
-        "momentum": settings.momentum,
-        "wd": settings.wd,
-    }
-    if settings.optimiser == "lars":
-        options.update(eta=settings.eta, eps=settings.eps)
-    if settings.optimiser == "lars" and settings.whole:
-        trainer = WholeLARS(net, options)
-    else:
-        trainer = gluon.Trainer(net.collect_params(), settings.optimiser, options, kvstore=None)
-    optimiser = trainer.optimiser if isinstance(trainer, WholeLARS) else trainer._optimizer
+    trainer = trainer_of(settings, net)
+    optimiser = trainer._optimizer
     mean, std = (np.array(values, np.float64).reshape(1, 3, 1, 1) for values in (settings.mean, settings.std))
     losses, used = [], []
     for step, (pixels, classes) in enumerate(zip(images, labels)):
@@ -151,7 +194,7 @@ def train(settings: Settings, weights: dict, images: np.ndarray, labels: np.ndar
         head.backward()
         trainer.step(len(pixels))
         losses.append(float(each.mean().asscalar()))
-        used.append(rates(optimiser.num_update))
+        used.append(optimiser.lr_scheduler(optimiser.num_update))
         print(f"original {settings.optimiser} {settings.dtype} {step} {used[-1]:.6g} {losses[-1]:.9g}", flush=True)
     return {"losses": np.array(losses), "rates": np.array(used), **last(net)}
 
