@@ -10,10 +10,6 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-# Each in 3 GiB. The memory test fills a device, which would be this machine's memory if kernels wrote.
-FILLS_A_DEVICE = "tests/gpu/test_memory_on_cuda.py"
-# Kernels in Triton have no values here.
-IN_TRITON = "tests/gpu/*kernels_on_cuda.py"
 DAY = "never_waits and fp32 and not maskrcnn"
 
 
@@ -37,17 +33,17 @@ def gpu_tests(mode: str, *words: str, **settings: str) -> None:
 
 
 def test_steps_never_wait_for_the_device(simulated) -> None:
-    gpu_tests("values", "tests/gpu", "-k", DAY, f"--ignore-glob={IN_TRITON}")
+    gpu_tests("values", "tests/gpu", "-k", DAY)
 
 
 @pytest.mark.nightly("100 tests, whose values a CPU computes")
 def test_all_of_them_pass_with_values(simulated) -> None:
-    gpu_tests("values", "tests/gpu", f"--ignore={FILLS_A_DEVICE}", f"--ignore-glob={IN_TRITON}")
+    gpu_tests("values", "tests/gpu")
 
 
 @pytest.mark.nightly("ResNet-50 on a device that is full")
 def test_a_full_device_is_met_without_values(simulated) -> None:
-    gpu_tests("counts", FILLS_A_DEVICE)
+    gpu_tests("counts", "tests/gpu/test_memory_on_cuda.py")
 
 
 @pytest.mark.nightly("20 s each")
