@@ -2,11 +2,7 @@
 
 RATES is how many training images a second published runs reached on one accelerator: what an input has to deliver.
 Source: MLPerf Training's result logs, computed from `tracked_stats` (training alone) where a log has it, else over the whole run,
-evaluations included, which is a few percent less: closed division, eight accelerators unless noted.
-    classification  H100 and H200 v4.0 (NVIDIA MXNet), A100 v2.0, L40S v4.0, A30 v2.0 (2), Gaudi2 v3.1 (whole run);
-                    V100: NVIDIA's DeepLearningExamples, PyTorch, 16 GB, one of one
-    maskrcnn        H100 v3.0, A100 v2.1; V100: detectron2's own page, 62 images/s on eight
-    ssd             A100 v1.1 (MXNet); nobody has published one on newer hardware
+evaluations included, which is a few percent less.
 """
 
 from __future__ import annotations
@@ -19,6 +15,7 @@ from rich.table import Table
 
 from paceline.config.errors import RecipeError
 from paceline.config.nvimgcodec_packages import to_install_nvimgcodec
+from paceline.machine.rates import usual_rates
 
 # Below this share of computing cores, threads wait for something; above this utilisation an accelerator
 # counts as fed (MLPerf Storage asks for it).
@@ -157,14 +154,8 @@ def advice(report: Report) -> str:
     return f"{STAGES[most]} is the limit, which no flag changes: more cores"
 
 
-# workload -> accelerator -> images a second of one.
-RATES: dict[str, dict[str, float]] = {
-    "classification": {
-        "h100": 7165, "h200": 7950, "a100": 3397, "l40s": 1854, "a30": 1596, "gaudi2": 5875, "v100": 1200,
-    },
-    "maskrcnn": {"h100": 180, "a100": 86.4, "v100": 7.75},
-    "ssd": {"a100": 1529},
-}  # fmt: skip
+# workload -> accelerator -> images a second of one, its usual row of machine/published_rates.json.
+RATES = {workload: usual_rates(workload) for workload in ("classification", "maskrcnn", "ssd")}
 MOST_ACCELERATORS, MOST_RATE = 1024, 1e7
 
 

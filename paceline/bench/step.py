@@ -159,19 +159,32 @@ def our_step(
     graph: bool = False,
 ) -> Made:
     """One optimiser step of paceline on the scene's batch, as a run takes it; with graph, replayed as `--system.graph` does."""
+    model = bench.trained(scene, device)
+    step = steps_of(bench, precision, model, device, compile=compile, graph=graph)
+    batch = laid_out(scene.batch, bench.system)
+    return Made(lambda: step(batch), bench.parts(model), partial(bench.extra_facts, model, batch))
+
+
+def steps_of(
+    bench: StepBench,
+    precision: Precision,
+    model: Any,
+    device: torch.device,
+    *,
+    compile: bool = False,
+    graph: bool = False,
+) -> Callable[[Any], torch.Tensor]:
+    """What takes an optimiser step of paceline on a batch that lies on the device -> its loss, on the device."""
     system = replace(bench.system, images_per_forward=bench.batch, precision=precision, compile=compile, graph=graph)
     recipe = bench.recipe()
     plan = make_plan(recipe, system, world=1, most=bench.batch, train_images=TRAIN_IMAGES, val_images=VAL_IMAGES)
-    model = bench.trained(scene, device)
     if plan.loss_group:
         configure_loss_groups(model, plan)
     optimiser = SGD(named_parameters(model, recipe.optim.decay_on), recipe.optim)
     scaler = LossScaler("dynamic", 65536.0, device=device) if precision == "fp16" else None
     step = TrainStep(State(model, optimiser, None, scaler, Meters(device)), plan, system, device)
-    batch, lr = laid_out(scene.batch, system), recipe.optim.lr
-    return Made(
-        lambda: step([batch], Rates(lr, lr))["loss"], bench.parts(model), partial(bench.extra_facts, model, batch)
-    )
+    lr = recipe.optim.lr
+    return lambda batch: step([batch], Rates(lr, lr))["loss"]
 
 
 def laid_out(batch: Any, system: System) -> Any:

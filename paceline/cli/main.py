@@ -60,6 +60,7 @@ VERBS = {
     ),
     "completion": ("cli.completion", "what completes these words in bash, zsh and fish: paceline completion bash"),
     "doctor": ("launch.doctor_verb", "say what this machine has and what is missing"),
+    "qualify": ("launch.qualify_verb", "measure whether this machine is as fast as it should be, and why it is not"),
 }
 
 # These write files, so they go on when nobody reads what they print. The others only print.
@@ -76,6 +77,7 @@ WORKERS = (
     "report",
     "weights",
     "image",
+    "qualify",
 )
 
 # Verb of older versions -> our command.

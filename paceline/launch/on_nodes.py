@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 from paceline.command.choose import choose_system
 from paceline.config.errors import UserError
@@ -37,7 +38,21 @@ def is_launched(arguments: Sequence[str]) -> bool:
     return any(word in names for word in words)
 
 
-def launch_verb(
+def launch_verb(name: str, words: tuple[str, ...], where: Elsewhere, *, json: bool, out: str, **more: Any) -> int:
+    """Carry out `paceline WORDS` on every rank, and hand on what rank 0 found; -> rank 0's exit code. Otherwise as `launched_answer`.
+
+    out   also write the JSON here; "" = nowhere
+    """
+    check_output(out)
+    code, text = launched_answer(name, words, where, json=json, **more)
+    if text and json:
+        print(text, end="")
+    if text and out:
+        write_output(out, text)
+    return code
+
+
+def launched_answer(
     name: str,
     words: tuple[str, ...],
     where: Elsewhere,
@@ -45,23 +60,20 @@ def launch_verb(
     system_name: str,
     ranks: int,
     json: bool,
-    out: str,
     writes: tuple[str, ...] = (),
-) -> int:
-    """Carry out `paceline WORDS` on every rank; -> rank 0's exit code.
+) -> tuple[int, str]:
+    """Carry out `paceline WORDS` on every rank; -> rank 0's exit code, and the JSON that it left; "" where it left none.
 
     name         of the verb: its folder is the next of runs/NAME-001, -002, ...
     words        the verb and its flags; it has flags --system and --out (where its JSON goes) beside
     system_name  whose nodes they are; "" = this machine's, with --through local alone
     ranks        ranks a node; 0 = the system's
-    json         print the verb's JSON and nothing else
-    out          also write the JSON here; "" = nowhere
+    json         nothing is printed on stdout
     writes       folders that the verb writes into: a container may
     Raises UserError for what cannot be started.
     """
     from paceline.launch.checks import check_devices, check_port
 
-    check_output(out)
     check_where(where)
     if where.walltime == "auto":
         raise UserError("--walltime auto predicts trainings alone: name a time, e.g. --walltime 10m.")
@@ -95,10 +107,4 @@ def launch_verb(
     )
     say = (lambda text: print(text, file=sys.stderr)) if json else print
     code = launch(job, dry=where.dry_run, say=say)
-    if answer.is_file():
-        text = answer.read_text()
-        if json:
-            print(text, end="")
-        if out:
-            write_output(out, text)
-    return code
+    return code, answer.read_text() if answer.is_file() else ""

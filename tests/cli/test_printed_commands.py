@@ -182,6 +182,9 @@ REASONS = {
     ("training/find_network.py", "_refusal", "train"): "a form: timm/NAME is to be filled in",
     ("machine/doctor/here.py", "read_host", "doctor"): "its output goes into a variable of the host",
     ("log/console.py", "_advise", "bench"): "a kind of measurement, in a sentence",
+    ("bench/verdict.py", "judge", "doctor"): "who found it, before a colon",
+    ("bench/verdict.py", "_input", "pack"): "names a verb, in a sentence",
+    ("bench/verdict.py", "_input", "bench"): "a kind of measurement, in a sentence",
     ("mlperf/logs.py", "mllog_lines", "mlperf"): "names a verb, in a sentence",
     ("weights/forms/files.py", "_torch", "weights"): "names a verb, in a sentence",
     (

@@ -258,6 +258,7 @@ def test_help_shows_each_fields_own_comment_and_no_neighbours(name, monkeypatch)
         "list recipes",
         "bench startup",
         "bench comm",
+        "qualify",
     ],
 )
 def test_the_other_verbs_answer_help_with_a_text_for_every_flag(verb, capsys, monkeypatch):
