@@ -16,7 +16,8 @@ html_title = "paceline"
 root_doc = "docs/README"
 include_patterns = ["*.md", "docs/**.md", "results/**.md", "build/pages/*.md"]
 exclude_patterns = [".*", "build/site", "paceline", "tests", "runs"]
-extensions = ["myst_parser"]
+extensions = ["myst_parser", "sphinx_copybutton"]
+copybutton_exclude = ".linenos, .c1"  # a command is copied without the comment behind it
 myst_enable_extensions = ["deflist"]
 myst_heading_anchors = 4
 highlight_language = "bash"  # also of trees and drawings, where an apostrophe is no error
@@ -26,6 +27,12 @@ html_copy_source = html_show_copyright = False
 html_favicon = "theme/icon.svg"
 html_static_path = ["theme"]
 html_css_files = ["site.css"]
+html_theme_options = {
+    "light_logo": "icon.svg",
+    "dark_logo": "icon.svg",
+    "light_css_variables": {"color-brand-primary": "#1f4fbf", "color-brand-content": "#1f4fbf"},
+    "dark_css_variables": {"color-brand-primary": "#8fb0ff", "color-brand-content": "#8fb0ff"},
+}
 
 
 def write_pages(app: Sphinx) -> None:

@@ -1,6 +1,11 @@
-"""Carry out docs/tutorial-boxes.md and make its picture, docs/pictures: `PYTHONPATH=. python scripts/tutorial.py FOLDER` (minutes).
+"""Carry out a tutorial, docs/tutorial-NAME.md, and make its pictures: `PYTHONPATH=. python scripts/tutorial.py NAME FOLDER`.
 
-The picture is committed: GitHub shows it, and a site that rendered and trained for each build would take minutes.
+NAME is classes, boxes or masks; FOLDER gets its runs and answers (minutes). The pictures are committed: GitHub shows them, and a site
+that trained for each build would take minutes. Each is called NAME-WHAT, by the command it is of:
+
+    NAME-preview.jpg    what `paceline preview` drew
+    NAME-quality.svg    the chart of that name in the report of `paceline train`
+    NAME-answers.jpg    the first pictures that `paceline predict` drew
 """
 
 from __future__ import annotations
@@ -13,33 +18,80 @@ from pathlib import Path
 from PIL import Image
 
 ROOT = Path(__file__).parents[1]
-# Most pixels along the picture's sides: some 60 kB.
-SIDE = 720
+NAMES = ("classes", "boxes", "masks")
+# Most pixels along the sides of a picture, and how many answers stand beside each other: some 60 kB.
+SIDE, ANSWERS = 720, 4
+# What a page's variables are in a picture of its own, which has no page around it: seen on white and on black.
+COLOURS = {
+    "muted": "#7d8590",
+    "grid": "#9aa3ad55",
+    "series-1": "#2f6fed",
+    "series-2": "#e5683a",
+    "series-3": "#0f9d8a",
+    "series-4": "#8f55e0",
+}
 
 
-def commands() -> list[str]:
+def commands(name: str) -> list[str]:
     """The page's commands, in order."""
-    blocks = re.findall(r"^```\n(.*?)^```", (ROOT / "docs" / "tutorial-boxes.md").read_text(), flags=re.M | re.S)
+    blocks = re.findall(r"^```\n(.*?)^```", (ROOT / "docs" / f"tutorial-{name}.md").read_text(), flags=re.M | re.S)
     return [line for block in blocks for line in block.splitlines()]
 
 
-def carry_out(folder: Path, pictures: Path, steps: int = 0) -> None:
-    """Each command in `folder`, its runs and answers; then the page's picture. Steps are for a test, 0 is the page's training.
+def carry_out(name: str, folder: Path, pictures: Path, steps: int = 0) -> None:
+    """Each command in `folder`, its runs and answers; then the page's pictures. Steps are for a test, 0 is the page's training.
 
     Raises CalledProcessError for a command that does not end well.
     """
     folder.mkdir(parents=True, exist_ok=True)
     pictures.mkdir(parents=True, exist_ok=True)
-    for line in commands():
+    for line in commands(name):
         print(f"$ {line}", flush=True)
         words = line.replace("paceline ", f"{sys.executable} -m paceline ", 1)
         short = f" --steps {steps} --eval-every {steps}" if steps and line.startswith("paceline train") else ""
         subprocess.run(["bash", "-c", words + short], cwd=folder, check=True)
     with Image.open(folder / "preview.png") as picture:
-        small = picture.convert("RGB")
+        save(picture, pictures / f"{name}-preview.jpg")
+    save(beside_each_other(answered(folder / "answers")), pictures / f"{name}-answers.jpg")
+    report = (folder / "runs" / name / "report.html").read_text()
+    (pictures / f"{name}-quality.svg").write_text(chart(report, "Quality"))
+
+
+def answered(folder: Path) -> list[Path]:
+    """The first pictures below `folder`, by name."""
+    return sorted(path for path in folder.rglob("*") if path.suffix in (".jpg", ".png"))[:ANSWERS]
+
+
+def beside_each_other(files: list[Path]) -> Image.Image:
+    """Pictures of one height in a row."""
+    opened = [Image.open(file).convert("RGB") for file in files]
+    height = min(picture.height for picture in opened)
+    opened = [picture.resize((picture.width * height // picture.height, height)) for picture in opened]
+    row = Image.new("RGB", (sum(picture.width for picture in opened) + 8 * (len(opened) - 1), height), "white")
+    left = 0
+    for picture in opened:
+        row.paste(picture, (left, 0))
+        left += picture.width + 8
+    return row
+
+
+def save(picture: Image.Image, file: Path) -> None:
+    """Small, as a JPEG."""
+    small = picture.convert("RGB")
     small.thumbnail((SIDE, SIDE))
-    small.save(pictures / "preview.jpg", quality=82, optimize=True)
+    small.save(file, quality=82, optimize=True)
+
+
+def chart(report: str, title: str) -> str:
+    """A chart of a report as a file of its own."""
+    found = re.search(rf'<svg viewBox="([^"]*)" role="img" aria-label="{title}">.*?</svg>', report, flags=re.S)
+    if found is None:
+        raise SystemExit(f"the report has no chart {title!r}")
+    size = 'width="{}" height="{}"'.format(*found[1].split()[2:])
+    heads = f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" font-family="sans-serif" {size} '
+    text = re.sub(r"var\(--([\w-]+)\)", lambda variable: COLOURS[variable[1]], found[0])
+    return text.replace("<svg ", heads, 1) + "\n"
 
 
 if __name__ == "__main__":
-    carry_out(Path(sys.argv[1]), ROOT / "docs" / "pictures")
+    carry_out(sys.argv[1], Path(sys.argv[2]), ROOT / "docs" / "pictures")

@@ -1,10 +1,11 @@
-"""The tutorial's commands do what its page says, in order, and its picture is one of its script's."""
+"""The commands of each tutorial do what its page says, in order, and its pictures are its script's."""
 
 from __future__ import annotations
 
 import importlib.util
 import re
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from PIL import Image
@@ -13,19 +14,31 @@ ROOT = Path(__file__).parents[2]
 SPEC = importlib.util.spec_from_file_location("tutorial", ROOT / "scripts" / "tutorial.py")
 TUTORIAL = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(TUTORIAL)
+PICTURES = ("preview.jpg", "quality.svg", "answers.jpg")
 
 
-def test_the_pages_picture_is_there_and_small():
-    named = re.findall(r"!\[[^]]+\]\((pictures/\w+\.jpg)\)", (ROOT / "docs" / "tutorial-boxes.md").read_text())
-    assert named == ["pictures/preview.jpg"] and len(TUTORIAL.commands()) == 6
-    assert all((ROOT / "docs" / name).stat().st_size < 100_000 for name in named)
+@pytest.mark.parametrize("name", TUTORIAL.NAMES)
+def test_the_pages_pictures_are_there_and_small(name):
+    named = re.findall(r"!\[[^]]+\]\((pictures/[\w-]+\.\w+)\)", (ROOT / "docs" / f"tutorial-{name}.md").read_text())
+    assert f"pictures/{name}-preview.jpg" in named and len(TUTORIAL.commands(name)) == 6
+    for file in (ROOT / "docs" / one for one in named):
+        assert file.name in {f"{name}-{what}" for what in PICTURES} and file.stat().st_size < 100_000
+        assert file.suffix != ".svg" or "var(" not in file.read_text()
 
 
-@pytest.mark.nightly("carries out a page of six commands, a training among them")
-def test_the_tutorial_is_carried_out_and_makes_its_picture(tmp_path, monkeypatch):
+def test_every_picture_is_on_a_page():
+    pages = "".join(page.read_text() for page in (ROOT / "docs").glob("*.md"))
+    assert not [path.name for path in (ROOT / "docs" / "pictures").iterdir() if f"(pictures/{path.name})" not in pages]
+
+
+@pytest.mark.nightly("carries out pages of six commands, a training among them")
+@pytest.mark.parametrize("name", TUTORIAL.NAMES)
+def test_a_tutorial_is_carried_out_and_makes_its_pictures(name, tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    TUTORIAL.carry_out(tmp_path / "work", tmp_path / "pictures", steps=40)
+    TUTORIAL.carry_out(name, tmp_path / "work", tmp_path / "pictures", steps=40)
     assert (tmp_path / "work" / "shapes.safetensors").is_file()
-    assert (tmp_path / "work" / "runs" / "boxes" / "report.html").is_file()
-    with Image.open(tmp_path / "pictures" / "preview.jpg") as picture:
-        assert max(picture.size) <= TUTORIAL.SIDE and picture.convert("RGB").getcolors(256) is None
+    assert (tmp_path / "work" / "runs" / name / "report.html").is_file()
+    for what in ("preview", "answers"):
+        with Image.open(tmp_path / "pictures" / f"{name}-{what}.jpg") as picture:
+            assert max(picture.size) <= TUTORIAL.SIDE and picture.convert("RGB").getcolors(256) is None
+    ElementTree.parse(tmp_path / "pictures" / f"{name}-quality.svg")
