@@ -2,7 +2,7 @@
 
 Three looks, each nearer: what their events have, what their checkpoints have, and both trained again side by side from the last
 checkpoint that is the same in both, or from their first weights (training/rerun.py). Rounding could make a difference of few units in
-the last place, and of few times what the same tensor moves by where gradients are found with every weight moved by such a unit.
+the last place, and of few times what the same tensor moves by where gradients are found with every weight moved by such a unit, or on other threads.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 # Of run.json, what can change the arithmetic or what it is done on.
 ARITHMETIC = ("recipe.", "system.", "threads.", "versions.", "world", "data.hash", "host.cpu", "controls.weights")
 # Steps repeated with moved weights. Rounding could make so many times their largest effect, and from equal gradients so many units.
-DRAWS, MOST_TIMES, MOST_UNITS = 3, 4.0, 4
+DRAWS, MOST_TIMES, MOST_UNITS = 2, 10.0, 4
 
 
 def bisect(names: Sequence[str], *, data: str = "", workload: str = "", in_json: bool = False) -> int:
@@ -199,11 +199,12 @@ def _examined(
     if tops[0] is None or tops[1] is None or tops[0][:2] != tops[1][:2]:
         names = [None if top is None else {"kind": top.kind, "name": top.name} for top in tops]
         return found | {"kind": "other tensors", "tensors": names}
-    nudged = []
-    for draw in range(DRAWS if follow == "state" or tops[0].kind in ("output", "loss", "gradient") else 0):
+    noisy = follow == "state" or tops[0].kind in ("output", "loss", "gradient")
+    moved = []
+    for other in [*map(ours.nudged, range(DRAWS)), ours.other_threads()] if noisy else ():
         ours.go_back(moments[0])
-        with ours.nudged(draw):
-            nudged.append(ours.take(batches, place, follow=follow).kept)
+        with other:
+            moved.append(ours.take(batches, place, follow=follow).kept)
     kept = []
     for (side, own), moment in zip(pairs, moments):
         side.go_back(moment)
@@ -211,10 +212,10 @@ def _examined(
     apart = difference(*kept)
     call = sum(row[:2] == tops[0][:2] for row in entries[0][: place + 1])
     found |= {"kind": tops[0].kind, "name": tops[0].name, "call": call, "difference": apart}
-    moves = [difference(kept[0], one) for one in nudged]
+    moves = [difference(kept[0], one) for one in moved]
     sizes = [move["largest"] if move else 0.0 for move in moves if not move or move.get("largest") is not None]
     if tops[0].kind not in ("rate", "input") and apart.get("largest") is not None:
-        few = apart["units"] is not None and apart["units"] <= (1 if nudged else MOST_UNITS)
+        few = apart["units"] is not None and apart["units"] <= (1 if moved else MOST_UNITS)
         could = few or (bool(sizes) and apart["largest"] <= MOST_TIMES * max(sizes))
-        found["rounding"] = {"moves": max(sizes, default=None), "draws": len(nudged), "could": could}
+        found["rounding"] = {"moves": max(sizes, default=None), "draws": len(moved), "could": could}
     return found

@@ -107,15 +107,12 @@ def _where(parted: Mapping[str, Any]) -> str:
     if kind == "other tensors":
         names = [f"{one['kind']} {one['name']}" if one else "nothing more" for one in parted["tensors"]]
         return f"in step {step:,}, which computes {_both(names)}"
-    name = parted["name"] + (f" (call {parted['call']} in that step)" if parted["call"] > 1 else "")
-    joined = (
-        " of"
-        if kind in ("output", "gradient", "average of weights")
-        else ":"
-        if kind in ("loss", "input", "rate")
-        else ""
+    name = ("" if parted["name"] == kind else parted["name"]) + (
+        f" (call {parted['call']})" if parted["call"] > 1 else ""
     )
-    return f"in step {step:,} at the {kind}{joined} {name}; all before it is equal to the bit"
+    joined = " of" if kind in ("output", "gradient", "average of weights") else ":" if kind in ("input", "rate") else ""
+    place = f"{kind}{joined} {name}".rstrip()
+    return f"in step {step:,} at the {place}; all before it is equal to the bit"
 
 
 def _parted(parted: Mapping[str, Any]) -> Iterator[str]:
@@ -127,7 +124,7 @@ def _parted(parted: Mapping[str, Any]) -> Iterator[str]:
     if apart and rounding:
         text = f"Rounding {'could make' if rounding['could'] else 'does not make'} that"
         if moves := rounding["moves"]:
-            text += f": with every weight moved by a unit in its last place this tensor moves by {moves:.2g}"
+            text += f": moving every weight by a unit in its last place, or other threads, change it by {moves:.2g}"
             text += f", {apart['largest'] / moves:.2g} times less" if apart["largest"] > moves else ""
         elif not rounding["draws"]:
             text += f" from equal gradients: {'few' if rounding['could'] else 'too many'} units"
@@ -159,7 +156,8 @@ def _foremost(differing: Sequence[Mapping[str, Any]], whose: Sequence[str]) -> I
 def _difference(one: Mapping[str, Any], whose: Sequence[str]) -> str:
     if "shapes" in one:
         return f"shape {_both([str(shape or 'none') for shape in one['shapes']], whose)}"
-    text = f"{one['differing']:,} of {one['elements']:,} values; most at {one['at']}: {_both(one['values'], whose)}"
+    count = f"{one['differing']:,} of {one['elements']:,} values; most at {one['at']}: " if one["elements"] > 1 else ""
+    text = f"{count}{_both(one['values'], whose)}"
     if one["largest"] is None:
         return f"{text}, not finite"
     parts = [f"{one['largest']:.2g}"]
