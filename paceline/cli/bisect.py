@@ -1,8 +1,10 @@
 """`paceline compare A B --bisect`: the first step, and the first tensor of it, at which two runs part.
 
 Three looks, each nearer: what their events have, what their checkpoints have, and both trained again side by side from the last
-checkpoint that is the same in both, or from their first weights (training/rerun.py). Rounding could make a difference of few units in
-the last place, and of few times what the same tensor moves by where gradients are found with every weight moved by such a unit, or on other threads.
+checkpoint that is the same in both, or from their first weights (training/rerun.py).
+
+Rounding could make a difference of few units in the last place, and of few times what the same tensor moves by on other threads, or
+where gradients are found with every weight moved by such a unit.
 """
 
 from __future__ import annotations
@@ -215,7 +217,7 @@ def _examined(
     moves = [difference(kept[0], one) for one in moved]
     sizes = [move["largest"] if move else 0.0 for move in moves if not move or move.get("largest") is not None]
     if tops[0].kind not in ("rate", "input") and apart.get("largest") is not None:
-        few = apart["units"] is not None and apart["units"] <= (1 if moved else MOST_UNITS)
+        few = apart["most_units"] is not None and apart["most_units"] <= (1 if moved else MOST_UNITS)
         could = few or (bool(sizes) and apart["largest"] <= MOST_TIMES * max(sizes))
         found["rounding"] = {"moves": max(sizes, default=None), "draws": len(moved), "could": could}
     return found

@@ -123,7 +123,7 @@ def difference(one: Tensor | None, other: Tensor | None) -> dict[str, Any]:
     shapes        of both, null for one that is not there, where they cannot be compared; else:
     elements      how many there are, and `differing`, how many of them differ
     largest       the largest difference, null where a value is not finite; `relative`: over the largest value of the first
-    units         the largest difference in units in the last place: floating-point numbers between the two
+    units         of it in the last place: floating-point numbers between the two; `most_units`: the most at any place
     at, values    where it is the largest, and both values there
     """
     if one is None or other is None or one.shape != other.shape or one.dtype != other.dtype:
@@ -137,13 +137,14 @@ def difference(one: Tensor | None, other: Tensor | None) -> dict[str, Any]:
     place = int(size.argmax()) if size.any() else int(apart.int().argmax())
     largest, whole = float(size.max()), float(values[0].abs().nan_to_num().max())
     finite = largest < float("inf")
-    units = int((_steps(flat[0]) - _steps(flat[1])).abs().max()) if one.is_floating_point() and finite else None
+    units = (_steps(flat[0]) - _steps(flat[1])).abs() if one.is_floating_point() and finite else None
     return {
         "elements": len(flat[0]),
         "differing": int(apart.sum()),
         "largest": largest if finite else None,
         "relative": largest / whole if finite and whole else None,
-        "units": units,
+        "units": None if units is None else int(units[place]),
+        "most_units": None if units is None else int(units.max()),
         "at": [int(index) for index in torch.unravel_index(torch.tensor(place), one.shape)],
         "values": [float(value[place]) if finite else str(float(value[place])) for value in values],
     }
