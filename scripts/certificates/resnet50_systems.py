@@ -103,11 +103,19 @@ def photos(data: Path, steps: int, batch: int, size: int) -> tuple[np.ndarray, n
 
 
 def original(
-    start: Start, recipe: Recipe, python: Path, folder: Path, dtype: str = "float32", **more: Any
+    start: Start,
+    recipe: Recipe,
+    python: Path,
+    folder: Path,
+    dtype: str = "float32",
+    *,
+    onednn: bool = True,
+    **more: Any,
 ) -> dict[str, np.ndarray]:
     """What scripts/originals/gluoncv_resnet.py writes: losses, rates, and the end of running statistics and weights.
 
-    more  fields of its Settings in place of the recipe's
+    onednn  False: MXNet's own kernels, which add up in another order (float64 has no others)
+    more    fields of its Settings in place of the recipe's
     """
     optim, model = recipe.optim, recipe.model
     settings = {
@@ -136,7 +144,8 @@ def original(
     }
     weights = {f"weight_{name}": values for name, values in start.weights.items()}
     np.savez(folder / "start.npz", settings=json.dumps(settings), images=start.images, labels=start.labels, **weights)
-    run_original(python, PROGRAM, str(folder / "start.npz"), str(folder / "end.npz"))
+    words = str(folder / "start.npz"), str(folder / "end.npz")
+    run_original(python, PROGRAM, *words, MXNET_MKLDNN_ENABLED=str(int(onednn)), MXNET_STORAGE_FALLBACK_LOG_VERBOSE="0")
     with np.load(folder / "end.npz") as file:
         return dict(file)
 
