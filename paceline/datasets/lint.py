@@ -2,7 +2,8 @@
 
 bad   photos that cannot be decoded, copies across splits or classes, classes of val that train lacks or that have two names, objects
       without area or outside
-fair  copies within a split, boxes that look like mistakes, unequal classes, photos turned by EXIF, labels that runs contradict
+fair  copies within a split, boxes that look like mistakes, unequal classes, photos turned by EXIF, photos that another library decodes
+      otherwise, labels that runs contradict
 Nothing is changed.
 """
 
@@ -86,6 +87,9 @@ def _copies(splits: Mapping[str, Index], passed: Callable[[int], None]) -> Itera
         )
         damaged = [Found(place, (), _name(splits, place)) for place in near.damaged]
         yield Finding("bad", "damaged", "photos that cannot be decoded", "training would stop at them", damaged)
+        apart = [Found(place, (), _name(splits, place), note) for place, note in near.apart]
+        why = "a model sees other pixels where another library reads them"
+        yield Finding("fair", "decoded_apart", "photos that libraries decode differently", why, apart)
     for key, how, pairs in kinds:
         across = [pair for pair in pairs if pair[0][0] != pair[1][0]]
         within = [pair for pair in pairs if pair[0][0] == pair[1][0]]

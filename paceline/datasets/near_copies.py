@@ -8,6 +8,7 @@ mirror image, is SAME or more. Measured on five small sets (results/lint): copie
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
@@ -15,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image
 
+from paceline.datasets.decoded_apart import decoded_apart
 from paceline.input.picture import open_rgb
 from paceline.store.index import Index
 
@@ -37,6 +39,7 @@ class Copies(NamedTuple):
 
     pairs: list[Pair]  # the most alike first
     damaged: list[tuple[str, int]]  # photos that cannot be decoded: split, row
+    apart: list[tuple[tuple[str, int], str]]  # photos that another library decodes otherwise, and by how much
 
 
 def near_copies(splits: Mapping[str, Index], passed: Callable[[int], None] = lambda _: None) -> Copies | None:
@@ -50,15 +53,17 @@ def near_copies(splits: Mapping[str, Index], passed: Callable[[int], None] = lam
     if len(places) > MOST_PHOTOS:
         return None
 
-    def grey(place: tuple[str, int]) -> np.ndarray | None:
+    def seen(place: tuple[str, int]) -> tuple[np.ndarray, str] | None:
         passed(1)
-        return _grey(splits[place[0]], place[1])
+        return _seen(splits[place[0]].read(place[1]))
 
-    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        read = [*pool.map(grey, places)]
-    damaged = [place for place, photo in zip(places, read) if photo is None]
-    places = [place for place, photo in zip(places, read) if photo is not None]
-    photos = np.array([photo for photo in read if photo is not None], np.float32).reshape(-1, SIDE, SIDE)
+    with warnings.catch_warnings(), ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        warnings.simplefilter("ignore")  # torchvision's, that its decoders will move
+        read = dict(zip(places, pool.map(seen, places)))
+    damaged = [place for place, photo in read.items() if photo is None]
+    apart = [(place, photo[1]) for place, photo in read.items() if photo and photo[1]]
+    places = [place for place, photo in read.items() if photo is not None]
+    photos = np.array([photo[0] for photo in read.values() if photo], np.float32).reshape(-1, SIDE, SIDE)
     flat, mirrored = (some.reshape(len(photos), SIDE * SIDE) for some in (photos, photos[:, :, ::-1]))
     pairs = []
     for first in range(0, len(flat), BLOCK):
@@ -67,17 +72,16 @@ def near_copies(splits: Mapping[str, Index], passed: Callable[[int], None] = lam
         for one, other in zip(*np.nonzero(alike >= SAME)):
             if other > one:
                 pairs.append(Pair(places[first + one], places[first + other], float(min(1.0, alike[one, other]))))
-    return Copies(sorted(pairs, key=lambda pair: -pair.alike), damaged)
+    return Copies(sorted(pairs, key=lambda pair: -pair.alike), damaged, apart)
 
 
-def _grey(index: Index, row: int) -> np.ndarray | None:
-    """(SIDE, SIDE) float32 of mean 0 and norm 1; zeros for a photo of one grey, None for one that cannot be decoded."""
-    data = index.read(row)
+def _seen(data: bytes) -> tuple[np.ndarray, str] | None:
+    """-> (SIDE, SIDE) float32 of mean 0 and norm 1, zeros for one grey, and `decoded_apart`; None where it cannot be decoded."""
     try:
-        photo = open_rgb(data, "apply", least=(2 * SIDE, 2 * SIDE))
+        photo, apart = open_rgb(data, "apply", least=(2 * SIDE, 2 * SIDE)), decoded_apart(data)
     except Exception:  # Pillow's format plugins raise many types on damaged bytes; the caller names the photo
         return None
     pixels = np.asarray(photo.convert("L").resize((SIDE, SIDE), Image.Resampling.BOX), np.float32)
     pixels -= pixels.mean()
     norm = float(np.linalg.norm(pixels))
-    return pixels / norm if norm > SIDE else np.zeros_like(pixels)  # a deviation below one grey says nothing
+    return (pixels / norm if norm > SIDE else np.zeros_like(pixels)), apart  # a deviation below one grey says nothing

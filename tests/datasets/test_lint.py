@@ -159,6 +159,21 @@ def test_a_runs_answers_are_taken_from_its_folder_or_from_eval_s_file(ssd_run, r
     refused(command(capsys, "data", "lint", ssd_run.data, "--runs", tmp_path / "out.json"), "out.json cannot be read")
 
 
+def test_a_photo_that_others_decode_otherwise_is_named(folders, capsys):
+    slope = np.linspace(0, 65_535, 96 * 96).reshape(96, 96).astype(np.uint16)
+    Image.fromarray(slope).save(folders / "train" / "bee" / "deep.png")
+    photo(7).convert("CMYK").save(folders / "train" / "bee" / "printed.jpg")
+    faint = photo(8).convert("RGBA")
+    faint.putalpha(90)
+    faint.save(folders / "train" / "bee" / "faint.png")
+    code, kinds = found(capsys, folders)
+    assert code == 0 and set(kinds) == {"decoded_apart"}, "CMYK and alpha are read alike"
+    (note,) = kinds["decoded_apart"]["found"]
+    assert note.startswith("train/bee/deep.png: up to 25") and note.endswith(
+        "of 255 levels otherwise by Pillow's convert('RGB')"
+    )
+
+
 def test_a_truncated_photo_is_named_and_one_that_changed_ends_the_look(folders, capsys, monkeypatch):
     photo = folders / "train" / "bee" / "2.jpg"
     photo.write_bytes(photo.read_bytes()[:-400])
@@ -184,7 +199,7 @@ def test_a_truncated_photo_is_named_and_one_that_changed_ends_the_look(folders, 
 
 
 def test_no_photo_and_one_have_no_copies():
-    assert near_copies.near_copies({}) == ([], [])
+    assert near_copies.near_copies({}) == ([], [], [])
 
 
 def test_what_cannot_be_looked_at_is_refused(tmp_path, capsys, monkeypatch, folders):
