@@ -231,6 +231,7 @@ def main() -> None:
     parser.add_argument("--lr", type=float, default=5e-4, help="the trunk's; ssd-custom-cpu's as the next")
     parser.add_argument("--head-rate", type=float, default=4.0, help="times as fast outside the trunk")
     parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--answers", type=Path, help="write the detections here, in COCO's form")
     given = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(given.seed)
@@ -240,10 +241,14 @@ def main() -> None:
     model = build(given.weights, len(label_of) + 1, given.net).to(memory_format=torch.channels_last)  # pyright: ignore
     seen = train(model, photos, given)
     rows = detect(model, scored)
+    if given.answers:
+        strings = {"segmentation": lambda mask: {**mask, "counts": mask["counts"].decode()}}
+        written = [{name: strings.get(name, lambda value: value)(value) for name, value in row.items()} for row in rows]
+        given.answers.write_text(json.dumps(written))
     results = score(rows, scored) | (score(rows, scored, "segm") if given.net == "mask" else {})
     used = resource.getrusage(resource.RUSAGE_SELF)
     epochs = round(seen / len(photos), 1)
-    told = {k: v for k, v in vars(given).items() if k not in ("data", "weights")}
+    told = {k: v for k, v in vars(given).items() if k not in ("data", "weights", "answers")}
     print(
         json.dumps(results | {"cpu_s": round(used.ru_utime + used.ru_stime, 1), "epochs": epochs, **told}), flush=True
     )
