@@ -27,6 +27,7 @@ html_copy_source = html_show_copyright = False
 html_favicon = "theme/icon.svg"
 html_static_path = ["theme"]
 html_css_files = ["site.css"]
+html_search_scorer = str(Path(__file__).parent / "theme" / "search.js")
 html_theme_options = {
     "light_logo": "icon.svg",
     "dark_logo": "icon.svg",

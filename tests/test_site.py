@@ -61,8 +61,11 @@ def shown_without_an_error(site: Path, chromium: str, profile: Path) -> None:
         page.open(f"{address}/search.html?q=out+of+memory")
         page.wait("document.querySelectorAll('#search-results li').length > 3")
         found = page.eval("[...document.querySelectorAll('#search-results li a')].map(one => one.innerText)")
+        page.open(f"{address}/search.html?q=yolo")  # on results too, which come last (docs/theme/search.js)
+        page.wait("document.querySelectorAll('#search-results li').length > 10")
+        first = page.eval("[...document.querySelectorAll('#search-results li a')].map(one => one.innerText)")[:5]
         server.shutdown()
-        assert "Out of memory" in found[:3] and not page.errors
+        assert "Out of memory" in found[:3] and "Own photos" in first and not page.errors
 
 
 class Silent(SimpleHTTPRequestHandler):

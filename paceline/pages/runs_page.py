@@ -8,13 +8,14 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from paceline.config.printable import counted
 from paceline.config.reporting import Lines
+from paceline.config.run import Controls
 from paceline.log.events import read_events
 from paceline.log.prose import duration, leading_metrics, metric_label, metric_text
 from paceline.pages.html import WIDE, Chart, Line, draw_chart, smoothed, templates
@@ -166,8 +167,13 @@ def _curves(runs: Sequence[Described], notes: list[str]) -> list[Chart]:
 
 
 def differences(facts: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[tuple[str, list[str]]]]]:
-    """(part of run.json, [(key, each run's value)]) of what is not the same in all; parts without any are left out."""
-    each = [dict(flat({name: one.get(name) for name in (*PARTS, *ALONE) if name in one})) for one in facts]
+    """(part of run.json, [(key, each run's value)]) of what is not the same in all; parts without any are left out.
+
+    A control that an older version did not have is at its usual value.
+    """
+    usual = asdict(Controls())
+    known = [{**one, "controls": {**usual, **one.get("controls", {})}} for one in facts]
+    each = [dict(flat({name: one[name] for name in (*PARTS, *ALONE) if name in one})) for one in known]
     keys = [key for key in dict.fromkeys(key for one in each for key in one) if key not in NAMING]
     differing = [key for key in keys if len({one.get(key) for one in each}) > 1]
     found: dict[str, list[tuple[str, list[str]]]] = {}

@@ -105,4 +105,7 @@ def test_equal_runs_have_no_difference_and_letters_go_on():
     facts = {"recipe": {"lr": 0.1, "at": []}, "controls": {"out": "x"}, "started": "now"}
     assert differences([facts, {**facts, "controls": {"out": "y"}, "started": "then"}]) == []
     assert differences([facts, {"recipe": {"lr": 0.1}}]) == [("recipe", [("at", ["[]", "-"])])]
+    older = {**facts, "controls": {"out": "z", "patience": 0}}
+    assert differences([facts, older]) == []
+    assert differences([facts, {**older, "controls": {"patience": 3}}]) == [("controls", [("patience", ["0", "3"])])]
     assert [letter_of(place) for place in (0, 25, 26, 51, 52)] == ["A", "Z", "AA", "AZ", "BA"]
