@@ -95,8 +95,10 @@ def _verdict(parted: Mapping[str, Any] | None, replay: Mapping[str, Any]) -> Ite
             )
         if elsewhere := [f"{key} {then} (here {now})" for key, (then, now) in replay["elsewhere"][place].items()]:
             yield f"{letter} was trained with {', '.join(elsewhere)}."
-    if odd and not any(record.get("flip") for record in replay["records"]):
-        yield f"{'Other code or another machine' if len(odd) == 2 else 'A changed file, faulty memory or other code'} does that."
+    if len(odd) == 2:
+        yield "Neither comes out here as it was: other code, or another machine than theirs. Repeat it where they were trained."
+    elif odd and not replay["records"][odd[0]].get("flip"):
+        yield "A changed file, faulty memory or other code does that."
 
 
 def _where(parted: Mapping[str, Any]) -> str:

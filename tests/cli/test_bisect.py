@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,6 @@ from paceline.training.checkpoint.write import Snapshot, save_checkpoint
 from paceline.training.flipped_bit import flip
 from paceline.training.step import TrainStep
 from paceline.training.step_trace import difference
-
-pytestmark = pytest.mark.usefixtures("no_report")
 
 KEPT = ("--save-every", 1, "--log-every", 1, "--keep", 9, "--system.intra-op-threads", 1)
 # Workload -> recipe, flags, the fixture of its data, a weight.
@@ -43,19 +41,20 @@ def workload(request) -> str:
 
 
 @pytest.fixture(scope="module")
-def train(request, workload) -> Iterator[Train]:
+def train(request, workload, tmp_path_factory) -> Train:
     """Train the workload's tiny run in this folder, which may hold one that goes on."""
     recipe, flags, fixture, _ = RUNS[workload]
-    data = request.getfixturevalue(fixture).data
+    data, cache = request.getfixturevalue(fixture).data, str(tmp_path_factory.getbasetemp() / "cache")
 
     def train(out: Path, *more: object, steps: int = 3) -> Path:
         words = ("train", recipe, "--data", data, "--out", out, *flags, *KEPT, "--steps", steps, *more)
-        assert main([str(word) for word in words]) == 0
+        with pytest.MonkeyPatch.context() as patch:  # not for longer: other tests' runs have a report
+            without_report(patch)
+            patch.setenv("PACELINE_CACHE", cache)
+            assert main([str(word) for word in words]) == 0
         return out
 
-    with pytest.MonkeyPatch.context() as patch:
-        without_report(patch)
-        yield train
+    return train
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +93,10 @@ def test_a_bit_that_was_changed_in_a_checkpoint_is_named(one, train, capsys, wor
     assert theirs["checkpoint"]["step"] == 2 and (own["name"], own["at"]) == (name, differing["at"])
     text = text_of(found)
     assert f"B itself left this way: its checkpoint of step 2 has other weights, {name}." in text
+    forge(other, {"controls.data": str(tmp_path / "gone")})
+    refused(command(capsys, "compare", one, other, "--bisect"), "other: its data are not at", "--data DIR")
+    forge(other, {"world": 2})
+    refused(command(capsys, "compare", one, other, "--bisect"), "it was trained by 2 processes")
 
 
 @pytest.mark.nightly("seconds of training")
@@ -184,7 +187,6 @@ def test_what_cannot_be_bisected_is_refused(resnet_run, ssd_run, capsys, tmp_pat
     refused(command(capsys, "compare", one, ssd_run.folder, "--bisect"), "they have no tensor in common")
     refused(command(capsys, "compare", one, tmp_path, "--bisect"), "no run.json here")
     other = shutil.copytree(one, tmp_path / "other", symlinks=True)
-    forge(other, {"controls.data": str(tmp_path / "gone")})
     (other / "events.jsonl").write_bytes((other / "events.jsonl").read_bytes().splitlines(keepends=True)[0])
     refused(command(capsys, "compare", one, other, "--bisect"), "other: this run has no end")
     shutil.rmtree(one / "checkpoints")
