@@ -183,11 +183,25 @@ def page_of_python(root: Path) -> str:
     for module, file, name in PUBLIC:
         tree = ast.parse((root / "paceline" / file).read_text())
         (node,) = (one for one in tree.body if isinstance(one, ast.FunctionDef | ast.ClassDef) and one.name == name)
-        lines += [f"## {module}.{name}", "", *described(node)]
+        lines += [f"## {module}.{name}", "", *described(node), *others_in(node)]
         for method in node.body if isinstance(node, ast.ClassDef) else ():
             if isinstance(method, ast.FunctionDef) and method.name[0] != "_" and ast.get_docstring(method):
                 lines += [f"### {name}.{method.name}", "", *described(method)]
     return "\n".join(lines) + "\n"
+
+
+def others_in(node: ast.FunctionDef | ast.ClassDef) -> Iterator[str]:
+    """A line with links to the other public names that its signatures and docstrings have; a block of code cannot hold a link."""
+    words = set(re.findall(r"\w+", ast.unparse(node) if isinstance(node, ast.ClassDef) else ast.unparse(node.args)))
+    words |= set(
+        re.findall(r"\w+", f"{ast.get_docstring(node)} {ast.unparse(getattr(node, 'returns', None) or ast.Pass())}")
+    )
+    found = [
+        f"{module}.{name}" for module, _, name in PUBLIC if name in words and name != node.name and name[0].isupper()
+    ]
+    if found:
+        links = (f"[{one.rpartition('.')[2]}](#{one.lower().replace('.', '')})" for one in found)
+        yield f"See also {', '.join(links)}.\n"
 
 
 def described(node: ast.FunctionDef | ast.ClassDef) -> Iterator[str]:
