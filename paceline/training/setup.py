@@ -25,6 +25,7 @@ from paceline.config.submission import division_of
 from paceline.log.console import Console
 from paceline.log.events import read_events
 from paceline.log.pace import Clock, Interval, Neighbours, Spikes, Stragglers
+from paceline.log.prose import metric_label, target_text
 from paceline.log.recorder import Recorder
 from paceline.log.sinks import Facts
 from paceline.machine.compiler import compilations
@@ -33,7 +34,6 @@ from paceline.machine.shortage import failures_in_words
 from paceline.ranks.failure import is_echo
 from paceline.ranks.launcher import Launch
 from paceline.ranks.world import World
-from paceline.tasks.metrics import in_words
 from paceline.tasks.workload import Workload
 from paceline.training.alike import checkpoint_facts, run_facts, weight_facts
 from paceline.training.building import build_model, build_state, untrained
@@ -217,7 +217,9 @@ def log_facts(run: Run, workload: Workload, parameters: Sequence[str], device: s
     plan, submission = run.plan, run.controls.mlperf
     ranks = plan.world + plan.eval_ranks
     return Facts(
-        target=in_words(run.recipe.quality.targets),
+        target=", ".join(
+            f"{metric_label(name)} {target_text(name, value)}" for name, value in run.recipe.quality.targets
+        ),
         total_steps=plan.stop_after,
         global_batch=plan.global_batch,
         steps_per_epoch=plan.steps_per_epoch,

@@ -22,6 +22,7 @@ def test_patience_ends_a_run_at_the_evaluation_that_uses_it_up(class_photos, tmp
     more = [] if target is None else ["--quality.targets", "top1", target]
     flags = ["--eval-every", 1, "--patience", 2, "--optim.lr", 1e-9, *more]
     said = train(capsys, class_photos, tmp_path / "run", *flags, steps=30)
+    assert target is None or "(target top1 150 %)" in said.out  # in the terms of the numbers beside it
     best, waited, last = -1.0, 0, 0
     scored = events_of(tmp_path / "run", "eval")
     for event in scored:
