@@ -35,7 +35,7 @@ from paceline.bench.timing import Seconds, seconds_of
 from paceline.config.run import Controls
 from paceline.config.system import System
 from paceline.datasets.shapes.render import render_shapes
-from paceline.machine.contention import between, now
+from paceline.machine.contention import now, since
 from paceline.machine.detect import cpu_cores
 from paceline.machine.host_memory import keep_freed_memory
 from paceline.machine.machine import TYPES, make_exact, set_threads
@@ -134,7 +134,7 @@ def measure_rank(
     own["comm"] = _all_reduce(world) if world.world > 1 else None
     world.barrier()
     own["cpu"] = time.process_time() - spent
-    own["counters"] = between(before, now())
+    own["counters"] = since(before)
     return own
 
 

@@ -1,9 +1,9 @@
 """Whether a machine is as fast as it should be, by what `paceline qualify` measured, and what to look at where it is not. Pure.
 
-An accelerator is judged by what was published for it (machine/rates.py). A CPU is judged by rates recorded on another CPU, made to
-fit by the tests: so many times as fast as its cores do a test, so many times faster are steps (matrix products and copies, the
-geometric mean), input and scores (inflate) expected to be. Tests are per CPU-second, rates by the clock: a core that is as fast as
-its tests say, but is not there half of the time, is slower than expected, and CPU-seconds an image say which of the two it is.
+An accelerator is judged by what was published for it (machine/rates.py). A CPU is judged by the CPU-seconds that an image took on
+another, made to fit by the tests: so many times as fast as its cores do a test, so many times faster are steps (matrix products and
+copies, the geometric mean), input and scores (inflate) expected to be. Tests are per CPU-second, rates by the clock: a core that is as
+fast as its tests say, but is not there half of the time, is slower than expected, and CPU-seconds an image say which of the two it is.
 """
 
 from __future__ import annotations
@@ -17,18 +17,12 @@ from typing import Any
 from paceline.machine.rates import Published, published_for, recorded_for
 
 Facts = Mapping[str, Any]  # of a rank, as bench/qualify.py gives them
-# Least share of the expectation that is as expected. Of a CPU's recorded rates and a device's own tests: what idle machines vary by
+# Least share of the expectation that is as expected. Of a CPU's CPU-seconds and a device's own tests: more than what they vary by
 # (results/qualify). Of a program with fused kernels: paceline is predicted to reach 0.49 to 0.7 of it (results/gpu), and has never
 # run there, so only gross faults are found. An all-reduce over loopback varies more than computing does.
 LEAST = {
-    "recorded": 0.8,
-    "bare": 0.9,
-    "plain": 0.9,
-    "fused": 0.45,
-    "all-reduce": 0.6,
-    "fed": 0.8,
-    "disk": 0.5,
-    "beside": 0.9,
+    **{"recorded": 0.8, "bare": 0.9, "plain": 0.9, "fused": 0.45},
+    **{"all-reduce": 0.6, "fed": 0.8, "disk": 0.5, "beside": 0.9},
 }
 CROWDED, STOLEN, THROTTLED = 0.1, 0.03, 0.02  # shares of the cores' time that are worth a word
 HEAVY = 1.15  # times the CPU-seconds that an image should cost
@@ -37,8 +31,9 @@ PARTS = {"step": "step", "input": "photos to batches", "photos": "step on photos
 TITLES = {f"{task}/{part}": f"{name}, {words}" for task, name in NAMES.items() for part, words in PARTS.items()}
 TITLES |= {"scores": "box scores", "matmul": "matrix products", "copy": "copies", "disk": "photos off the disk"}
 UNITS = {"matmul": "TFLOP/s", "copy": "TB/s", "all-reduce": "GB/s"}
+CORES = "cores while they compute"  # by CPU-seconds
 BESIDE = "slowest rank, of the median"
-FED = "photos off the disk: what this node makes batches of"
+FED = "what its node makes batches of (the disk)"
 GOOD, SLOW, UNJUDGED = "as expected", "slower", "not judged"
 
 
@@ -90,9 +85,7 @@ def judge(ranks: Sequence[Facts], problems: Sequence[str] = ()) -> Verdict:
     if any(row.verdict == SLOW for row in rows):
         advice += list(_taken_away(ranks)) or list(_unexplained(ranks, rows))
         advice += _input(ranks, rows)
-        advice = advice or [
-            "nothing that was looked at explains it: measure again, longer, on an otherwise idle machine"
-        ]
+        advice = advice or ["nothing that was looked at explains it: measure again, longer"]
     return Verdict(rows, name, advice)
 
 
@@ -119,9 +112,10 @@ def _sum(ranks: Sequence[Facts], name: str) -> float:
 
 def _cpu_rows(ranks: Sequence[Facts]) -> Iterator[Row]:
     recorded = recorded_for(ranks[0]["device"])
-    basis = f"recorded on {recorded.machine}, by this machine's own tests"
+    basis = f"CPU-seconds recorded on {recorded.machine}, and tests of these cores"
     for name in ranks[0]["measured"]:
         yield Row(TITLES[name], _sum(ranks, name), "images/s", _expected(ranks, name), LEAST["recorded"], basis)
+    yield Row(CORES, 1 / heavy(ranks), "", 1.0, LEAST["recorded"], "")
     yield from _disk_row(ranks)
     if comm := ranks[0]["comm"]:
         expected = recorded.all_reduce * min(scales(rank)["all-reduce"] for rank in ranks)
@@ -141,7 +135,14 @@ def _device_rows(ranks: Sequence[Facts]) -> Iterator[Row]:
         row = published_for(task, device, count) if part in ("step", "photos") else None
         if part == "input":  # it has to feed the steps
             step = _sum(ranks, f"{task}/step")
-            yield Row(TITLES[name], _sum(ranks, name), "images/s", step, LEAST["fed"], "what the steps take")
+            yield Row(
+                TITLES[name],
+                _sum(ranks, name),
+                "images/s",
+                step,
+                LEAST["fed"],
+                "what the steps take (photos to batches)",
+            )
             continue
         yield Row(TITLES[name], _sum(ranks, name), "images/s", *_bar(row, count))
     yield from _disk_row(ranks)
@@ -265,7 +266,13 @@ def _input(ranks: Sequence[Facts], rows: Sequence[Row]) -> Iterator[str]:
         else:  # whose input runs beside it
             starved = fed < LEAST["fed"] * min(step, fast) or fast < step
         if starved:
-            yield f"{name}: steps wait for photos ({step:.3g} images/s without, {fed:.3g} with): paceline bench input, docs/input.md"
+            rates = f"{number(step)} images/s without, {number(fed)} with"
+            yield f"{name}: steps wait for photos ({rates}): paceline bench input, docs/input.md"
+
+
+def number(value: float) -> str:
+    """As text; "" for 0, which is none."""
+    return "" if not value else f"{value:,.0f}" if value >= 100 else f"{value:,.3g}"
 
 
 def _computing(ranks: Sequence[Facts], name: str) -> float:

@@ -76,7 +76,8 @@ def run(arguments: Sequence[str]) -> int:
         flags = replace(flags, ranks=ranks)
     quiet = ("--quiet",) if PRINTER.quiet else ()
     words = ("qualify", "--facts", "--minutes", f"{flags.minutes:g}", "--folder", str(folder), *quiet)
-    same = {"system_name": flags.system, "ranks": flags.ranks, "json": flags.json, "writes": (str(folder),)}
+    silent = flags.json or PRINTER.quiet  # stdout is for the answer alone
+    same = {"system_name": flags.system, "ranks": flags.ranks, "json": silent, "writes": (str(folder),)}
     code, text = launched_answer("qualify", words, flags, **same)
     return _finish(flags, json.loads(text)) if text and not code else code
 
@@ -89,8 +90,6 @@ def cpu_ranks(system: System) -> int:
 def _measured(flags: Flags, system: System, launch: Launch, folder: Path) -> dict[str, Any] | None:
     """What all ranks found; None but on rank 0."""
     from paceline.bench.qualify import measure_rank
-    from paceline.machine.doctor.compare import examine_nodes, names
-    from paceline.machine.doctor.together import examine_together
     from paceline.machine.machine import choose_device
     from paceline.machine.provenance import versions
     from paceline.ranks.environment import environment
@@ -106,10 +105,25 @@ def _measured(flags: Flags, system: System, launch: Launch, folder: Path) -> dic
         with open_world(launch, device=device, secret_folder=together) as world:
             own = measure_rank(world, launch, system, minutes=flags.minutes, folder=folder, say=say)
             ranks = world.gather_bytes(json.dumps(own).encode())
-        # Last, when clocks and heat are as training leaves them. A store of ours has its port for itself.
-        again = replace(launch, port=launch.port + (not launch.agent_store), job=f"{launch.job}-doctor")
-        nodes = examine_together(again, together)
-    if nodes is None or ranks is None:
+        # Last, when clocks and heat are as training leaves them.
+        problems = _examined(flags, launch, together)
+    if problems is None or ranks is None:
+        return None
+    found = [json.loads(rank) for rank in ranks]
+    return {"minutes": flags.minutes, "versions": versions(), "doctor": problems, "ranks": found}
+
+
+def _examined(flags: Flags, launch: Launch, folder: Path) -> list[str] | None:
+    """What `paceline doctor` calls a problem; None but on rank 0."""
+    from paceline.machine.doctor.compare import examine_nodes, names
+    from paceline.machine.doctor.here import examine
+    from paceline.machine.doctor.together import examine_together
+
+    if launch.world == 1:
+        return [f"{finding.about}: {finding.text}" for finding in examine(folder) if finding.level == "problem"]
+    # A store of ours has its port for itself.
+    again = replace(launch, port=launch.port + (not launch.agent_store), job=f"{launch.job}-doctor")
+    if (nodes := examine_together(again, folder)) is None:
         return None
     called, expected = names(nodes), choose_system(flags.system) if flags.system else None
     found = [finding.with_names(called) for finding in examine_nodes(nodes, expected) if finding.level == "problem"]
@@ -119,12 +133,7 @@ def _measured(flags: Flags, system: System, launch: Launch, folder: Path) -> dic
             problems.append(
                 f"{name}: GPUs have NVLink ({node.links}), and NCCL goes through memory: NCCL_P2P_DISABLE, IOMMU"
             )
-    return {
-        "minutes": flags.minutes,
-        "versions": versions(),
-        "doctor": problems,
-        "ranks": [json.loads(rank) for rank in ranks],
-    }
+    return problems
 
 
 def _finish(flags: Flags, facts: dict[str, Any] | None) -> int:
@@ -158,7 +167,7 @@ def lines(verdict: Verdict, facts: Mapping[str, Any]) -> list[str]:
         words = spelled(row)
         found.append(f"{row.name:<30.30}{words[0]:>10}{words[1]:>10} {row.unit:<9}{words[2]:>6}  {row.verdict}")
     for basis in dict.fromkeys(row.basis for row in verdict.rows if row.basis):
-        found += wrap(f"expected: {one_line(basis)}", wide, subsequent_indent="  ", **WORDS)
+        found += wrap(f"expected by {one_line(basis)}", wide, subsequent_indent="  ", **WORDS)
     if verdict.slowest:
         found += wrap(f"slowest: {one_line(verdict.slowest)}", wide, subsequent_indent="  ", **WORDS)
     slow = sum(row.verdict == "slower" for row in verdict.rows)
@@ -180,9 +189,7 @@ def about(facts: Mapping[str, Any]) -> str:
 
 def spelled(row: Row) -> tuple[str, str, str]:
     """Measured, expected and ratio as text."""
-
-    def number(value: float) -> str:
-        return "" if not value else f"{value:,.0f}" if value >= 100 else f"{value:,.3g}"
+    from paceline.bench.verdict import number
 
     return number(row.measured), number(row.expected), f"{row.ratio:.2f}" if row.expected else ""
 

@@ -9,46 +9,44 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
-from paceline.log.pace import machine_seconds
+from paceline.machine.detect import allowed_cpus
 
 CGROUPS, OWN, STAT = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup"), Path("/proc/stat")
-STOLEN = 8  # place of "steal" in the first line of /proc/stat
+TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100  # a second, of /proc/stat
 
 
-@dataclass(frozen=True)
-class Moment:
-    """Counters of a machine that only grow. Seconds, but for `throttled`."""
+def now() -> dict[str, float]:
+    """Counters of this process's cores and of its group that only grow, in seconds, but for `throttled`.
 
-    wall: float
-    busy: float  # CPU-seconds of all processes; -1: unknown
-    stolen: float  # CPU-seconds that a host gave to others
-    throttled: int  # periods in which the group had used up its share
-    throttled_seconds: float
-
-
-def now() -> Moment:
-    """Of this machine and this process's group."""
-    machine = machine_seconds()
-    stolen, throttled, seconds = 0.0, 0, 0.0
-    with suppress(OSError, ValueError, IndexError):  # a sandbox's has fewer words, or there is none
-        stolen = int(STAT.read_text().split(maxsplit=STOLEN + 1)[STOLEN]) / os.sysconf("SC_CLK_TCK")
+    wall; busy: CPU-seconds of all processes there, NaN where that is unknown; stolen: CPU-seconds that a host gave to others;
+    throttled: periods in which the group had used up its share; throttled_seconds: that its processes waited for that
+    """
+    found = {"wall": time.monotonic(), "busy": math.nan, "stolen": 0.0, "throttled": 0, "throttled_seconds": 0.0}
+    own = {f"cpu{number}" for number in allowed_cpus()}
+    with suppress(OSError, ValueError):  # a sandbox's has other lines, or there is none
+        lines = [line.split() for line in STAT.read_text().splitlines()]
+        # user nice system idle waiting hard soft stolen; a guest's time, further on, is in the user's.
+        rows = [[int(word) / TICKS for word in line[1:9]] for line in lines if line and line[0] in own]
+        if rows and all(len(row) == 8 for row in rows):
+            found["busy"] = sum(sum(row[:3]) + sum(row[5:7]) for row in rows)
+            found["stolen"] = sum(row[7] for row in rows)
     for folder in groups():
         with suppress(OSError, ValueError):
             counts = dict(line.split() for line in (folder / "cpu.stat").read_text().splitlines())
-            throttled += int(counts.get("nr_throttled", 0))
-            seconds += int(counts.get("throttled_usec", 0)) / 1e6 + int(counts.get("throttled_time", 0)) / 1e9
-    return Moment(time.monotonic(), machine[1] if machine else -1.0, stolen, throttled, seconds)
+            found["throttled"] += int(counts.get("nr_throttled", 0))
+            found["throttled_seconds"] += int(counts.get("throttled_usec", 0)) / 1e6
+            found["throttled_seconds"] += int(counts.get("throttled_time", 0)) / 1e9
+    return found
 
 
-def between(before: Moment, after: Moment) -> dict[str, float]:
-    """What came in between, as facts for JSON; `busy` is -1 where it is unknown."""
-    found = {name: getattr(after, name) - getattr(before, name) for name in vars(before)}
-    return {**found, "busy": found["busy"] if before.busy >= 0 else -1.0, "quota": quota()}
+def since(before: Mapping[str, float]) -> dict[str, float]:
+    """What came since then, as facts for JSON, and the group's `quota`; `busy` is -1 where it is unknown."""
+    found = {name: value - before[name] for name, value in now().items()}
+    return {**found, "busy": -1.0 if math.isnan(found["busy"]) else found["busy"], "quota": quota()}
 
 
 def groups(root: Path = CGROUPS, own: Path = OWN) -> Iterator[Path]:

@@ -48,7 +48,7 @@ def slow_rows(found) -> list[str]:
 
 def test_the_recorded_machine_itself_is_as_fast_as_expected():
     found = judge(two())
-    assert found.good and not found.advice and len(found.rows) == 13
+    assert found.good and not found.advice and len(found.rows) == 14
     assert all(row.ratio == pytest.approx(1) for row in found.rows if "disk" not in row.name)
 
 
@@ -67,6 +67,7 @@ def test_more_threads_are_expected_to_do_more():
 def test_busy_neighbours_are_named_and_the_cores_found_to_be_fast():
     found = judge(two(share=0.5, busy=120))
     assert not found.good and slow_rows(found)[0] == "ResNet-50, step"
+    assert next(row for row in found.rows if row.name == "cores while they compute").ratio == pytest.approx(1)
     assert "n1: other processes computed on 1.0 of 2 cores; an image costs 1.00 times" in found.advice[0]
     assert len(found.advice) == 1
 

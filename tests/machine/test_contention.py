@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
 
-from paceline.machine.contention import Moment, between, groups, now, quota
+from paceline.machine import contention
+from paceline.machine.contention import groups, now, quota, since
 
 
 def group(folder: Path, **files: str) -> Path:
@@ -52,15 +54,39 @@ def test_no_groups_no_limit(tmp_path, text):
     assert quota(tmp_path, own) == 0
 
 
-def test_counters_are_differences_and_unknown_stays_unknown():
-    found = between(Moment(10, 100, 1, 5, 0.5), Moment(20, 118, 1.5, 105, 4.5))
-    assert {name: found[name] for name in ("wall", "busy", "stolen", "throttled", "throttled_seconds")} == {
-        "wall": 10, "busy": 18, "stolen": 0.5, "throttled": 100, "throttled_seconds": 4,
+def test_counters_are_differences_and_unknown_stays_unknown(monkeypatch):
+    before = {"wall": 10.0, "busy": 100.0, "stolen": 1.0, "throttled": 5, "throttled_seconds": 0.5}
+    after = {"wall": 20.0, "busy": 118.0, "stolen": 1.5, "throttled": 105, "throttled_seconds": 4.5}
+    monkeypatch.setattr(contention, "now", lambda: after)
+    found = since(before)
+    assert found == {
+        "wall": 10, "busy": 18, "stolen": 0.5, "throttled": 100, "throttled_seconds": 4, "quota": quota()
     }  # fmt: skip
-    assert between(Moment(10, -1, 0, 0, 0), Moment(20, -1, 0, 0, 0))["busy"] == -1
+    assert since({**before, "busy": math.nan})["busy"] == -1
 
 
-def test_this_machines_counters_grow():
-    before = now()
-    sum(range(100_000))
-    assert all(value >= 0 for name, value in between(before, now()).items() if name != "busy")
+@pytest.mark.parametrize(
+    "text", ["nr_throttled 7\nthrottled_usec 2500000", "nr_periods 9\nnr_throttled 7\nthrottled_time 2500000000"]
+)
+def test_both_versions_say_how_long_a_group_waited(tmp_path, monkeypatch, text):
+    monkeypatch.setattr(contention, "groups", lambda: iter([group(tmp_path, cpu_stat=text), tmp_path / "nowhere"]))
+    found = now()
+    assert (found["throttled"], found["throttled_seconds"]) == (7, 2.5) and found["wall"] > 0
+
+
+@pytest.mark.parametrize(
+    ("text", "busy", "stolen"),
+    [
+        ("cpu  9 9 9 9 9 9 9 9 9 9\ncpu0 100 200 300 5000 6 70 80 900 10 10\ncpu1 1 1 1 1 1 1 1 1\nctxt 7", 7.5, 9),
+        ("cpu  9 9 9 9 9 9 9 9\ncpu3 1 1 1 1 1 1 1 1", math.nan, 0),  # not one of ours
+        ("cpu0 1 2", math.nan, 0),
+        ("", math.nan, 0),
+    ],
+)
+def test_only_this_processs_cores_count(tmp_path, monkeypatch, text, busy, stolen):
+    (tmp_path / "stat").write_text(text)
+    monkeypatch.setattr(contention, "STAT", tmp_path / "stat")
+    monkeypatch.setattr(contention, "TICKS", 100)
+    monkeypatch.setattr(contention, "allowed_cpus", lambda: {0, 2})
+    found = now()
+    assert found["busy"] == pytest.approx(busy, nan_ok=True) and found["stolen"] == stolen

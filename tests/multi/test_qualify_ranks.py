@@ -49,13 +49,13 @@ def test_every_part_is_measured_on_both_ranks(tmp_path, photos):
     code, found = qualified(tmp_path, photos)
     assert found["good"] is (code == 0) and len(found["ranks"]) == 2 and found["slowest"]
     rows = {row["name"]: row for row in found["rows"]}
-    assert len(rows) == 13 and all(row["measured"] > 0 < row["expected"] for row in rows.values())
+    assert len(rows) == 14 and all(row["measured"] > 0 < row["expected"] for row in rows.values())
     for rank in found["ranks"]:
         measured = rank["measured"]
         for task in ("classification", "ssd", "maskrcnn"):
             step, fed, fast = (measured[f"{task}/{part}"]["cpu_seconds"] for part in ("step", "photos", "input"))
             assert 0 < fast < step < 1.5 * fed, (task, measured)
-        assert all(len(one["rates"]) == 3 for one in measured.values()) and rank["comm"]["right"]
+        assert all(1 <= len(one["rates"]) <= 3 for one in measured.values()) and rank["comm"]["right"]
     assert found["advice"] or found["good"]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 
@@ -117,3 +118,25 @@ def test_too_little_memory_cuts_the_batch_and_not_the_result(on_device, tmp_path
     words = ["train", "resnet50", "--system", "gpu", "--synthetic", "--steps", "2", "--out", str(tmp_path / "run")]
     done, _ = on_device("-m", "paceline", *words, "--system.images-per-forward", "512", SIMULATED_GIB="14")
     assert done.returncode == 0 and "512 images: 256 at a time" in done.stdout, done.stdout + done.stderr
+
+
+@NIGHT
+def test_qualify_measures_a_device_and_judges_it_by_its_kind(on_device, tmp_path: Path) -> None:
+    """Its name is an H200's, so published rows are found; what it computes is nothing, so no verdict means anything."""
+    words = [
+        "qualify",
+        "--system",
+        "gpu",
+        "--minutes",
+        "0.02",
+        "--folder",
+        str(tmp_path),
+        "--out",
+        str(tmp_path / "out"),
+    ]
+    done, counted = on_device("-m", "paceline", *words)
+    assert done.returncode in (0, 1) and counted["broken rules"] == [], done.stdout + done.stderr
+    found = json.loads((tmp_path / "out" / "qualify.json").read_text())
+    by_name = {row["name"]: row for row in found["rows"]}
+    assert by_name["ResNet-50, step"]["expected"] == 7950 and by_name["SSD, step"]["verdict"] == "not judged"
+    assert by_name["matrix products, the slowest"]["expected"] == 790 and len(by_name) == 13
