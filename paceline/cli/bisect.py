@@ -175,8 +175,13 @@ def _elsewhere(facts: Mapping[str, Any]) -> dict[str, list[str]]:
     """What the machine of a run had otherwise than this one: name -> [there, here]."""
     from paceline.machine.provenance import host, versions
 
-    there = {**facts.get("versions", {}), **facts.get("host", {})}
-    here = versions() | {name: value for name, value in host().items() if name in ("cpu", "cpu_capability")}
+    compiled = {"compilation": "on"} if facts["system"].get("compile") else {}
+    there = {**facts.get("versions", {}), **facts.get("host", {}), **compiled}
+    here = (
+        versions()
+        | {"compilation": "off"}
+        | {name: value for name, value in host().items() if name in ("cpu", "cpu_capability")}
+    )
     return {
         name: [str(there[name]), str(now)]
         for name, now in here.items()

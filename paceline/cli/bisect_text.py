@@ -83,9 +83,11 @@ def _verdict(parted: Mapping[str, Any] | None, replay: Mapping[str, Any]) -> Ite
     for place in odd:
         record, letter = replay["records"][place], RUNS[place]
         since, until = record["left"]
-        if since == until:
+        if since == until and record.get("checkpoint", {}).get("step") == until:
             first = _farthest(record["checkpoint"]["differing"])
             yield f"{letter} itself left this way: its checkpoint of step {until:,} has other {first['kind']}, {first['name']}."
+        elif since == until:
+            yield f"{letter} left this way in its event of step {until:,} alone: the checkpoint of that step fits."
         else:
             yield f"{letter} itself left this way after step {since:,}, by the end of step {until:,}."
         if flip := record.get("flip"):
@@ -122,6 +124,10 @@ def _parted(parted: Mapping[str, Any]) -> Iterator[str]:
     apart = parted.get("difference")
     if apart:
         yield from _row("by", _difference(apart, RUNS))
+    elif apart is not None:
+        yield from _row(
+            "by", "The same step, taken once more, is equal in both: this device does not compute alike twice."
+        )
     rounding = parted.get("rounding")
     if apart and rounding:
         text = f"Rounding {'could make' if rounding['could'] else 'does not make'} that"

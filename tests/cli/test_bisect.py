@@ -123,9 +123,8 @@ def test_a_bit_that_flips_in_memory_is_found_between_two_records(one, train, cap
     assert f"with bit 22 of weights {name} at [0, 0, 0, 0] flipped before step 2, B is as it was, to the bit" in text
 
 
-@pytest.mark.nightly("seconds of training")
 def test_other_arithmetic_is_named_by_its_tensor(one, train, capsys, tmp_path, workload):
-    other = train(tmp_path / "other", "--optim.momentum", 0.8)
+    other = train(tmp_path / "other", "--optim.momentum", 0.8, steps=1)
     found = bisected(capsys, one, other)
     assert list(found["differences"]) == ["recipe.optim.momentum"] and found["replay"]["from"] is None
     parted = found["parted"]
