@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 from sphinx.application import Sphinx
@@ -16,7 +17,8 @@ html_title = "paceline"
 root_doc = "docs/README"
 include_patterns = ["*.md", "docs/**.md", "results/**.md", "build/pages/*.md"]
 exclude_patterns = [".*", "build/site", "paceline", "tests", "runs"]
-extensions = ["myst_parser", "sphinx_copybutton"]
+# The button that copies is a convenience: without its package the site is built alike.
+extensions = ["myst_parser", *(name for name in ["sphinx_copybutton"] if find_spec(name))]
 copybutton_exclude = ".linenos, .c1"  # a command is copied without the comment behind it
 myst_enable_extensions = ["deflist"]
 myst_heading_anchors = 4

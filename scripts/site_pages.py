@@ -235,7 +235,11 @@ def arguments_of(arguments: ast.arguments) -> Iterator[str]:
 
 
 def pages(root: Path) -> Iterator[tuple[str, str]]:
-    """(name, text) of each page."""
+    """(name, text) of each page. Raises SystemExit where no help can be had: each page would be empty."""
+    if not help_of("show"):
+        raise SystemExit(
+            "paceline show --help ends without a text: install the checkout beside Sphinx, for its packages"
+        )
     rows = re.findall(r"^\| `([\w-]+)` \| (.*?) \|", (root / "docs" / "recipes-published.md").read_text(), flags=re.M)
     helps: dict[str, dict[str, str]] = {}
     for task, whole in WHOLE.items():

@@ -4,7 +4,7 @@ NAME is classes, boxes or masks; FOLDER gets its runs and answers (minutes). The
 that trained for each build would take minutes. Each is called NAME-WHAT, by the command it is of:
 
     NAME-preview.jpg    what `paceline preview` drew
-    NAME-quality.svg    the chart of that name in the report of `paceline train`
+    NAME-loss.svg       the chart of that name in the report of `paceline train`
     NAME-answers.jpg    the first pictures that `paceline predict` drew
 """
 
@@ -19,16 +19,12 @@ from PIL import Image
 
 ROOT = Path(__file__).parents[1]
 NAMES = ("classes", "boxes", "masks")
-# Most pixels along the sides of a picture, and how many answers stand beside each other: some 60 kB.
-SIDE, ANSWERS = 720, 4
+# Most pixels along the sides of a picture, some 60 kB; how many answers are shown, and pixels between them.
+SIDE, ANSWERS, GAP = 720, 4, 8
 # What a page's variables are in a picture of its own, which has no page around it: seen on white and on black.
 COLOURS = {
-    "muted": "#7d8590",
-    "grid": "#9aa3ad55",
-    "series-1": "#2f6fed",
-    "series-2": "#e5683a",
-    "series-3": "#0f9d8a",
-    "series-4": "#8f55e0",
+    **{"muted": "#7d8590", "grid": "#9aa3ad55", "series-1": "#2f6fed", "series-2": "#e5683a", "series-3": "#0f9d8a"},
+    **{"series-4": "#8f55e0", "series-5": "#cf3d96", "series-6": "#a98600", "series-7": "#697386"},
 }
 
 
@@ -50,11 +46,17 @@ def carry_out(name: str, folder: Path, pictures: Path, steps: int = 0) -> None:
         words = line.replace("paceline ", f"{sys.executable} -m paceline ", 1)
         short = f" --steps {steps} --eval-every {steps}" if steps and line.startswith("paceline train") else ""
         subprocess.run(["bash", "-c", words + short], cwd=folder, check=True)
+    make_pictures(name, folder, pictures)
+
+
+def make_pictures(name: str, folder: Path, pictures: Path) -> None:
+    """The pictures of what the commands left in `folder`."""
     with Image.open(folder / "preview.png") as picture:
         save(picture, pictures / f"{name}-preview.jpg")
-    save(beside_each_other(answered(folder / "answers")), pictures / f"{name}-answers.jpg")
+    files = answered(folder / "answers")
+    save(in_rows([files[:2], files[2:]]), pictures / f"{name}-answers.jpg")
     report = (folder / "runs" / name / "report.html").read_text()
-    (pictures / f"{name}-quality.svg").write_text(chart(report, "Quality"))
+    (pictures / f"{name}-loss.svg").write_text(chart(report, "Loss"))
 
 
 def answered(folder: Path) -> list[Path]:
@@ -62,17 +64,24 @@ def answered(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.suffix in (".jpg", ".png"))[:ANSWERS]
 
 
-def beside_each_other(files: list[Path]) -> Image.Image:
-    """Pictures of one height in a row."""
-    opened = [Image.open(file).convert("RGB") for file in files]
-    height = min(picture.height for picture in opened)
-    opened = [picture.resize((picture.width * height // picture.height, height)) for picture in opened]
-    row = Image.new("RGB", (sum(picture.width for picture in opened) + 8 * (len(opened) - 1), height), "white")
-    left = 0
-    for picture in opened:
-        row.paste(picture, (left, 0))
-        left += picture.width + 8
-    return row
+def in_rows(rows: list[list[Path]]) -> Image.Image:
+    """Pictures in rows of one width; those of a row have one height."""
+    lines = []
+    for files in rows:
+        opened = [Image.open(file).convert("RGB") for file in files]
+        wide = sum(picture.width / picture.height for picture in opened)
+        height = round((SIDE - GAP * (len(files) - 1)) / wide)
+        line, left = Image.new("RGB", (SIDE, height), "white"), 0
+        for picture in opened:
+            small = picture.resize((round(picture.width * height / picture.height), height))
+            line.paste(small, (left, 0))
+            left += small.width + GAP
+        lines.append(line)
+    whole, top = Image.new("RGB", (SIDE, sum(line.height for line in lines) + GAP * (len(lines) - 1)), "white"), 0
+    for line in lines:
+        whole.paste(line, (0, top))
+        top += line.height + GAP
+    return whole
 
 
 def save(picture: Image.Image, file: Path) -> None:

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 SPEC = importlib.util.spec_from_file_location("tutorial", ROOT / "scripts" / "tutorial.py")
 TUTORIAL = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(TUTORIAL)
-PICTURES = ("preview.jpg", "quality.svg", "answers.jpg")
+PICTURES = ("preview.jpg", "loss.svg", "answers.jpg")
 
 
 @pytest.mark.parametrize("name", TUTORIAL.NAMES)
@@ -41,4 +41,4 @@ def test_a_tutorial_is_carried_out_and_makes_its_pictures(name, tmp_path, monkey
     for what in ("preview", "answers"):
         with Image.open(tmp_path / "pictures" / f"{name}-{what}.jpg") as picture:
             assert max(picture.size) <= TUTORIAL.SIDE and picture.convert("RGB").getcolors(256) is None
-    ElementTree.parse(tmp_path / "pictures" / f"{name}-quality.svg")
+    ElementTree.parse(tmp_path / "pictures" / f"{name}-loss.svg")
