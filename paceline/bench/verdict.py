@@ -83,8 +83,9 @@ def judge(ranks: Sequence[Facts], problems: Sequence[str] = ()) -> Verdict:
         if rows[-1].verdict == SLOW:
             advice.append(f"{name} alone is slow: its clocks, its heat, its neighbours on the same cores or link")
     if any(row.verdict == SLOW for row in rows):
-        advice += list(_taken_away(ranks)) or list(_unexplained(ranks, rows))
-        advice += _input(ranks, rows)
+        taken = list(_taken_away(ranks))
+        advice += taken or list(_unexplained(ranks, rows))
+        advice += _input(ranks, rows, crowded=bool(taken))
         advice = advice or ["nothing that was looked at explains it: measure again, longer"]
     return Verdict(rows, name, advice)
 
@@ -248,8 +249,8 @@ def _unexplained(ranks: Sequence[Facts], rows: Sequence[Row]) -> Iterator[str]:
         )
 
 
-def _input(ranks: Sequence[Facts], rows: Sequence[Row]) -> Iterator[str]:
-    """The disk, and steps that wait for photos."""
+def _input(ranks: Sequence[Facts], rows: Sequence[Row], *, crowded: bool) -> Iterator[str]:
+    """The disk, and steps that wait for photos: on a CPU only where nobody else takes time, as both would look the same."""
     by_name = {row.name: row for row in rows}
     disk = by_name.get(TITLES["disk"])
     if disk is not None and disk.verdict == SLOW:
@@ -262,7 +263,8 @@ def _input(ranks: Sequence[Facts], rows: Sequence[Row]) -> Iterator[str]:
         if is_cpu(
             ranks
         ):  # whose photos cost more or less than the made-up batch: what counts is whether its cores compute
-            starved = _computing(ranks, f"{task}/photos") < LEAST["fed"] * _computing(ranks, f"{task}/step")
+            computing = [_computing(ranks, f"{task}/{part}") for part in ("photos", "step")]
+            starved = not crowded and computing[0] < LEAST["fed"] * computing[1]
         else:  # whose input runs beside it
             starved = fed < LEAST["fed"] * min(step, fast) or fast < step
         if starved:

@@ -195,13 +195,17 @@ def spelled(row: Row) -> tuple[str, str, str]:
 
 
 def _page(verdict: Verdict, facts: Mapping[str, Any]) -> str:
-    from paceline.bench.qualify import ROUNDS
     from paceline.bench.verdict import TITLES
-    from paceline.pages.html import templates
+    from paceline.pages import html
 
     said = ("good", "as fast as expected") if verdict.good else ("bad", "slower than expected")
-    page = templates(Path()).get_template("qualify.html.jinja")
-    return page.render(
-        name="Qualify", verdict=said, about=about(facts), cards=[], judged=verdict, spelled=spelled, rounds=ROUNDS, titles=TITLES,
-        ranks=facts["ranks"],
-    )  # fmt: skip
+    page = html.templates(Path(html.__file__).parent).get_template("qualify.html.jinja")
+    words = {
+        "name": "Qualify",
+        "verdict": said,
+        "about": about(facts),
+        "cards": [],
+        "titles": TITLES,
+        "ranks": facts["ranks"],
+    }
+    return page.render(judged=verdict, spelled=spelled, **words)

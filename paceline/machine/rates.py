@@ -55,9 +55,11 @@ def usual_rates(workload: str) -> dict[str, float]:
 def published_for(workload: str, device: str, count: int) -> Published | None:
     """The row to judge a device by: of a plain program where there is one, of the nearest number of devices.
 
-    device  as torch calls it, e.g. "NVIDIA H100 80GB HBM3"
+    device  as torch calls it, e.g. "NVIDIA H100 80GB HBM3"; None for a card of the same name on PCI Express, which is another chip
     """
     words = device.replace("-", " ").upper().split()
+    if {"PCIE", "NVL"} & set(words):
+        return None
     rows = [row for row in PUBLISHED if row.workload == workload and row.accelerator.upper() in words]
     return min(rows, key=lambda row: (row.program == "fused", abs(row.count - count)), default=None)
 

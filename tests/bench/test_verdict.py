@@ -24,7 +24,11 @@ def cpu_rank(rank: int = 0, *, kind_of_core: float = 1.0, share: float = 1.0, bu
     busy          CPU-seconds of the machine's processes in the minute that is measured, of which ours are 60 * share a rank
     """
     measured = {
-        name: {"rate": kind_of_core * share / cpu_seconds, "cpu_seconds": cpu_seconds / kind_of_core}
+        name: {
+            "rate": (rate := kind_of_core * share / cpu_seconds),
+            "cpu_seconds": cpu_seconds / kind_of_core,
+            "rates": [rate, rate],
+        }
         for name, cpu_seconds in RECORD.cpu_seconds.items()
     }
     counters = {"wall": 60.0, "busy": busy, "stolen": 0.0, "throttled": 0, "throttled_seconds": 0.0, "quota": 0.0}
@@ -70,6 +74,11 @@ def test_busy_neighbours_are_named_and_the_cores_found_to_be_fast():
     assert next(row for row in found.rows if row.name == "cores while they compute").ratio == pytest.approx(1)
     assert "n1: other processes computed on 1.0 of 2 cores; an image costs 1.00 times" in found.advice[0]
     assert len(found.advice) == 1
+    ranks = two(share=0.5, busy=120)
+    ranks[0]["measured"]["ssd/photos"]["rate"] /= (
+        3  # in a round when the neighbours were busier: no reason to name the input
+    )
+    assert len(judge(ranks).advice) == 1
 
 
 def test_a_control_groups_limit_is_named_with_its_numbers():

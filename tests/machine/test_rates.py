@@ -95,7 +95,9 @@ def test_each_row_says_where_it_is_from(row):
         ("classification", "NVIDIA A100-SXM4-80GB", 8, 2470),  # a plain program's
         ("classification", "Tesla V100-SXM2-16GB", 4, 1200),
         ("maskrcnn", "NVIDIA H200", 8, None),
-        ("ssd", "NVIDIA A100 80GB PCIe", 1, 1529),
+        ("ssd", "NVIDIA A100-SXM4-40GB", 1, 1529),
+        ("ssd", "NVIDIA A100 80GB PCIe", 1, None),  # with less memory bandwidth and power
+        ("matmul", "NVIDIA H100 NVL", 1, None),
         ("classification", "NVIDIA A10", 1, None),  # no A100
         ("matmul", "NVIDIA H200", 8, 790),
     ],
