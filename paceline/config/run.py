@@ -66,6 +66,7 @@ class Controls:
     val_half: Literal["", "tune", "test"] = (
         ""  # evaluate one half of the validation images: tune for choices, test for results
     )
+    lint: bool = False  # look at the data set as `data lint` does first, and end where something would spoil a result
     folds: Whole = 0  # divide the training images into so many parts, learn all but one and evaluate on that; 0 = no
     fold: Whole = 0  # which part of --folds the run evaluates on, 1 to --folds
     fold_seed: Whole = 0  # divides the images in another way; --seed does not: runs of several seeds share folds
@@ -299,6 +300,8 @@ def check_controls(controls: Controls) -> None:
         raise RecipeError(f"--synthetic reads no data, but --data {controls.data} is named: leave one of them away.")
     if controls.synthetic and controls.stage:
         raise RecipeError(f"--synthetic reads no data: there is nothing to copy to --stage {controls.stage}.")
+    if controls.synthetic and controls.lint:
+        raise RecipeError("--synthetic reads no data: there is nothing for --lint to look at.")
     if controls.synthetic and controls.auto:
         raise RecipeError("--synthetic reads no data: there is nothing that --auto could choose by.")
     check_fold(controls)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,6 +13,7 @@ import tyro
 
 from paceline.command.flags import parse
 from paceline.command.printing import PRINTER, say
+from paceline.config.commands import command
 from paceline.config.errors import DataError, UserError
 from paceline.config.plain_file import read_entry
 from paceline.config.printable import counted
@@ -75,12 +76,8 @@ def run(arguments: Sequence[str]) -> int:
         f"{manifest.called}: "
         + ", ".join(f"{counted(len(index), 'photo')} of {name}" for name, index in splits.items())
     )
-    for one in findings:
-        say(f"{one.colour}  {len(one.found):,}  {one.title}: {one.why}")
-        for found in one.found[:SHOWN]:
-            say(f"        {found.text}")
-        if len(one.found) > SHOWN:
-            say(f"        and {len(one.found) - SHOWN:,} more")
+    for line in _lines(findings):
+        say(line)
     say(
         "nothing found"
         if not findings
@@ -89,6 +86,31 @@ def run(arguments: Sequence[str]) -> int:
         else "pictures of them: --page lint.html"
     )
     return int(bad)
+
+
+def refuse_spoilt(manifest: Manifest, reporter: Reporter) -> None:
+    """What `train --lint` does before anything is built: the findings as lines.
+
+    Raises DataError where one of them would spoil a result.
+    """
+    findings = lint(shown_splits(manifest), manifest.class_names or manifest.classes, {})
+    for line in _lines(findings):
+        reporter.line(line)
+    if bad := [one for one in findings if one.colour == "bad"]:
+        what = "; ".join(f"{one.title}: {len(one.found):,}" for one in bad)
+        more = command("data", "lint", manifest.called, "--page", "lint.html")
+        raise DataError(f"--lint: {what}. Nothing was trained. Look at them with  {more}  or leave --lint away.")
+    if not findings:
+        reporter.line("lint: nothing found")
+
+
+def _lines(findings: Sequence[Finding]) -> Iterator[str]:
+    """A line a finding, and one for each of the first."""
+    for one in findings:
+        yield f"{one.colour}  {len(one.found):,}  {one.title}: {one.why}"
+        yield from (f"        {found.text}" for found in one.found[:SHOWN])
+        if len(one.found) > SHOWN:
+            yield f"        and {len(one.found) - SHOWN:,} more"
 
 
 def _opened(root: Path, reporter: Reporter) -> Manifest:

@@ -62,9 +62,9 @@ def train(
     changes   fields of the recipe by their dotted names: {"optim.lr": 0.1, "model.depth": 18}; and "mlperf.submitter"
 
     Keywords of the run (paceline.config.run.Controls says what each means):
-        weights steps time_budget fit_schedule auto patience limit_train limit_val val_half folds fold fold_seed fold_group log_every
-        save_every eval_every eval_ranks keep keep_every mirror overfit_one_batch synthetic stage exact profile quiet json
-        sink tensorboard mlperf
+        weights steps time_budget fit_schedule auto patience limit_train limit_val val_half lint folds fold fold_seed fold_group
+        log_every save_every eval_every eval_ranks keep keep_every mirror overfit_one_batch synthetic stage exact profile quiet
+        json sink tensorboard mlperf
         sink is a list of names: ["wandb", "./file.py:name"].
         mlperf is a dict of paceline.config.submission.Submission's fields: {"submitter": "Us", "cache_cleared": True}.
     Keywords of the recipe, each a field of it (paceline.config.recipe.Recipe):

@@ -80,6 +80,10 @@ def open_task(
         root = data_folder(controls.data, workload) if controls.data else built_in(workload.kind, reporter)
         manifest = prepared_once(world, lambda: ensure_prepared(root, kind=workload.kind, reporter=reporter))
     prepared()
+    if controls.lint and world.is_main:
+        from paceline.datasets.lint_verb import refuse_spoilt
+
+        refuse_spoilt(manifest, reporter)
     if controls.folds:
         from paceline.datasets.folds import with_fold
 

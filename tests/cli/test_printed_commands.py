@@ -129,6 +129,9 @@ ELSEWHERE = {
         "training/test_pretrained.py",
         "test_without_weights_it_is_refused_with_the_command_before_anything_is_opened",
     ): (("training/verb.py", "run", "train"), ("launch/verb.py", "run", "launch")),
+    ("datasets/test_lint.py", "test_train_lint_ends_where_a_result_would_be_spoilt"): (
+        ("datasets/lint_verb.py", "refuse_spoilt", "data"),
+    ),
     ("datasets/test_exports.py", "test_a_zip_with_boxes_is_refused_with_commands_that_prepare_it"): (
         ("store/containers/exports.py", "unpack_first", "prepare"),
     ),

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from instance_sets import json_file, make_instances
 from PIL import Image, ImageOps
-from tiny_runs import command, refused
+from tiny_runs import TINY, command, refused
 
 from paceline.config.errors import DataError
 from paceline.datasets import near_copies
@@ -157,6 +157,18 @@ def test_a_runs_answers_are_taken_from_its_folder_or_from_eval_s_file(ssd_run, r
     )
     (tmp_path / "out.json").write_text("{}")
     refused(command(capsys, "data", "lint", ssd_run.data, "--runs", tmp_path / "out.json"), "out.json cannot be read")
+
+
+def test_train_lint_ends_where_a_result_would_be_spoilt(folders, capsys, tmp_path):
+    words = ("train", "resnet50-tiny", "--data", folders, "--lint", *TINY, "--steps", "1", "--out", tmp_path / "run")
+    said = command(capsys, *words)
+    assert said.code == 0 and "lint: nothing found" in said.out, said
+    shutil.copyfile(folders / "train" / "ant" / "0.jpg", folders / "val" / "ant" / "equal.jpg")
+    said = command(capsys, *words[:-1], tmp_path / "other")
+    assert "val/ant/equal.jpg: is train/ant/0.jpg" in said.out
+    refused(said, "--lint: photos in two splits, byte for byte: 1. Nothing was trained", "paceline data lint")
+    assert not (tmp_path / "other" / "checkpoints").exists()
+    refused(command(capsys, "train", "resnet50-tiny", "--synthetic", "--lint"), "--synthetic reads no data")
 
 
 def test_a_photo_that_others_decode_otherwise_is_named(folders, capsys):
