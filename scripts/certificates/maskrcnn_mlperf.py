@@ -98,7 +98,7 @@ def load(folder: Path, as_published: str, drop: int) -> SimpleNamespace:
         "MODEL.RPN.MIN_SIZE": 0 if as_published == "narrow proposals" else LEAST_SIDE,
         "SOLVER.BASE_LR": PEAK,
         "SOLVER.WEIGHT_DECAY": DECAY,
-        "SOLVER.STEPS": (),
+        "SOLVER.STEPS": (drop,),
         "SOLVER.WARMUP_ITERS": WARMUP,
         "SOLVER.WARMUP_FACTOR": WARMUP_FROM,
     }
