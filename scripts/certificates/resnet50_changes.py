@@ -19,6 +19,7 @@ from paceline.config.plan import lr_at
 from paceline.config.recipe import Recipe
 from paceline.optim.optimiser import NamedParameter, named_parameters
 from paceline.optim.sgd import update_lr_inside
+from paceline.optim.step_numbers import momentum_at
 
 # Errors that rounding hides in this training: what changes a trust ratio by 1e-8, and in float32 more.
 HIDDEN = {"float64": frozenset({"epsilon 1e-8 for 0"})}
@@ -109,9 +110,12 @@ def norms_summed_in_order() -> Iterator[None]:
 
 @contextmanager
 def rates_in_float32() -> Iterator[None]:
-    """Inside, our step gets its learning rates as MXNet's kernels do."""
-    exact = lr_at
-    with patch("trajectories.lr_at", lambda *given: float(np.float32(exact(*given)))):
+    """Inside, our step gets its learning rates and its corrected momentum as MXNet's kernels do."""
+    rate, momentum = lr_at, momentum_at
+    with (
+        patch("trajectories.lr_at", lambda *given: float(np.float32(rate(*given)))),
+        patch("paceline.optim.step_numbers.momentum_at", lambda *given: float(np.float32(momentum(*given)))),
+    ):
         yield
 
 
