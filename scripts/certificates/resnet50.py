@@ -117,7 +117,7 @@ def compare(name: str, asked: argparse.Namespace, python: Path) -> tuple[Run, di
     if nvidia:
         planted["momentum corrected for all tensors"] = losses(start, recipe, calls=False)
     floor = FLOOR64 if exact else None
-    run = Run(column(found["losses"]), left, {"original": theirs, "ours": mine}, planted, HIDDEN[dtype], floor)
+    run = Run(column(found["losses"]), left, {"original": theirs, "ours": mine}, planted, HIDDEN[name], floor)
     own = noise_of(replace(run, noise={"original": theirs}), Rule(early=asked.steps))
     facts["ours beside the original's noise alone"] = max(a / b for a, b in zip(differences(left, run.original), own))
     return run, facts
