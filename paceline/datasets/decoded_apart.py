@@ -1,14 +1,15 @@
-"""Whether other libraries see a photo as this package does: Pillow as most loaders call it, and torchvision's own decoders."""
+"""Whether other ways to decode a photo give the same pixels: Pillow as most loaders call it, and libjpeg-turbo, as training does."""
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator
 
 import numpy as np
+import simplejpeg
 from PIL import Image
 
 from paceline.input.picture import open_rgb
+from paceline.store.header import open_picture
 
 # Levels of 255 between means of GRID x GRID cells; another upsampling of colour makes less than 2.
 GRID, APART = 32, 8.0
@@ -33,17 +34,15 @@ def decoded_apart(data: bytes) -> str:
 
 def _elsewhere(data: bytes) -> Iterator[tuple[str, np.ndarray]]:
     """(H, W, 3) float32, of 0..255, by each other way that has no trouble with it."""
-    from torch import frombuffer, uint8
-    from torchvision.io import ImageReadMode, decode_image
-
-    with Image.open(io.BytesIO(data)) as image:
+    with open_picture(data) as image:
         image.info.pop("transparency", None)  # Pillow warns about a palette's, which plays no part in RGB
+        jpeg = image.format == "JPEG" and image.mode in ("L", "RGB")
         yield "Pillow's convert('RGB')", np.asarray(image.convert("RGB"), np.float32)
-    try:
-        photo = decode_image(frombuffer(bytearray(data), dtype=uint8), ImageReadMode.RGB)
-    except RuntimeError:  # of a format that it has no reader for; a damaged one Pillow has refused
-        return
-    yield "torchvision", photo.permute(1, 2, 0).numpy().astype(np.float32) / (1.0 if photo.dtype == uint8 else 257.0)
+    if jpeg:
+        try:
+            yield "libjpeg-turbo", simplejpeg.decode_jpeg(data).astype(np.float32)
+        except ValueError:  # it refuses what Pillow reads to the end
+            yield "libjpeg-turbo", np.zeros((0, 0, 3), np.float32)
 
 
 def _cells(photo: np.ndarray) -> np.ndarray:

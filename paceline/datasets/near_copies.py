@@ -8,7 +8,6 @@ mirror image, is SAME or more. Measured on five small sets (results/lint): copie
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
@@ -57,8 +56,7 @@ def near_copies(splits: Mapping[str, Index], passed: Callable[[int], None] = lam
         passed(1)
         return _seen(splits[place[0]].read(place[1]))
 
-    with warnings.catch_warnings(), ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        warnings.simplefilter("ignore")  # torchvision's, that its decoders will move
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
         read = dict(zip(places, pool.map(seen, places)))
     damaged = [place for place, photo in read.items() if photo is None]
     apart = [(place, photo[1]) for place, photo in read.items() if photo and photo[1]]
