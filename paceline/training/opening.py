@@ -88,7 +88,8 @@ def open_task(
         from paceline.datasets.folds import with_fold
 
         manifest = with_fold(manifest, controls, reporter)
-    manifest = replace(manifest, half=controls.val_half)
+    if controls.val_half:
+        manifest = replace(manifest, half=controls.val_half)
     task = workload.open(recipe, manifest, limit_train=controls.limit_train, limit_val=controls.limit_val)
     if controls.folds:
         reporter.line(

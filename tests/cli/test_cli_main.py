@@ -402,5 +402,7 @@ def test_a_run_says_what_it_does_on_stdout_and_nothing_on_stderr(photos, tmp_pat
     assert done.stderr == ""
     lines = done.stdout.splitlines()
     assert "Warning" not in done.stdout
-    assert lines[-1].endswith("report.html") and lines[-2].startswith("stopped early: ")
+    assert (
+        lines[-1].startswith("next: ") and lines[-2].endswith("report.html") and lines[-4].startswith("stopped early: ")
+    )
     assert (tmp_path / "run" / "report.html").stat().st_size > 10_000

@@ -23,6 +23,7 @@ from paceline.training.step import TrainStep
 
 LOOP = paceline.training.loop
 FLAGS = {"resnet50-tiny": shlex.join(["--system", "cpu", *TINY]), "ssd-tiny": SSD, "maskrcnn-tiny": MASKRCNN}
+SIZES = ("gradient_norm", "update_ratio", "gradient_norms", "update_ratios")  # not measured in a replayed step
 DATA = {"resnet50-tiny": "resnet_run", "ssd-tiny": "ssd_run", "maskrcnn-tiny": "maskrcnn_run"}
 
 
@@ -36,11 +37,11 @@ def trained(recipe: str, data: Path, out: Path, capsys: pytest.CaptureFixture, *
 
 
 def left(run: Path) -> tuple[dict[str, bytes], list[dict[str, Any]]]:
-    """The last checkpoint's tensors, and what train and eval events say that no clock says."""
+    """The last checkpoint's tensors, and what train and eval events say that no clock says and that a replayed step has too."""
     events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
     told = [event for event in events if event["event"] in ("train", "eval")]
     return tensor_files(run), [
-        {key: value for key, value in event.items() if key not in (*MEASURED, "crc")} for event in told
+        {key: value for key, value in event.items() if key not in (*MEASURED, *SIZES, "crc")} for event in told
     ]
 
 

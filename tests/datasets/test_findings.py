@@ -46,7 +46,8 @@ def test_a_training_that_prepares_says_what_prepare_says(tmp_path, capsys, kind:
     for what in wanted:
         assert sum(what in line for line in said) == 1
     assert main(["prepare", "coco" if kind == "boxes" else "folder", str(root), "--out", str(tmp_path / "out")]) == 0
-    printed = capsys.readouterr().out.replace(str(tmp_path / "out"), str(place))
+    printed, _, after = capsys.readouterr().out.replace(str(tmp_path / "out"), str(place)).partition("what suits it on")
+    assert "paceline show " in after
     assert "".join(printed.split()) == "".join("".join(said[1:]).split())
     said.clear()
     assert ensure_prepared(root, kind=kind, reporter=Lines(said.append)) == place and not said

@@ -190,7 +190,7 @@ def test_pycocotools_loads_it_and_finds_the_same_areas(boxes, capsys):
 
 @pytest.mark.nightly("renders hundreds of pictures")
 def test_classes_are_balanced_and_the_label_is_clearly_the_largest_shape(classes):
-    for split, count in (("train", 150), ("val", 50)):
+    for split, count in (("train", 100), ("val", 50)):
         assert {p.name: len(list(p.iterdir())) for p in (classes / split).iterdir()} == dict.fromkeys(CLASSES, count)
     others = []
     for number in range(64):
