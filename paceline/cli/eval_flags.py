@@ -35,9 +35,7 @@ class Flags:
     annotations: str = ""  # COCO JSON of --images
     checkpoint: str = "best"  # best, last, all or step-N
     limit_val: int = 0  # only N images, evenly spread; 0 = all of --data, or of the run's own as many as it did
-    val_half: Literal["", "tune", "test"] = (
-        ""  # one half of the photos: tune to choose, test for the result; empty = as the run did
-    )
+    val_half: Literal["", "tune", "test"] = ""  # half of the photos, by their names; empty = as the run did
     batch: int = 0  # images in one forward; 0 = as the run did
     score_above: float | None = None  # objects: smallest score that counts; None = the recipe's
     iou: float | None = None  # objects: overlap from which the better of two boxes stays; None = the recipe's

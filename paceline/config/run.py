@@ -63,9 +63,7 @@ class Controls:
     steps: Whole = 0  # stop after so many steps; 0 = the recipe's length. A larger number goes on with the run in --out
     limit_train: Whole = 0  # use only N training images, evenly spread; 0 = all
     limit_val: Whole = 0  # use only N validation images, evenly spread; 0 = all
-    val_half: Literal["", "tune", "test"] = (
-        ""  # evaluate one half of the validation images: tune for choices, test for results
-    )
+    val_half: Literal["", "tune", "test"] = ""  # evaluate one half of the validation images, by name; empty = all
     lint: bool = False  # look at the data set as `data lint` does first, and end where something would spoil a result
     folds: Whole = 0  # divide the training images into so many parts, learn all but one and evaluate on that; 0 = no
     fold: Whole = 0  # which part of --folds the run evaluates on, 1 to --folds

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from maskrcnn_ours import DECAY, PEAK, WARMUP, WARMUP_FROM
 from maskrcnn_start import bitmaps, nudged, photos_of, read_batches, read_drop
-from originals import GLUONCV, interpreter, run_original
+from original_runs import GLUONCV, interpreter, run_original
 
 from paceline.weights.forms.mxnet import WITHOUT_BACKGROUND, _head_name, _trunk_name
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from originals import GLUONCV, interpreter
+from original_runs import GLUONCV, interpreter
 from resnet50_changes import (
     HIDDEN,
     constants_in_float32,

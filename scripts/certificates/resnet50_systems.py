@@ -22,7 +22,7 @@ from PIL import Image
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "scripts" / "certificates")]
 
-from originals import run_original  # noqa: E402
+from original_runs import run_original  # noqa: E402
 from trajectories import in_float64, take_steps  # noqa: E402
 
 from paceline.batch import Batch  # noqa: E402

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from originals import interpreter, run_original
+from original_runs import interpreter, run_original
 from ssd_gaudi_ours import LOSSES, PLANTED, WEIGHT_DECAY, ours, targets
 from ssd_gaudi_samples import TIES, pixel_difference, write_samples
 from verdict import Rule, Run, differences, one_ulp_away, tail_means, write
