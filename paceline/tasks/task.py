@@ -128,7 +128,7 @@ class Task(ABC):
         if fold is not None:
             usable, scored = usable[~fold.held_out[usable]], np.flatnonzero(fold.held_out)
         if half := self.manifest.half:
-            scored = scored[in_half(map(self.val_index.relative_name, scored), half)]
+            scored = scored[in_half(map(self.val_index.relative_name, scored.tolist()), half)]
             if not len(scored):
                 raise DataError(f"--val-half {half}: none of the validation photos of {self.manifest.called} is in it.")
         images = len(usable), len(scored)
