@@ -77,7 +77,7 @@ def test_a_run_ends_with_the_interval_of_its_best_evaluation(ssd_run, maskrcnn_r
     assert "95 % " in write_report(run).read_text()
 
 
-@pytest.mark.parametrize("damage", ["", "{}", "many", "missing"])
+@pytest.mark.parametrize("damage", ["", "{}", "many", "missing", '{"kind": "boxes", "images": [{"own": 1}]}'])
 def test_many_photos_or_a_damaged_file_have_no_interval_at_the_end(ssd_run, tmp_path, damage):
     (file,) = (ssd_run.folder / "predictions").glob("step-*.json")
     found = json.loads(file.read_text())

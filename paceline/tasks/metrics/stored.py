@@ -39,7 +39,15 @@ def intervals_at_end(file: Path) -> dict[str, Interval]:
     if found is None or len(found["images"]) > MOST_PHOTOS:
         return {}
     kinds: tuple[Literal["box", "mask"], ...] = ("box", "mask") if found["kind"] == "instances" else ("box",)
-    return {name: ends for kind in kinds for name, ends in intervals(stored_draws(found, kind)).items()}
+    try:
+        return {name: ends for kind in kinds for name, ends in intervals(stored_draws(found, kind)).items()}
+    except (
+        KeyError,
+        TypeError,
+        ValueError,
+        IndexError,
+    ):  # of a workload of one's own, with other fields: no reason to fail a run
+        return {}
 
 
 def kind_of(metric: str) -> Literal["box", "mask"]:
