@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from paceline.models import depthwise
 from paceline.models.depthwise import convolve, input_gradient, slow_backward, weight_gradient
 
 CASES = [(5, 1, 2), (5, 2, 2), (5, 2, 0), (7, 1, 3), (9, 2, 4), (3, 2, 1), (3, 2, 0), (4, 1, 0)]
@@ -25,9 +26,9 @@ def exact(side: int, stride: int, padding: int) -> tuple[Tensor, Tensor, Tensor,
     return input, weight, grad, a.grad, b.grad
 
 
-def near(found: Tensor, expected: Tensor) -> bool:
-    """Within bfloat16's rounding of the largest number."""
-    return bool((found.double() - expected).abs().max() <= 2**-7 * expected.abs().max())
+def near(found: Tensor, expected: Tensor, rounding: float = 2**-7) -> bool:
+    """True if no element is off by more than `rounding` times the largest one."""
+    return bool((found.double() - expected).abs().max() <= rounding * expected.abs().max())
 
 
 @pytest.mark.parametrize(("side", "stride", "padding"), CASES)
@@ -35,6 +36,16 @@ def test_both_gradients_are_torchs_in_float64(side: int, stride: int, padding: i
     input, weight, grad, of_input, of_weight = exact(side, stride, padding)
     assert near(input_gradient(grad, input, weight, stride, padding), of_input)
     assert near(weight_gradient(grad, input, side, stride, padding), of_weight)
+
+
+@pytest.mark.parametrize(("side", "stride", "padding"), CASES)
+def test_without_bf16_kernels_the_input_gradient_is_rounded_once(
+    monkeypatch: pytest.MonkeyPatch, side: int, stride: int, padding: int
+) -> None:
+    # oneDNN's own bfloat16 gradient for AVX2 is off by 1.9 (3 x 3) to 5.7 (9 x 9) times 2**-8.
+    monkeypatch.setattr(depthwise, "BF16_KERNELS", False)
+    input, weight, grad, of_input, _ = exact(side, stride, padding)
+    assert near(input_gradient(grad, input, weight, stride, padding), of_input, rounding=2**-8)
 
 
 @pytest.mark.parametrize("bias", [True, False])
