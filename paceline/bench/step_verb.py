@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from paceline.bench.peers import needed_peers
 from paceline.command.choose import choose_system
 from paceline.command.flags import parse
 from paceline.command.printing import write_answer
 from paceline.config.errors import RecipeError, UserError
+from paceline.config.system import Precision
 from paceline.config.whole import check_output
 from paceline.tasks.workloads import WORKLOADS
 
 if TYPE_CHECKING:
     from paceline.bench.step import StepBench
-    from paceline.config.system import Precision, System
+    from paceline.config.system import System
 
 
 Part = Literal["all", "ops", "step", "eval", "predict", "shapes"]
@@ -40,7 +41,9 @@ class Flags:
     rounds: int = 5  # rounds; every contender is timed once in each
     seconds: float = 4.0  # a contender's share of a round, at least one step
     compile: bool = False  # further contenders, compiled by torch.compile; not for maskrcnn
-    precision: str = ""  # fp32, bf16, fp16 or several, as bf16,fp16; empty = the system's (ssd, maskrcnn: fp32 too)
+    precision: str = (
+        ""  # fp32, tf32, bf16, fp16 or several, as bf16,fp16; empty = the system's (ssd, maskrcnn: fp32 too)
+    )
     matrix: int = 2048  # side of the matrix products that are tried for the machine's ceiling, beside the step's own
     threads: int = 0  # that compute on a CPU; 0 = as torch has it
     data: Path | None = None  # maskrcnn --part shapes: the data set whose shapes are counted
@@ -60,8 +63,10 @@ def run_step(arguments: Sequence[str]) -> int:
     ):  # fmt: skip
         if getattr(flags, name) < least:
             raise UserError(f"--{name} is {getattr(flags, name)}; it must be at least {max(1, least)}.")
-    if not set(flags.precision.split(",")) <= {"", "fp32", "bf16", "fp16"}:
-        raise UserError(f"--precision {flags.precision}: it must be fp32, bf16 or fp16, or several: bf16,fp16.")
+    if not set(flags.precision.split(",")) <= {"", *get_args(Precision)}:
+        raise UserError(
+            f"--precision {flags.precision}: must be one of {', '.join(get_args(Precision))}, or several: bf16,fp16."
+        )
     measure = benched(flags.task, "step", STEPS)
     if flags.compile and (reason := WORKLOADS[flags.task].no_compile):
         raise UserError(f"--compile: {flags.task}: {reason}; in training neither (docs/architecture.md).")

@@ -132,7 +132,8 @@ def run(arguments: Sequence[str]) -> int:
     named = flags.weights or controls.weights
     rows += describe(asked.name, recipe, asked.system_name, asked.system, plan, memory, weights=named)
     rows += _fold(facts)
-    rows += lines or ([] if card else not_known(run_file(shown.run) if shown.repeats else asked.name))
+    measured = run_file(shown.run) if shown.repeats else asked.name
+    rows += lines or ([] if card else not_known(measured, asked.system.precision))
     rows += _time(shown.run) if shown.repeats and not card else []
     for line in [*laid_out(rows, columns()), *_values(asked.name, recipe, everything=flags.all)]:
         say(line)

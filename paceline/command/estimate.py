@@ -15,7 +15,7 @@ from paceline.config.errors import RecipeError
 from paceline.config.plan import Plan
 from paceline.config.recipe import Recipe
 from paceline.config.run import run_folder
-from paceline.config.system import System
+from paceline.config.system import HALF, Precision, System
 from paceline.log.events import read_events
 from paceline.machine.estimate import (
     Estimate,
@@ -45,12 +45,14 @@ def check_rates(rate: float, link_gbit: float) -> None:
 def speed_for(
     recipe: Recipe, recipe_name: str, system_name: str, system: System, plan: Plan, *, rate: float, run: Speed | None
 ) -> Speed | None:
-    """The first that is known: --rate, the run's own, the row published for exactly this, the fit for the chip, the published row
-    nearest to this plan."""
+    """Return the first speed that is known: --rate, the run's own, the row published for exactly this, the fit for the chip, the
+    published row nearest to this plan. Published speeds are those of half precision, so fp32 and tf32 have none."""
     if rate:
         return given_speed(rate)
     if run is not None:
         return run
+    if system.precision not in HALF:
+        return None
     if (row := published_row(recipe, recipe_name, system_name, system, plan)) is not None:
         return row_speed(row, exactly=True)
     if (fitted := published_speed(recipe, system.chip)) is not None:
@@ -104,13 +106,15 @@ def published_end(workload: str, recipe_name: str, system_name: str) -> Result |
     return next(iter(own or [row for row in RESULTS if row.recipe == recipe_name]), None)
 
 
-def not_known(recipe: str | Path) -> list[Row]:
-    """Rows in place of an estimate, with the commands that measure one. recipe: a name, or the Path of a run.json."""
+def not_known(recipe: str | Path, precision: Precision) -> list[Row]:
+    """Return rows that replace an estimate, with the commands that measure one. recipe: a name, or the Path of a run.json."""
     without = ("--data", "", "--stage", "") if isinstance(recipe, Path) else ()  # a run.json names its own
     return [
         (
             "estimate",
-            ["none: this machine's speed is not known; --rate IMG/S (of one rank) says it, and a probe measures it:"],
+            [
+                f"none: this machine's speed in {precision} is not known; set it with --rate IMG/S (of one rank), or measure it:"
+            ],
         ),
         f"{'':11}{command('train', recipe, '--synthetic', *without, '--steps', 100, '--out', 'probe')}",
         f"{'':11}{command('show', 'probe')}",

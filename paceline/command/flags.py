@@ -154,7 +154,7 @@ def parse_recipe(
     check_batch_and_lr(recipe, changed, given)
     check_recipe(changed)
     # Number format and accelerator are not known before the machine is detected: what depends on them is checked later.
-    later = {"loss_scale": 0.0, "graph": False, "kernels": "torch"} if asks else {}
+    later = {"precision": "fp32", "loss_scale": 0.0, "graph": False, "kernels": "torch"} if asks else {}
     check_system(dataclasses.replace(parsed.system, **later))
     # Variables: the system's, over them those published for so many nodes, over them the run's and the command line's.
     published = published_for(name, system_name, nodes_of(parsed.controls, given, parsed.system.per_node))

@@ -13,7 +13,8 @@ from paceline.config.bounds import Ge, Gt, Le, check_bounds
 from paceline.config.errors import RecipeError
 
 # Named, so that its field fits on one line with its comment.
-Precision = Literal["fp32", "bf16", "fp16"]
+Precision = Literal["fp32", "tf32", "bf16", "fp16"]
+HALF: tuple[Precision, ...] = ("bf16", "fp16")
 # torch's device types; AMD's ROCm calls itself cuda too.
 Accelerator = Literal["cpu", "cuda", "hpu", "xpu", "mps"]
 Kernels = Literal["torch", "triton"]
@@ -38,7 +39,9 @@ class System:
     per_node: Annotated[int, Ge(1), Le(MOST_RANKS)] = 1  # ranks on one node (accelerators; on a CPU, processes)
     memory_gib: Size = 8.0  # memory of one rank, in GiB
     images_per_forward: Forward = 0  # most images in one forward; 0 = what the memory estimate allows
-    precision: Precision = "fp32"  # type of the matrix products; weights, losses and norms stay fp32
+    precision: Precision = (
+        "fp32"  # of convolutions and products (tf32: NVIDIA, Ampere or newer); weights and losses stay fp32
+    )
     loss_scale: Annotated[float, Ge(0), Le(2.0**127)] = 0.0  # fp16 only: a fixed loss scale; 0 = dynamic
     channels_last: bool = True  # NHWC memory for images and activations
     compile: bool = False  # torch.compile the model
@@ -73,6 +76,10 @@ def check_system(system: System) -> None:
     check_bounds(system, "--system.")
     if system.loss_scale and system.precision != "fp16":
         raise RecipeError(f"--system.loss-scale {system.loss_scale:g}: only --system.precision fp16 scales losses.")
+    if system.precision == "tf32" and system.accelerator != "cuda":
+        raise RecipeError(
+            f"--system.precision tf32: only NVIDIA GPUs compute in TF32, and this run uses {system.accelerator}. Use fp32."
+        )
     if system.graph and system.accelerator != "cuda":
         raise RecipeError(
             f"--system.graph: CUDA graphs are captured on cuda, and this run computes on {system.accelerator}. Leave it away."

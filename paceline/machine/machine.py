@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import warnings
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 
@@ -42,6 +43,8 @@ def choose_device(system: System, local_rank: int, local_world: int = 1) -> torc
         capability = torch.cuda.get_device_capability(local_rank)
         if why := no_code_for(f"cuda:{local_rank}", capability, torch.__version__, torch.cuda.get_arch_list()):
             raise RecipeError(f"{why}.")
+    if system.precision == "tf32" and (torch.version.hip or torch.cuda.get_device_capability(local_rank) < (8, 0)):
+        raise RecipeError("--system.precision tf32: this GPU does not compute in TF32. Use fp32 or fp16.")
     return torch.device(system.accelerator, local_rank)
 
 
@@ -95,7 +98,11 @@ def compute_threads(asked: int, share: int, local_world: int, environ: Mapping[s
 
 
 def autocast_for(system: System, device: torch.device) -> Callable[[], AbstractContextManager]:
-    """Makes contexts in which matrix products have the system's number format; weights, norms and losses stay float32."""
+    """Return a function that makes autocast contexts for the system's precision; weights, norms, and losses stay float32.
+
+    Also sets TF32 for the process (`set_tf32`), so that backward passes outside of the contexts use the same precision.
+    """
+    set_tf32(system)
 
     def autocast() -> AbstractContextManager:
         number = TYPES.get(system.precision)
@@ -104,8 +111,19 @@ def autocast_for(system: System, device: torch.device) -> Callable[[], AbstractC
     return autocast
 
 
+def set_tf32(system: System) -> None:
+    """Let CUDA round the inputs of float32 convolutions and matrix products to TF32 only if the precision is tf32.
+
+    The setting is global to the process. torch's own default is to round the inputs of convolutions.
+    """
+    # torch has two interfaces for this and does not allow a mix of them. torch.compile reads this one, of which torch 2.9 warns.
+    warnings.filterwarnings("ignore", message="Please use the new API settings to control TF32")
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = system.precision == "tf32"
+
+
 def choose_kernels(system: System) -> None:
-    """--system.kernels, for the rest of the process. Raises RecipeError where Triton is missing."""
+    """Apply --system.kernels and the precision to the rest of the process. Raises RecipeError if Triton is missing."""
+    set_tf32(system)
     wanted = system.kernels == "triton"
     if wanted and importlib.util.find_spec("triton") is None:
         raise RecipeError(

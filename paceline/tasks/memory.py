@@ -31,7 +31,7 @@ from paceline.config.classification import RESNET, TrunkModel
 from paceline.config.errors import RecipeError
 from paceline.config.python_file import is_in_file
 from paceline.config.recipe import DATA_CLASSES, Recipe
-from paceline.config.system import System
+from paceline.config.system import HALF, System
 
 if TYPE_CHECKING:
     from paceline.tasks.workload import Workload
@@ -132,10 +132,11 @@ def estimate(
     else:
         found = _count(build, make_batch, counted, smaller)
     activations, parameters = found["activations"] / 2, found["parameters"]
-    if system.precision != "fp32":
+    half = system.precision in HALF
+    if half:
         activations /= 2
     # float32 weight, gradient and velocity; the average; a low-precision copy inside autocast.
-    per_parameter = 12 + (4 if recipe.ema else 0) + (2 if system.precision != "fp32" else 0)
+    per_parameter = 12 + (4 if recipe.ema else 0) + (2 if half else 0)
     per_image = int(activations * (1 + share))
     fewer = pixels - smaller[0] if smaller else 0
     return MemoryEstimate(

@@ -18,7 +18,7 @@ from paceline.config.printable import did_you_mean
 from paceline.config.recipe import Recipe, override
 from paceline.log.console import Console, open_console
 from paceline.log.output import lasting_output
-from paceline.machine.machine import choose_device, choose_kernels
+from paceline.machine.machine import choose_device
 from paceline.machine.placing import choose_adapter
 from paceline.machine.provenance import untested_torch
 from paceline.machine.shortage import failures_in_words
@@ -28,7 +28,7 @@ from paceline.ranks.stop import StopVote, catch_stop
 from paceline.ranks.world import open_world
 from paceline.training.job import Job
 from paceline.training.loop import loop
-from paceline.training.opening import refuse_compressed
+from paceline.training.opening import refuse_inexact
 from paceline.training.request import Request
 from paceline.training.run_folder import nearest_folder
 from paceline.training.saved_run import FinishedError
@@ -109,7 +109,7 @@ def run_training(request: Request, console: Console | None = None) -> Ending:
     console   closed here; None: a new one, by the request's controls
     """
     launch = read_launch(os.environ)
-    refuse_compressed(request.system, request.controls.exact)
+    refuse_inexact(request.system, request.controls.exact)
     facts, folder = request.facts() if launch.world > 1 else None, nearest_folder(request.controls.out)
     named = "system.interface" in request.given
     try:
@@ -122,7 +122,6 @@ def run_training(request: Request, console: Console | None = None) -> Ending:
             for note in filter(None, notes):
                 console.warning(note)
             device = choose_device(request.system, launch.local_rank, launch.local_world)
-            choose_kernels(request.system)
             choose_adapter(request.system, launch, os.environ)
             with (
                 open_world(launch, device=device, facts=facts, secret_folder=folder) as world,

@@ -193,7 +193,7 @@ def settle_system(recipe: Recipe, system: System, exact: bool, reporter: Reporte
     Raises RecipeError for --exact on an accelerator where a kernel of the workload has no deterministic form, and with compressed
     gradients.
     """
-    refuse_compressed(system, exact)
+    refuse_inexact(system, exact)
     workload = workload_of(recipe.task)
     if exact and system.accelerator != "cpu" and workload.no_exact:
         own = workload.exact_in_triton(recipe)
@@ -208,8 +208,13 @@ def settle_system(recipe: Recipe, system: System, exact: bool, reporter: Reporte
     return replace(system, compile=False)
 
 
-def refuse_compressed(system: System, exact: bool) -> None:
-    """Raises RecipeError for --exact where gradients are rounded on their way: their sum would depend on the number of ranks."""
+def refuse_inexact(system: System, exact: bool) -> None:
+    """Raise RecipeError for --exact with gradients that are rounded before they are summed over ranks, or with TF32."""
+    if exact and system.precision == "tf32":
+        raise RecipeError(
+            "--exact: --system.precision tf32 rounds the inputs of float32 convolutions, so no other device gives the same "
+            "result. Use --system.precision fp32."
+        )
     if exact and system.compress != "none":
         raise RecipeError(
             f"--exact: --system.compress {system.compress} rounds gradients on their way, so another number of ranks would give "

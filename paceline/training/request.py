@@ -22,7 +22,7 @@ from paceline.config.submission import check_submission
 from paceline.config.system import System
 from paceline.log.console import Console
 from paceline.log.trackers import Maker, makers
-from paceline.machine.machine import set_threads
+from paceline.machine.machine import choose_kernels, set_threads
 from paceline.machine.placing import Placed, bound
 from paceline.ranks.launcher import Launch
 from paceline.ranks.roles import Roles, assign
@@ -132,6 +132,7 @@ def settle(asked: Asked, held: ExitStack) -> Settled:
     if kept:
         check_metrics(recipe)
     system = settle_system(recipe, system, controls.exact, reporter)
+    choose_kernels(system)
     refuse_ranges(controls.profile, system)
     start = find_start(saved, request.name, recipe, given, world, reporter, undecided=undecided(controls, kept))
     if start.snapshot is not None:

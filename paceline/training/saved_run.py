@@ -168,15 +168,22 @@ class SavedRun:
     facts: Mapping[str, Any] | None
 
     def system(self, wanted: System, *, given: Collection[str], world: int) -> System:
-        """The system to run on: a resumed run keeps its own while the ranks are as many, so that its bits stay the same.
+        """Return the system to run on: a resumed run keeps its own if the number of ranks is the same, so its bits stay the same.
 
-        given   fields set by hand. Where a system is, the number of images a forward that fitted into as much memory is kept
-                (trial_steps.py)
+        With another number of ranks, or if a flag sets the system, it keeps its precision unless a flag sets that too.
+
+        given   fields that flags set. If they set the system, the number of images per forward that fitted into as much memory
+                is kept (trial_steps.py)
         """
-        if self.facts is None or self.facts["world"] != world:
+        if self.facts is None:
             return wanted
         saved = saved_system(self.facts, self.path)
         if saved.accelerator != wanted.accelerator:  # it moved to another kind of machine
+            return wanted
+        if "system.precision" not in given:
+            scale = wanted.loss_scale if "system.loss_scale" in given else saved.loss_scale
+            wanted = replace(wanted, precision=saved.precision, loss_scale=scale)
+        if self.facts["world"] != world:
             return wanted
         if "system" not in given:
             return saved

@@ -6,8 +6,7 @@ A gate: nothing that is measured afterwards means anything where these differ.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -20,7 +19,7 @@ from paceline.bench.step import StepBench
 from paceline.bench.step_maskrcnn import MaskRCNNBench
 from paceline.bench.step_resnet import ResNetBench
 from paceline.bench.step_ssd import SSDBench
-from paceline.config.system import Precision, System
+from paceline.config.system import System
 from paceline.machine.machine import autocast_for
 
 CPU = torch.device("cpu")
@@ -105,29 +104,16 @@ def found_on(
 ) -> tuple[float, dict[str, Tensor]]:
     """-> the loss, and the gradients by name, brought to the CPU in float32."""
     model, loss_of = make(tiny, device)
-    precision: Precision = "fp32" if number == "tf32" else number  # type: ignore[assignment]
     # fp16 gradients would underflow without a scale.
     scale = 1024.0 if number == "fp16" else 1.0
-    system = System(device.type, precision=precision)  # type: ignore[arg-type]
-    with products_in_tf32(number == "tf32"), autocast_for(system, device)():
+    system = System(device.type, precision=number)  # type: ignore[arg-type]
+    with autocast_for(system, device)():
         loss = loss_of()
-    with products_in_tf32(number == "tf32"):
-        (scale * loss).backward()
+    (scale * loss).backward()
     gradients = {
         name: weight.grad.float().cpu() / scale for name, weight in model.named_parameters() if weight.grad is not None
     }
     return float(loss), gradients
-
-
-@contextmanager
-def products_in_tf32(allowed: bool) -> Iterator[None]:
-    """Inside, fp32 products are rounded to TF32 or stay whole."""
-    before = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = allowed
-    try:
-        yield
-    finally:
-        torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = before
 
 
 def compared(

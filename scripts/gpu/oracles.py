@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from against_cpu import products_in_tf32
 from item import Item, insist, run
 from torch import nn
 
@@ -101,15 +100,14 @@ def compared(item: Item, oracle: Oracle, form: str) -> dict[str, Any]:
     """How far the first steps' losses are from float64's."""
     precision, _, scale = form.partition(" ")
     system = replace(item.system, precision=precision, loss_scale=STATIC if scale == "static" else 0.0, compile=False)
-    with products_in_tf32(False):
-        losses, state = take_steps(
-            oracle.recipe,
-            oracle.build,
-            oracle.batches,
-            system=system,
-            device=item.device,
-            train_images=oracle.train_images,
-        )
+    losses, state = take_steps(
+        oracle.recipe,
+        oracle.build,
+        oracle.batches,
+        system=system,
+        device=item.device,
+        train_images=oracle.train_images,
+    )
     off = apart(column(losses), oracle.wanted)
     skipped = 0 if state.scaler is None else int(state.scaler.skipped)
     first, most = LIMITS[form]

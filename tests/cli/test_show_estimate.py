@@ -99,9 +99,15 @@ def test_a_row_of_the_system_alone_stands_in_where_its_chip_has_no_fit():
     assert "494 a rank" in text and "one published row" in text and "error is not known" in text
 
 
+@pytest.mark.parametrize("precision", ["fp32", "tf32"])
+def test_published_speeds_are_those_of_half_precision(precision):
+    assert told(*EIGHT_NODES)[1] and told(*EIGHT_NODES, precision=precision, loss_scale=0.0) == ("", None)
+    assert f"speed in {precision} is not known" in "\n".join(laid_out(not_known("resnet50", precision), 400))
+
+
 def test_where_nothing_is_known_it_says_how_to_know():
     assert told("ssd-mlperf-1024", "mi300x8") == ("", None)
-    text = "\n".join(laid_out(not_known("ssd-mlperf-1024"), 400))
+    text = "\n".join(laid_out(not_known("ssd-mlperf-1024", "bf16"), 400))
     assert "estimate   none" in text and "--rate IMG/S" in text
     assert f"paceline train ssd-mlperf-1024 --synthetic --steps 100 --out probe\n{'':11}paceline show probe" in text
 

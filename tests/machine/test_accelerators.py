@@ -12,13 +12,14 @@ from tiny_runs import command, refused
 
 from paceline import accelerators
 from paceline.config.errors import RecipeError
-from paceline.config.system import System
+from paceline.config.system import System, check_system
 from paceline.machine.detect import auto, gpu
-from paceline.machine.machine import choose_device, choose_kernels
+from paceline.machine.machine import autocast_for, choose_device, choose_kernels
 from paceline.machine.machines import SYSTEMS
 from paceline.ranks.launcher import SINGLE
 from paceline.ranks.world import open_world
 from paceline.training.meters import Meters
+from paceline.training.opening import refuse_inexact
 
 GIB = 2**30
 
@@ -119,6 +120,31 @@ def test_where_there_is_no_float64_losses_are_summed_in_float32():
     meters.dtype = torch.float32
     meters.add({"loss": torch.tensor(2.0, dtype=torch.bfloat16)}, 0)
     assert meters.sums["loss"].dtype == torch.float32
+
+
+@pytest.mark.parametrize("apply", [choose_kernels, lambda system: autocast_for(system, torch.device("cpu"))])
+def test_only_the_precision_tf32_allows_tf32(apply):
+    before = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
+    try:
+        for precision in ("fp32", "tf32", "bf16", "tf32", "fp16"):
+            apply(System("cuda", precision=precision))
+            allowed = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
+            assert allowed == (precision == "tf32",) * 2
+    finally:
+        torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = before
+
+
+@pytest.mark.parametrize("kind", ["cpu", "xpu", "hpu", "mps"])
+def test_tf32_is_for_nvidia_gpus(kind):
+    with pytest.raises(RecipeError, match=r"--system\.precision tf32.*Use fp32"):
+        check_system(System(kind, precision="tf32"))
+
+
+def test_exact_rejects_tf32():
+    with pytest.raises(RecipeError, match=r"--exact.*tf32.*fp32"):
+        refuse_inexact(System("cuda", precision="tf32"), exact=True)
+    refuse_inexact(System("cuda", precision="fp32"), exact=True)
+    refuse_inexact(System("cuda", precision="tf32"), exact=False)
 
 
 def test_kernels_in_triton_are_refused_where_it_is_missing(monkeypatch):

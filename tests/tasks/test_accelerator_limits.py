@@ -176,7 +176,9 @@ def test_a_remembered_estimate_is_the_counted_one_and_is_of_that_network_alone(n
     assert counted == [name] and bf16.per_image == int(first.per_image / 2) and bf16.fixed < first.fixed
     more = memory_of_network(recipe, System("cpu"), classes=50)
     assert len(counted) == 2 and more.parameters > first.parameters
-    assert memory_of_network(recipe, System("cuda")).largest > 0 and len(counted) == 3
+    cuda = memory_of_network(recipe, System("cuda"))
+    assert cuda.largest > 0 and len(counted) == 3
+    assert memory_of_network(recipe, System("cuda", precision="tf32")) == cuda  # TF32 tensors are stored as float32
     monkeypatch.setenv("PACELINE_CACHE", str(tmp_path / "another"))
     assert memory_of_network(recipe, System("cpu")) == first and len(counted) == 4
 

@@ -12,6 +12,7 @@ from paceline.training.saved_run import SavedRun
 
 OWN = System("cuda", memory_gib=70.0, images_per_forward=32, prefetch=5)
 ASKED = System("cuda", memory_gib=70.0)
+BF16 = replace(ASKED, precision="bf16")
 
 
 @pytest.mark.parametrize(
@@ -24,8 +25,12 @@ ASKED = System("cuda", memory_gib=70.0)
         (replace(ASKED, memory_gib=140.0), {"system"}, 2, replace(ASKED, memory_gib=140.0)),
         (ASKED, {"system"}, 4, ASKED),
         (System(), set(), 2, System()),
+        (BF16, {"system"}, 2, replace(ASKED, images_per_forward=32)),
+        (BF16, {"optim.lr"}, 4, ASKED),
+        (BF16, {"system", "system.precision"}, 4, BF16),
     ],
-    ids=["own", "named", "a flag", "another cut", "more memory", "more ranks", "another machine"],
+    ids=["own", "named", "a flag", "another cut", "more memory", "more ranks", "another machine", "own precision",
+         "own precision, more ranks", "precision by flag"],
 )  # fmt: skip
 def test_a_resumed_run_keeps_its_system_and_what_fitted_into_its_memory(wanted, given, world, expected):
     saved = {"world": 2, "system": asdict(OWN)}

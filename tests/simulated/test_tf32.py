@@ -1,0 +1,76 @@
+"""Each precision reaches torch as the flags that decide whether CUDA computes float32 convolutions and products in TF32."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from by_night import ONE_MORE
+from conftest import Run
+
+# Trains with the words of the command line, and prints the two flags that torch had inside every forward and backward pass.
+PROGRAM = """
+import sys
+import torch
+from torch import nn
+from paceline.cli.main import main
+
+seen = set()
+
+def look(*_):
+    seen.add((torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32))
+
+nn.modules.module.register_module_forward_hook(look)
+
+def backward(*given, own=torch.autograd.backward, **named):
+    look()
+    own(*given, **named)
+
+torch.autograd.backward = backward
+code = main(sys.argv[1:])
+print("flags", sorted(seen))
+sys.exit(code)
+"""
+STEPS = ("--synthetic", "--steps", "2", "--global-batch", "8", "--optim.lr", "0.01", "--eval-every", "100")
+
+
+@pytest.mark.parametrize(
+    ("precision", "flags"),
+    [
+        ("fp32", False),
+        ("tf32", True),
+        pytest.param("bf16", False, marks=ONE_MORE),
+        pytest.param("fp16", False, marks=ONE_MORE),
+    ],
+)
+def test_only_tf32_lets_cuda_round_float32(on_device: Run, tmp_path: Path, precision: str, flags: bool) -> None:
+    words = [
+        "resnet50-tiny",
+        "--system",
+        "gpu",
+        "--system.precision",
+        precision,
+        "--out",
+        str(tmp_path / "run"),
+        *STEPS,
+    ]
+    done, _ = on_device("-c", PROGRAM, "train", *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"flags {[(flags, flags)]}" in done.stdout
+    assert f"   {precision}   " in done.stdout  # the plan
+    assert f'"precision": "{precision}"' in (tmp_path / "run" / "run.json").read_text()
+
+
+@pytest.mark.nightly("three runs on the simulated device")
+def test_a_resumed_run_keeps_tf32_and_exact_rejects_it(on_device: Run, tmp_path: Path) -> None:
+    out = ("--out", str(tmp_path / "run"))
+    words = ["train", "resnet50-tiny", "--system", "gpu", *out, *STEPS]
+    done, _ = on_device("-m", "paceline", *words, "--system.precision", "tf32", "--steps", "1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    done, _ = on_device("-c", PROGRAM, *words)
+    assert done.returncode == 0 and "flags [(True, True)]" in done.stdout, done.stdout + done.stderr
+    done, _ = on_device(
+        "-m", "paceline", *words, "--out", str(tmp_path / "other"), "--system.precision", "tf32", "--exact"
+    )
+    assert done.returncode == 2 and "--exact" in done.stderr and "tf32" in done.stderr
+    assert not (tmp_path / "other").exists()
