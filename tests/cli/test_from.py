@@ -101,7 +101,7 @@ def test_a_configuration_that_is_neither_there_nor_published_is_named(capsys, tm
     config.write_text(
         'source $(dirname ${BASH_SOURCE[0]})/config_common.sh\nexport NGPU=4\nexport EXTRA_PARAMS="--batch-size=64 $MORE"\n'
     )
-    assert "config_common.sh: neither lies there" in refused(capsys, str(config))
+    assert "config_common.sh: not found" in refused(capsys, str(config))
     (tmp_path / "config_common.sh").write_text("export MORE='--lr=3e-3 --epochs 20'  # tried\n")
     found = translated(str(config))["facts"]["theirs"]
     assert (found["global_batch"], found["epochs"], found["devices"]) == (256, 20, 4)
