@@ -180,7 +180,7 @@ def test_a_containers_folders_are_those_outside():
 
 
 def test_work_beside_training_has_its_verb():
-    assert command("python ssd.py --mode eval --model_dir /tmp/x") == "paceline eval RUN --checkpoint all"
+    assert command("python ssd.py --mode eval --model_dir /tmp/x") == "paceline eval /tmp/x --checkpoint all"
     assert command("python ssd.py --inference my.jpg") == "paceline predict RUN my.jpg"
     assert command("bash scripts/get_resnet34_backbone.sh") == "paceline weights get resnet34-mlperf"
 

@@ -201,6 +201,7 @@ def _of_program(original: Original, command: Command, position: int, sourced: Se
     call = Call(
         program=program,
         given=given,
+        line=given,
         sourced=tuple(PurePosixPath(name).name for name in sourced),
         variables=variables,
         before=tuple(before),
