@@ -52,7 +52,7 @@ def did_you_mean(name: str, menu: Iterable[str]) -> str:
     """'Did you mean ssd-tiny or ssd?'; "" where no name of the menu is near."""
     import difflib  # here: --help does without
 
-    near = difflib.get_close_matches(name, list(menu), n=3, cutoff=0.5)
+    near = difflib.get_close_matches(name, list(dict.fromkeys(menu)), n=3, cutoff=0.5)
     return f"Did you mean {' or '.join(near)}?" if near else ""
 
 

@@ -101,7 +101,7 @@ def test_a_configuration_that_is_neither_there_nor_published_is_named(capsys, tm
     config.write_text(
         'source $(dirname ${BASH_SOURCE[0]})/config_common.sh\nexport NGPU=4\nexport EXTRA_PARAMS="--batch-size=64 $MORE"\n'
     )
-    assert "config_common.sh: neither lies there" in refused(capsys, str(config))
+    assert "config_common.sh: not found" in refused(capsys, str(config))
     (tmp_path / "config_common.sh").write_text("export MORE='--lr=3e-3 --epochs 20'  # tried\n")
     found = translated(str(config))["facts"]["theirs"]
     assert (found["global_batch"], found["epochs"], found["devices"]) == (256, 20, 4)
@@ -180,7 +180,7 @@ def test_a_containers_folders_are_those_outside():
 
 
 def test_work_beside_training_has_its_verb():
-    assert command("python ssd.py --mode eval --model_dir /tmp/x") == "paceline eval RUN --checkpoint all"
+    assert command("python ssd.py --mode eval --model_dir /tmp/x") == "paceline eval /tmp/x --checkpoint all"
     assert command("python ssd.py --inference my.jpg") == "paceline predict RUN my.jpg"
     assert command("bash scripts/get_resnet34_backbone.sh") == "paceline weights get resnet34-mlperf"
 

@@ -161,11 +161,6 @@ ELSEWHERE = {
 MENUS = ("workloads", "recipes", "rows", "systems", "decoders")
 REASONS = {
     ("cli/from_original.py", "run", "from"): "an example of what to quote; tests/cli/test_from.py types such lines",
-    (
-        "recipes/migrate/gluoncv_maskrcnn.py",
-        "_predicted",
-        "predict",
-    ): "an answer to an original line: tests/migrate parses each",
     ("datasets/download_verb.py", "_by_account", "prepare"): "wants ImageNet's archives, whole",
     ("datasets/formats/published.py", "check_flat_val", "prepare"): "wants ImageNet's development kit",
     ("datasets/formats/published.py", "_check_class_names", "prepare"): "names a verb, in a sentence",

@@ -28,3 +28,20 @@ def test_a_line_that_cannot_be_carried_out_is_refused_in_a_line(line, said):
     with pytest.raises(UserError) as refusal:
         translated(line)
     assert said in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["source {}", "{}", "source {}; CONT=x sbatch run.sub", "DGXSYSTEM={} ./run_and_time.sh"],
+)
+def test_an_unknown_configuration_gets_the_near_names(line):
+    name = "DGXH100_8x8x50" if "DGXSYSTEM" in line else "config_DGXH100_8x8x50.sh"
+    with pytest.raises(UserError) as refusal:
+        translated(line.format(name))
+    assert "Did you mean config_DGXH100_multi_8x8x50.sh" in str(refusal.value)
+
+
+def test_a_suggestion_has_each_name_once():
+    with pytest.raises(UserError) as refusal:
+        translated("python trains.py")
+    assert str(refusal.value).count(" train.py") == 1

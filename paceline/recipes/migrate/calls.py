@@ -28,6 +28,8 @@ COUNTS = {
 # A file of hosts that a line names one by one.
 HOSTS = "HOSTS"
 UNSET = re.compile(r"\$\{?(\w+)")
+# A configuration's name without a command.
+BARE_CONFIG = re.compile(r"(\S*/)?config_[\w.-]+\.sh")
 
 # A refusal that another system's may be better than: as many strange flags as this.
 FAR = 9
@@ -50,7 +52,7 @@ def read_call(text: str, *, read: Reader = lambda _: None, system_of: str = "") 
     names = list(dict.fromkeys(one.name for one in ORIGINALS))
     if system_of and system_of not in names:
         raise UserError(f"--system-of {system_of}: there is no such system. Known: {', '.join(names)}.")
-    if any(PurePosixPath(text.strip()).name in one.configs for one in ORIGINALS):  # a configuration's bare name
+    if BARE_CONFIG.fullmatch(text.strip()):
         text = f"source {text.strip()}"
     found: list[tuple[Call, Original]] = []
     refused: list[tuple[Original, UserError]] = []
@@ -120,12 +122,14 @@ def _sourced(name: str, read: Reader, original: Original) -> str | None:
             raise FlagError(
                 f"source {name}: {unset[1]} is set nowhere here. Put {unset[1]}=NAME before the command.", FAR
             )
-        raise FlagError(
-            f"source {name}: neither lies there nor is one of the published configurations. Put it beside, or give the file "
-            "itself: paceline from FILE.",
-            FAR,
-        )
+        raise FlagError(f"source {name}: {_unknown_config(name)} Pass the file: paceline from FILE.", FAR)
     return text
+
+
+def _unknown_config(name: str) -> str:
+    """The problem with a configuration that is neither a file nor published, with the nearest published names."""
+    near = did_you_mean(PurePosixPath(name).name, (config for one in ORIGINALS for config in one.configs))
+    return f"not found, and not a published configuration. {near}".rstrip()
 
 
 def _of_script(original: Original, script: Script, command: Command, position: int, shell: Shell, read: Reader) -> Call:
@@ -142,9 +146,9 @@ def _of_script(original: Original, script: Script, command: Command, position: i
     unset = [match[1] for word in called.words if (match := UNSET.search(word))]
     if unset:
         raise FlagError(
-            f"{script.files[0]} takes {unset[0]} from a configuration, and none is known here"
-            f"{': ' + config + ' neither lies there nor is one of the published ones' if config and '$' not in config else ''}. "
-            "Say which: `source config_NAME.sh; ...` where the file lies, or the variable that names it before the command.",
+            f"{script.files[0]} reads {unset[0]} from a configuration. "
+            f"{f'{config}: {_unknown_config(config)} ' if config and '$' not in config else ''}Put "
+            "`source config_NAME.sh;` before the command, or the variable that selects the configuration.",
             FAR,
         )
     place = next(
@@ -197,6 +201,7 @@ def _of_program(original: Original, command: Command, position: int, sourced: Se
     call = Call(
         program=program,
         given=given,
+        line=given,
         sourced=tuple(PurePosixPath(name).name for name in sourced),
         variables=variables,
         before=tuple(before),

@@ -80,11 +80,12 @@ def weights(call: Call) -> str:
     return GAUDI_BACKBONE if any(word in path for word in published) else path or "none"
 
 
-def instead(call: Call) -> str:
-    """Its other modes are verbs."""
+def instead(call: Call) -> tuple[str, ...]:
+    """Its other modes are commands of ours."""
+    run = call.given.get("--model_dir", "RUN")
     if call["--inference"]:
-        return f"paceline predict RUN {call['--inference']}"
-    return "paceline eval RUN --checkpoint all" if call["--mode"] == "eval" else ""
+        return "predict", run, call["--inference"]
+    return ("eval", run, "--checkpoint", "all") if call["--mode"] == "eval" else ()
 
 
 FORMULAS = Formulas(

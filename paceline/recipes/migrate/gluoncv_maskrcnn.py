@@ -19,7 +19,13 @@ DEPTHS = {"resnet18_v1b": 18, "resnet34_v1b": 34, "resnet50_v1b": 50, "resnet101
 
 
 def settle(call: Call) -> Call:
-    """Without Horovod --gpus counts the devices; EFA over ens5 is a p3dn, whose benchmark this is."""
+    """Without Horovod --gpus counts the devices; EFA over ens5 is a p3dn, whose benchmark this is.
+
+    A flag of custom-model selects that network.
+    """
+    names = [entry.names[0] for entry in call.program.flags]
+    if call.given.keys() & {*names[names.index("custom-model") :]} - {"--no-pretrained-base"}:
+        call = replace(call, given={**call.given, "custom-model": True})
     if not call["--horovod"] and not call.start:
         call = replace(call, per_node=len([one for one in call["--gpus"].split(",") if one.strip()]) or 1)
     on_efa = "efa" in call.variables.get("FI_PROVIDER", "") and call.variables.get("NCCL_SOCKET_IFNAME") == "ens5"
@@ -164,22 +170,25 @@ def also(call: Call) -> tuple[tuple[str, str], ...]:
     return (("without --use-fpn theirs is a C4 network, ours has the pyramid", "networks without a pyramid"),)
 
 
-def _file(call: Call) -> str:
-    """The file of weights that --pretrained names; True was theirs from the model zoo."""
+def _file(call: Call, name: str) -> str:
+    """The file of weights that --pretrained names; True was that network of the model zoo, which has a pyramid here."""
     named = call["--pretrained"]
-    return "mask_rcnn_fpn_resnet50_v1b_coco.params" if named.lower() in ("true", "1", "yes", "t", "") else named
+    name = name.removeprefix("mask_rcnn_").removeprefix("fpn_")
+    return f"mask_rcnn_fpn_{name}.params" if named.lower() in ("true", "1", "yes", "t", "") else named
 
 
-def _evaluated(call: Call) -> str:
+def _evaluated(call: Call) -> tuple[str, ...]:
+    prefix, network = call["--save-prefix"], call["--network"].removeprefix("fpn_")
     if call["--eval-all"]:
-        return "paceline eval RUN --checkpoint all"
-    written = " --out predictions.json" if call["--save-json"] else ""
-    return f"paceline eval {_file(call)} --recipe maskrcnn-gluoncv --data DIR{written}"
+        return "eval", prefix or "RUN", "--checkpoint", "all"
+    depth = f" --model.depth {DEPTHS[network]}" if DEPTHS.get(network, 50) != 50 else ""
+    words = ("eval", _file(call, f"{network}_coco"), "--recipe", f"maskrcnn-gluoncv{depth}", "--data", "DIR")
+    return (*words, "--out", f"{prefix}predictions.json") if call["--save-json"] else words
 
 
-def _predicted(call: Call) -> str:
-    photos = call["--images"].replace(",", " ") or "photo.jpg"
-    return f"paceline predict {_file(call)} {photos}"
+def _predicted(call: Call) -> tuple[str, ...]:
+    photos = [name.strip() for name in (call["--images"] or "photo.jpg").split(",") if name.strip()]
+    return "predict", _file(call, call["--network"]), *photos
 
 
 TRAIN = Formulas(facts, recipe, system=system, weights=weights, settle=settle, also=also)

@@ -22,11 +22,13 @@ LARS = ("sgdwlars", "sgdwfastlars", "sgdwfastlarsv2")
 
 
 def settle(call: Call) -> Call:
-    """What run_and_time.sh decides by variables: timing and profiling end after 4 epochs; without --use-dali batches are made up."""
+    """What run_and_time.sh decides by variables: timing and profiling end after 4 epochs; data are read only with --use-dali."""
     given, more = dict(call.given), call.more
     if any(_above_zero(call, name) for name in ("NVTX_FLAG", "TIME_TAGS")):
         given |= {"--num-epochs": 4, "--warmup-epochs": 2}
-    if "--use-dali" not in given or _above_zero(call, "SYNTH_DATA"):
+    if "--use-dali" not in given:
+        given["without --use-dali"] = True
+    elif _above_zero(call, "SYNTH_DATA"):
         more = (*more, "--synthetic")
     gpus = len((call["--gpus"] or "").split(","))
     if gpus > 1 and not call.start and call.devices == 1 and call["--kv-store"] != "horovod":

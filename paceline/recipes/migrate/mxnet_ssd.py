@@ -187,6 +187,13 @@ def reference_recipe(call: Call) -> Recipe:
     return with_fields(mlperf(_batch(call), warmup=call["--warmup"] or 0.0, bn_span=call["--batch-size"]), changes)
 
 
+def reference_system(call: Call) -> dict[str, Any]:
+    """Number format, and images of a forward if a batch is split."""
+    splits = call["--batch-splits"]
+    split = {"images_per_forward": max(1, call["--batch-size"] // splits)} if splits > 1 else {}
+    return {"precision": "fp32", "loss_scale": 0.0, **split}
+
+
 def nvidia_facts(call: Call) -> Facts:
     """By train.py and data/dali_pipeline.py."""
     return _facts(
@@ -229,12 +236,18 @@ SYSTEM = read_system(
     __file__,
     {
         "ssd_main": Formulas(
-            facts, recipe, system, data=lambda call: _data(call, "--coco-root"), weights=weights, settle=settle
+            facts,
+            recipe,
+            system,
+            data=lambda call: _data(call, "--tfrecord-root" if call["--use-tfrecord"] else "--coco-root"),
+            weights=weights,
+            instead=lambda call: ("eval", "RUN", "--checkpoint", "all") if call["--mode"] == "val" else (),
+            settle=settle,
         ),
         "reference": Formulas(
             reference_facts,
             reference_recipe,
-            system=lambda call: {"precision": "fp32", "loss_scale": 0.0},
+            system=reference_system,
             data=lambda call: _data(call, "--data"),
             weights=pytorch_weights,
             settle=lambda call: replace(call, machine="cpu") if "--no-cuda" in call.given else call,

@@ -36,7 +36,7 @@ class Entry:
     values: Mapping[str, str] | None = None  # value -> flags of ours, in the place of a template
     row: str = ""  # row of docs/deviations.md that tells what differs where it is given
     by: str = (
-        ""  # data, weights, system, launch: carried over by the program's formulas for these, and not by a template
+        ""  # data, weights, system, launch, ranks, container: its program's formulas carry it over, not a template
     )
     slurm: bool = False  # means something in a Slurm job alone
 
@@ -52,14 +52,15 @@ class Entry:
         return self.ours.partition(":")[2].strip() or self.ours
 
     def flags(self, value: Any) -> str:
-        """Our flags for a value of theirs; "" where none is needed."""
+        """Our flags for a value of theirs; empty: none is needed."""
         if self.status != "carries" or self.fields or self.by or self.ours.startswith("paceline "):
             return ""
-        if self.values is not None:
-            return self.values.get(str(value), "")
-        if self.kind == "bool":
-            return self.ours
-        return self.ours.replace("{}", " ".join(map(str, value)) if isinstance(value, tuple) else str(value))
+        return self.cell(value) if self.values is None else self.values.get(str(value), "")
+
+    def cell(self, value: Any) -> str:
+        """The cell of the page for a value of theirs."""
+        text = " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+        return (self.values or {}).get(text) or self.ours.replace("{}", text)
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,7 @@ class Call:
 
     program: Program
     given: Mapping[str, Any]  # first name of a flag -> its value, where the line has it
+    line: Mapping[str, Any]  # the same, before variables changed any
     variables: Mapping[str, str]  # of the line, its configuration and its script
     nodes: int = 1
     per_node: int = 1  # accelerators of a node
@@ -119,8 +121,9 @@ class Formulas:
     system: Callable[[Call], dict[str, Any]] = lambda call: {}  # fields of our System that it asks for
     data: Callable[[Call], str] = lambda call: ""  # path of the data set; empty = none is named
     weights: Callable[[Call], str] = lambda call: ""  # for --weights; empty = none
-    # Another verb of ours, where a flag asks for other work than training.
-    instead: Callable[[Call], str] = lambda call: ""
+    # Words of another command of ours, if a flag asks for other work than training; its first word names a program whose
+    # flags count for it.
+    instead: Callable[[Call], Sequence[str]] = lambda call: ()
     settle: Callable[[Call], Call] = lambda call: call  # what flags of its own decide of nodes, machine and launcher
     also: Callable[[Call], tuple[tuple[str, str], ...]] = lambda call: ()  # what differs in this line, as `differs`
 
@@ -237,7 +240,7 @@ def read_system(module: str, formulas: Mapping[str, Formulas]) -> SystemTables:
 
     originals = []
     for original in found.originals:
-        programs = tuple(filled(one, "flags", formulas=formulas[one.code]) for one in original.programs)
+        programs = tuple(filled(one, "flags", formulas=formulas.get(one.code)) for one in original.programs)
         originals.append(filled(original, "variables", "launcher", "tools", programs=programs))
         passed_on = PASSED_ON.findall(original.call)
         tables["call"] = tuple(replace(programs[0].entry(flag), names=(name,)) for flag, name in passed_on)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any
 
 from paceline.config.errors import UserError
+from paceline.config.printable import counted
 from paceline.config.recipe import differing, leaves
 from paceline.config.system import System
 from paceline.machine.machines import SYSTEMS
@@ -21,7 +22,9 @@ from paceline.recipes.migrate.table import Call, Entry, Facts, Original
 from paceline.recipes.rows import LIKE, ROWS
 
 DEFAULT = "ours by default"
+UNREAD = "the batches are synthetic: no data are read"
 Rows = list[dict[str, str]]
+Met = tuple[Entry, str, Any]  # what a table has of a flag or variable, its text in the line, its value
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,7 @@ class Translation:
     words: tuple[str, ...]  # of it, from the verb on
     system_of: str
     carries: tuple[dict[str, str], ...]  # theirs, ours, remark
-    dead: tuple[dict[str, str], ...]  # theirs, kind (dead, fixed, automatic, none), why
+    dead: tuple[dict[str, str], ...]  # theirs, kind (dead, fixed, automatic, none, left out), why
     differs: tuple[dict[str, str], ...]  # what, row of docs/deviations.md
     facts: Facts | None  # of theirs; None where the line asks for other work than training
     explains: Mapping[str, str]  # fact -> row of docs/deviations.md that says why ours may have another number
@@ -52,17 +55,19 @@ def translate(text: str, *, read: Reader = lambda _: None, system_of: str = "") 
             return tool
         raise
     if other := call.program.formulas.instead(call):
-        words = tuple(shlex.split(other))
-        return Translation(other, words[1:], original.name, (), (), (), None, {}, call.devices)
+        met = list(_met(call, original, other[0]))
+        words = (*other, *_merged(_straight(call, met), {}))
+        carries, dead, _ = _rows(call, met, words, "", {})
+        command = " ".join(map(_quoted, ("paceline", *words)))
+        return Translation(command, words, original.name, (*carries,), (*dead,), (), None, {}, call.devices)
     try:
         facts, (name, changes) = call.program.formulas.facts(call), nearest(call)
     except ArithmeticError:
         raise UserError(
             f"{call.program.files[0]}: with these numbers it makes no step. Check batch, epochs and ranks."
         ) from None
-    flags = {field: shlex.split(flag_of(field, value)) for field, value in changes.items()}
     there = system_for(name, call.machine, SYSTEMS[call.machine](), set(changes)) if call.machine else None
-    carries, dead, differs, straight = _told(call, original, name, flags)
+    met = list(_met(call, original, "train"))
     wanted = {f"system.{field}": value for field, value in call.program.formulas.system(call).items()}
     if there is None and wanted.get("system.precision") == "fp32":
         wanted.pop("system.loss_scale", None)
@@ -73,10 +78,12 @@ def translate(text: str, *, read: Reader = lambda _: None, system_of: str = "") 
     known = dict(_spelt(there)) if there else {}
     words = (
         *_opening(call, name),
-        *(word for part in flags.values() for word in part),
-        *_merged(straight, known),
+        *(word for field, value in changes.items() for word in shlex.split(flag_of(field, value))),
+        *_merged(_straight(call, met), known),
         *asked,
     )
+    carries, dead, differs = _rows(call, met, words, name, known)
+    differs += [{"what": what, "row": row} for what, row in (*call.program.differs, *call.program.formulas.also(call))]
     return Translation(
         " ".join(map(_quoted, (*_prefix(call), *words))),
         words,
@@ -90,48 +97,98 @@ def translate(text: str, *, read: Reader = lambda _: None, system_of: str = "") 
     )
 
 
-def _told(
-    call: Call, original: Original, name: str, flags: Mapping[str, list[str]]
-) -> tuple[Rows, Rows, Rows, list[str]]:
-    """What the line has, row by row: -> (carries over, dead, differs, our flags of what goes straight over).
+def _straight(call: Call, met: Sequence[Met]) -> list[str]:
+    """Our flags for what needs no formula."""
+    counts = [(entry, value) for entry, _, value in met if not entry.slurm or call.through == "slurm"]
+    cells = [entry.flags(value) for entry, value in counts if value != entry.default]
+    return [word for cell in cells if "$" not in cell for word in shlex.split(cell)]
 
-    name   the recipe's
-    flags  dotted field of it that the line changes -> the words of ours
+
+def _rows(
+    call: Call, met: Sequence[Met], words: Sequence[str], name: str, known: Mapping[str, str]
+) -> tuple[Rows, Rows, Rows]:
+    """One row per flag and variable of the line, in one of the first two: (carries over, does not carry over, differs).
+
+    words  our command
+    name   its recipe; empty = it does not train
+    known  flags of its system
     """
     carries, dead, differs = [], [], []
-    straight: list[str] = []
-    for entry, shown, value in _met(call, original):
+    for entry, shown, value in met:
         if entry.status != "carries":
             dead.append({"theirs": shown, "kind": entry.status, "why": entry.reason})
             continue
-        ours = entry.flags(value)
-        if (entry.slurm and call.through != "slurm") or "$" in ours or value == entry.default:
-            ours = ""
-        straight += shlex.split(ours)
-        if entry.fields:
-            ours = " ".join(word for field in entry.fields for word in flags.get(field, ())) or f"as {name} has it"
-        elif entry.by:
-            paths = {"data": f"--data {data_of(call)}", "weights": f"--weights {weights_of(call)}"}
-            ours = paths.get(entry.by, "in the command")
-        carries.append({"theirs": shown, "ours": ours or DEFAULT, "remark": entry.remark})
+        if ours := _ours(call, entry, value, words, name, known):
+            carries.append({"theirs": shown, "ours": ours, "remark": entry.remark})
+        else:
+            unread = entry.by == "data" and not data_of(call)
+            why = (UNREAD,) if unread else (f"nearest: {entry.cell(value)}", *filter(None, (entry.remark,)))
+            dead.append({"theirs": shown, "kind": "left out", "why": "; ".join(why)})
         differs += [{"what": shown, "row": entry.row}] if entry.row else []
     if call.hostfile == HOSTS:
         remark = "a file, a line each: ADDRESS slots=N"
         carries.append({"theirs": "-H", "ours": f"--hostfile {HOSTS}", "remark": remark})
-    differs += [{"what": what, "row": row} for what, row in (*call.program.differs, *call.program.formulas.also(call))]
-    return carries, dead, differs, straight
+    return carries, dead, differs
+
+
+def _ours(call: Call, entry: Entry, value: Any, words: Sequence[str], name: str, known: Mapping[str, str]) -> str:
+    """The part of our command that an entry of the line decides, or what has the same effect; empty: neither exists."""
+    known_value = entry.values is None or str(value) in entry.values
+    cell, parts = entry.cell(value), _parts(words) if known_value else {}
+    shown = {} if (separate := cell.startswith("paceline ")) else _parts(shlex.split(cell))
+    if (entry.values or {}).get(str(value)) == "":
+        return DEFAULT
+    if here := [parts[flag] for flag in [_positive(f"--{one}") for one in entry.fields] or shown if flag in parts]:
+        return " ".join(here)
+    if entry.fields:
+        return f"as {name} has it"
+    if value == entry.default:
+        return DEFAULT
+    if entry.by == "system":
+        return f"as {call.machine} has it" if call.machine else DEFAULT
+    if entry.by and {*str(value).split(",")} <= {*words}:
+        return "in the command"
+    if separate:
+        return "" if entry.by == "data" and not data_of(call) else cell
+    system = _parts(word for flag, text in known.items() for word in (flag, *text.split()))
+    if any(system.get(flag) == text for flag, text in shown.items()):
+        return f"as {call.machine} has it"
+    return counted(call.devices, "rank") if entry.by == "ranks" else ""
+
+
+def _parts(words: Iterable[str]) -> dict[str, str]:
+    """Each flag of a command, or variable of --system.env, as text with its values; keys have no "no-"."""
+    found: dict[str, str] = {}
+    flag = ""
+    for word in words:
+        if word.startswith("--"):
+            flag = _positive(word)
+            found[flag] = word
+        elif flag == "--system.env":
+            found[word] = f"{flag} {_quoted(word)}"
+        elif flag:
+            found[flag] += f" {_quoted(word)}"
+    found.pop("--system.env", None)
+    return found
+
+
+def _positive(flag: str) -> str:
+    return re.sub(r"(^--|\.)no-", r"\1", flag.replace("_", "-"))
 
 
 def _tool(text: str, system_of: str) -> Translation | None:
     """What stands for a program of theirs that does not train."""
-    words = {PurePosixPath(word).name for word in text.split()}
+    words = [PurePosixPath(word).name for word in text.split()]
     for original in ORIGINALS:
         for line in original.tools if system_of in ("", original.name) else ():
-            if words & set(line.files):
+            if place := next((at for at, word in enumerate(words, 1) if word in line.files), 0):
                 command = line.ours.split("`")[1]
                 theirs = line.theirs.replace("`", "")
                 carries = {"theirs": theirs, "ours": line.ours.replace("`", ""), "remark": line.remark}
-                return Translation(command, (), original.name, (carries,), (), (), None, {}, 0)
+                why = f"flags of this program are not translated; see `{' '.join(command.split()[:2])} --help`"
+                flags = [word for word in text.split()[place:] if word.startswith("-") and word not in theirs.split()]
+                dead = [{"theirs": flag, "kind": "left out", "why": why} for flag in flags]
+                return Translation(command, (), original.name, (carries,), (*dead,), (), None, {}, 0)
     return None
 
 
@@ -180,13 +237,23 @@ def number(value: Any) -> str:
     return short if abs(float(short) - value) <= 1e-15 * abs(value) else repr(value)
 
 
-def _met(call: Call, original: Original) -> Iterator[tuple[Entry, str, Any]]:
-    """Flags and variables of the line: what the table says, how they stand there, the value."""
-    for name, value in call.given.items():
-        text = (
-            "" if value is True else f" {' '.join(map(number, value)) if isinstance(value, tuple) else number(value)}"
-        )
-        yield call.program.entry(name), f"{name}{text}", value
+def _met(call: Call, original: Original, verb: str) -> Iterator[Met]:
+    """Flags and variables of the line, as `verb` of ours knows them: a program of that name has what counts for it."""
+    work = next((one for one in original.programs if one.code == verb), call.program)
+    entries = {name: entry for entry in (*call.program.flags, *work.flags) for name in entry.names}
+    for name in {**call.line, **call.given}:
+        entry, typed = entries[name], call.line.get(name, True)
+        text = " ".join(map(number, typed if isinstance(typed, tuple) else (typed,)))
+        if entry not in work.flags and entry.status == "carries":
+            entry = replace(entry, ours=f"dead: `{verb}` does not use it")
+        yield entry, name if typed is True else f"{name} {text}", call[name]
+    for entry, shown, value in _around(call, original):
+        trains = verb == "train" or entry.status != "carries"
+        yield entry if trains else replace(entry, ours=f"none: `paceline {verb}` has no flag for it"), shown, value
+
+
+def _around(call: Call, original: Original) -> Iterator[Met]:
+    """Variables, and words before the program."""
     for entry in original.variables:
         for name in entry.names:
             bare = name.partition("=")[0]
