@@ -32,6 +32,8 @@ OTHERS |= {"--gpus-per-task", "--cpu-bind", "--map-by", "--requeue", "--mode", "
 DENIED = re.compile(
     r"no GPU (has|was)|never (been )?run on a GPU|Nothing here is measured yet|has never run there", re.I
 )
+SPEED = re.compile(r"times (as fast|the (best|images))|times in bf16|(images|photos)/s|\bCPU s\b|\b\d+ s on|\d ms\b")
+PROCESSOR = re.compile(r"AVX-?\d|H200|instruction set not recorded|\(bf16\)")
 NUMBER = re.compile(r"(?<![\w.,-])\d[\d,.]*\d|(?<![\w.,-])\d(?![\w.])")
 
 
@@ -124,6 +126,20 @@ def test_no_text_says_that_no_gpu_was_used():
     assert len(files) > 500 and not wrong, "\n".join(wrong)
     assert denials("graph: bool = False  # replay it; no GPU has run it yet")
     assert denials("**They have never run on a GPU.**") and not denials("no GPU is needed")
+
+
+def unnamed_processors(claims: list[str]) -> list[str]:
+    """Claims of speed without an instruction set, a GPU, or the statement that the run did not record it."""
+    return [claim for claim in claims if SPEED.search(claim) and not PROCESSOR.search(claim)]
+
+
+def test_claims_of_speed_name_the_processor_and_the_instruction_set():
+    results = prose(GUIDES[0]).partition("\n## Results\n")[2].partition("\n## ")[0]
+    claims = [" ".join(claim.split()) for claim in re.split(r"\n\n|^- ", results, flags=re.M)[1:]]
+    claims += [f"{what} | {measured}" for what, _, measured in rows_of_results()]
+    assert len([claim for claim in claims if SPEED.search(claim)]) > 15
+    assert not unnamed_processors(claims)
+    assert unnamed_processors(["Mask R-CNN's step: 1.34 to 1.39 times as fast as torchvision's"])
 
 
 def code_of(page: Path) -> list[str]:
