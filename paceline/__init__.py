@@ -1,4 +1,4 @@
-"""paceline trains ResNet-50, SSD-ResNet34 and Mask R-CNN to their quality targets, from a laptop's CPU to many GPU nodes.
+"""Train ResNet-50, SSD-ResNet34 and Mask R-CNN on CPUs and GPUs.
 
     import paceline
     ending = paceline.train("resnet50-tiny", data="photos", out="runs/first")

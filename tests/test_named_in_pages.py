@@ -6,7 +6,7 @@ import importlib.util
 import json
 import re
 from pathlib import Path
-from typing import get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import pytest
 
@@ -29,6 +29,11 @@ WEIGHTS = json.loads((ROOT / "paceline" / "weights" / "forms" / "published.json"
 # Flags of our scripts, of launchers, and of the originals.
 OTHERS = {"--nightly", "--oldest", "--only", "--sample", "--log", "--lowest", "--values"}
 OTHERS |= {"--gpus-per-task", "--cpu-bind", "--map-by", "--requeue", "--mode", "--max-num-gt", "--resume"}
+DENIED = re.compile(
+    r"no GPU (has|was)|never (been )?run on a GPU|Nothing here is measured yet|has never run there", re.I
+)
+SPEED = re.compile(r"times (as fast|the (best|images))|times in bf16|(images|photos)/s|\bCPU s\b|\b\d+ s on|\d ms\b")
+PROCESSOR = re.compile(r"AVX-?\d|H200|instruction set not recorded|\(bf16\)")
 NUMBER = re.compile(r"(?<![\w.,-])\d[\d,.]*\d|(?<![\w.,-])\d(?![\w.])")
 
 
@@ -83,13 +88,58 @@ def test_another_number_would_be_noticed():
     assert missing_numbers(measured.replace("0.369", "0.370"), folders) == ["0.370"], what
 
 
-def test_the_table_of_support_has_each_accelerator_and_claims_no_gpu_before_results_do():
+def measured_on_a_gpu() -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (ROOT / "results" / "gpu" / "runs.jsonl").read_text().splitlines()]
+
+
+def test_the_table_of_support_has_each_accelerator_and_names_the_gpu_that_was_measured():
     text = (ROOT / "docs" / "support.md").read_text()
     kinds = get_args(get_type_hints(System)["accelerator"])
     assert len(kinds) > 4 and not [kind for kind in kinds if f"`{kind}`" not in text]
-    measured = "Nothing here is measured yet." not in (ROOT / "results" / "gpu" / "README.md").read_text()
     (row,) = (line for line in text.splitlines() if line.startswith("| NVIDIA |"))
-    assert measured or "no GPU was ever used" in row
+    device = measured_on_a_gpu()[0]["device"].partition(",")[0].removeprefix("NVIDIA ")
+    assert device in row and "no GPU" not in row
+
+
+def test_speeds_of_the_gpu_page_are_those_of_its_runs():
+    text = (ROOT / "results" / "gpu" / "README.md").read_text()
+    missing, seen = [], 0
+    for line in measured_on_a_gpu():
+        if line.get("item", "")[:4] not in ("all-", "ssd-"):
+            continue
+        rates = line.get("images_per_second") or line["images_per_second_before_the_rounds"]
+        for form, rate in rates.items():
+            seen += 1
+            missing += [] if f"{rate:,.0f}" in text or f"{rate:,.1f}" in text else [(form, rate)]
+    assert seen > 20 and not missing
+
+
+def denials(text: str) -> list[str]:
+    """Sentences that deny that a GPU has run what one H200 has run (results/gpu)."""
+    return [line for line in text.splitlines() if DENIED.search(line)]
+
+
+def test_no_text_says_that_no_gpu_was_used():
+    files = [*GUIDES, *RESULTS, *ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.json")]
+    files += [path for kind in ("py", "json") for path in (ROOT / "paceline").rglob(f"*.{kind}")]
+    wrong = [f"{name_of(path)}: {line}" for path in files for line in denials(path.read_text())]
+    assert len(files) > 500 and not wrong, "\n".join(wrong)
+    assert denials("graph: bool = False  # replay it; no GPU has run it yet")
+    assert denials("**They have never run on a GPU.**") and not denials("no GPU is needed")
+
+
+def unnamed_processors(claims: list[str]) -> list[str]:
+    """Claims of speed without an instruction set, a GPU, or the statement that the run did not record it."""
+    return [claim for claim in claims if SPEED.search(claim) and not PROCESSOR.search(claim)]
+
+
+def test_claims_of_speed_name_the_processor_and_the_instruction_set():
+    results = prose(GUIDES[0]).partition("\n## Results\n")[2].partition("\n## ")[0]
+    claims = [" ".join(claim.split()) for claim in re.split(r"\n\n|^- ", results, flags=re.M)[1:]]
+    claims += [f"{what} | {measured}" for what, _, measured in rows_of_results()]
+    assert len([claim for claim in claims if SPEED.search(claim)]) > 15
+    assert not unnamed_processors(claims)
+    assert unnamed_processors(["Mask R-CNN's step: 1.34 to 1.39 times as fast as torchvision's"])
 
 
 def code_of(page: Path) -> list[str]:

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from paceline.cli.main import VERBS
+from paceline.cli.main import VERBS, overview
 from paceline.cli.preview import PreviewFlags
 from paceline.cli.show import ShowFlags
 from paceline.command.choose import choose_system
 from paceline.command.flags import parse_recipe
 from paceline.config.run import Controls
+from paceline.recipes import RECIPES
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -129,3 +130,51 @@ def test_the_index_of_all_pages_names_each_page() -> None:
     assert not [str(page.relative_to(ROOT)) for page in pages - named], (
         "docs/README.md, which is the site's sidebar too, lacks these"
     )
+
+
+def test_the_pythons_of_the_readme_and_of_the_installation_are_those_of_the_package() -> None:
+    minors = sorted(int(minor) for minor in re.findall(r":: Python :: 3\.(\d+)", (ROOT / "pyproject.toml").read_text()))
+    named = f"Python 3.{minors[0]} to 3.{minors[-1]}"
+    assert named in README and named in (ROOT / "docs" / "install.md").read_text()
+
+
+def test_the_cpu_build_is_chosen_for_the_whole_command() -> None:
+    # VAR=value before `a && b` is set for a alone, and `b` installs torch.
+    assert "`export UV_TORCH_BACKEND=cpu`" in README
+    assert len(re.findall("UV_TORCH_BACKEND", README)) == 1
+
+
+def test_what_paceline_says_of_itself_promises_no_target_on_a_gpu() -> None:
+    first = re.search(r'^description = "(.*)"$', (ROOT / "pyproject.toml").read_text(), flags=re.M)[1]  # type: ignore[index]
+    for name in ("CITATION.cff", "containers/conda/recipe.yaml"):
+        assert first in (ROOT / name).read_text(), name
+    pages = README.partition("\n## ")[0], (ROOT / "docs" / "README.md").read_text().partition("\n## ")[0]
+    for text in (first, overview(), *pages):
+        said = " ".join(text.split())
+        assert re.search(r"[Nn]o recipe has been trained to its target on a GPU", said), said
+        assert "many GPU" not in said
+
+
+def test_regions_of_own_photos_are_those_of_the_recipes() -> None:
+    text = (ROOT / "docs" / "own-photos.md").read_text()
+    for name, words in (("custom-cpu", "sample {} regions"), ("custom", "already sample {}")):
+        for network in ("maskrcnn", "fasterrcnn"):
+            assert words.format(RECIPES[f"{network}-{name}"]().model.roi.samples) in text
+
+
+def test_what_takes_an_exported_file_is_named() -> None:
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    wrong = r"which every verb takes|that every verb takes|needs no torch\. So does|paceline's verbs take"
+    assert not [page.name for page in pages if re.search(wrong, page.read_text())]
+    for name in ("tutorial-classes", "tutorial-boxes", "tutorial-masks", "day-to-day"):
+        text = " ".join((ROOT / "docs" / f"{name}.md").read_text().split())
+        assert "`predict`, `eval`, `serve`, `show`, `export`, `weights check` and `train --weights` accept" in text
+
+
+def test_one_command_takes_a_file_for_json_and_its_page_says_that_the_others_do_not() -> None:
+    other = [
+        path for path in (ROOT / "paceline").rglob("*.py") if re.search(r"^    json: (?!bool)", path.read_text(), re.M)
+    ]
+    assert [path.name for path in other] == ["input_verb.py"]
+    text = " ".join((ROOT / "docs" / "input.md").read_text().split())
+    assert "only `bench input RECIPE` takes a file there" in text and "`--json` is a switch" in text

@@ -189,8 +189,8 @@ def overview() -> str:
     """The text of `paceline --help`."""
     rows = "\n".join(f"  {name:<10} {about}" for name, (_, about) in VERBS.items())
     return (
-        "usage: paceline VERB ...\n\n"
-        "Trains ResNet-50, SSD-ResNet34 and Mask R-CNN to their MLPerf quality targets, on a CPU or on many GPUs.\n\n"
+        "usage: paceline VERB ...\n\nTrains ResNet-50, SSD-ResNet34 and Mask R-CNN on CPUs and GPUs.\n"
+        "No recipe has been trained to its target on a GPU yet.\n\n"
         f"{rows}\n\n"
         "Every verb answers --help. Start here:  paceline train ssd-tiny"
     )

@@ -45,8 +45,8 @@ class System:
     loss_scale: Annotated[float, Ge(0), Le(2.0**127)] = 0.0  # fp16 only: a fixed loss scale; 0 = dynamic
     channels_last: bool = True  # NHWC memory for images and activations
     compile: bool = False  # torch.compile the model
-    graph: bool = False  # capture each input shape's whole step as a CUDA graph and replay it; no GPU has run it yet
-    kernels: Kernels = "torch"  # torch's, or triton: ours, for matching, NMS, RoIAlign, BatchNorm; never run on a GPU
+    graph: bool = False  # capture the step of each input shape as a CUDA graph and replay it; run on one H200
+    kernels: Kernels = "torch"  # torch, or triton: paceline's for matching, NMS, RoIAlign, BatchNorm; run on one H200
     loader_threads: Threads = 0  # threads a rank that read and decode; 0 = cores of the node / ranks on it
     fetch_threads: Threads = 0  # threads a rank that fetch photos ahead of decoding; 0 = 2 for buckets, none for files
     store_cache: str = "off"  # local disk for what buckets and web servers send, e.g. 200GiB, in PACELINE_CACHE; off

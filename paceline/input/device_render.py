@@ -6,7 +6,7 @@ name, which tests hold to Pillow; here a region is resized in float32 and rounde
 most. nvJPEG's own inverse DCT and colours differ further: tests/gpu/test_decode_on_cuda.py states the bound.
 
 What nvJPEG does not take (other formats, CMYK, files without their end) is rendered by a CPU thread, and copied.
-No GPU has run this: nvImageCodec decoded on a CPU in its place (docs/input.md).
+This decoder has not run on a GPU yet: in the tests nvImageCodec decodes on a CPU (docs/input.md).
 
 Letters: n photos   H, W the network's input   h, w a photo's stored region
 """

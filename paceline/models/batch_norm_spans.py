@@ -22,7 +22,7 @@ def split_batch_norm(input: Tensor, weight: Tensor, bias: Tensor, groups: int, e
     -> output (B, C, H, W) of the input's type and layout
        statistics (2, C), fp32: sum over the groups of (mean, unbiased variance), without a gradient
     """
-    # In fp32 and fp16 torch takes cuDNN's kernels, which read less at once: no GPU has said which of the two costs more there.
+    # In fp32 and fp16 torch takes cuDNN's kernels, which read less at once: which form costs more there is not measured.
     if groups > 1 and input.dtype == torch.bfloat16 and _has_kernels(input):
         return _Split.apply(input, weight, bias, groups, eps)
     # Momentum 1 makes the kernel write the group's own mean and variance here: no second pass over the images.

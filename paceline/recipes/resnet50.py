@@ -5,7 +5,7 @@
     paceline train resnet50-tiny                       # 2,000 rendered pictures, on a CPU, to its target
 
 Name: workload[-source[-global batch]]. No hours and no accuracy stand here that were not measured by this code: none of the
-ImageNet recipes has been run to its end by us yet (no ImageNet and no accelerator where this was written). The published
+ImageNet recipes has been run to its end by us yet. The published
 runs whose hyper-parameters they carry are cited in each docstring.
 """
 
