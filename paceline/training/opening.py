@@ -232,7 +232,7 @@ def refuse_profile(asked: str, plan: Plan) -> None:
     steps, _ = profile_steps(asked)
     if steps.start >= plan.stop_after:
         raise RecipeError(
-            f"--profile {asked}: the run ends before, with step {plan.stop_after - 1}; steps count from 0."
+            f"--profile {asked}: the run ends with step {plan.stop_after:,}. Set FIRST of FIRST:END to a smaller number."
         )
 
 
@@ -252,7 +252,7 @@ def report_short_average(run: Run, reporter: Reporter) -> None:
     if share > MOST_FIRST_WEIGHTS:
         reporter.line(
             f"the average of the weights (--ema {recipe.ema:g}) would still be {100 * share:.0f} % first weights after "
-            f"{run.plan.stop_after:,} steps: its decay is warmed up, to at most (1 + t) / (10 + t) in step t"
+            f"{run.plan.stop_after:,} steps: its decay is warmed up, to at most (1 + t) / (10 + t) after t steps"
         )
 
 
