@@ -170,8 +170,8 @@ def built_in(kind: Kind, reporter: Reporter) -> Path:
     return shapes_folder("classes" if kind == "class-folder" else "boxes", progress=announce)
 
 
-def plan_for(task: Task, recipe: Recipe, system: System, roles: Roles, memory: MemoryEstimate) -> Plan:
-    """The plan of `recipe` on the task's data. Raises RecipeError where no plan keeps to the recipe."""
+def plan_for(task: Task, recipe: Recipe, system: System, roles: Roles, memory: MemoryEstimate, nodes: int) -> Plan:
+    """The plan of `recipe` on the task's data and on `nodes` machines. Raises RecipeError if no plan keeps to the recipe."""
     from paceline.tasks.memory import images_that_fit
 
     plan = make_plan(
@@ -184,7 +184,7 @@ def plan_for(task: Task, recipe: Recipe, system: System, roles: Roles, memory: M
         eval_ranks=roles.evaluators,
     )
     task.workload.check_plan(recipe, plan)
-    return plan
+    return replace(plan, nodes=nodes)
 
 
 def settle_system(recipe: Recipe, system: System, exact: bool, reporter: Reporter) -> System:
