@@ -109,6 +109,7 @@ def test_the_exit_code_tells_how_the_run_ended(photos, tmp_path, capsys, monkeyp
     if status == "failed":
         # The first step ruins the weights; the second, which logs and checkpoints call 2, shows it.
         bundle = json.loads((tmp_path / "run" / "non-finite-step-000002.json").read_text())
+        assert "paceline predict" not in said.out  # no checkpoint was written
         assert bundle["step"] == last["step"] == 2 and "step 2 is not finite" in last["reason"]
         assert len(bundle["images"]) == 8 and last["reason"].count("is not finite") == 1
         assert "With the run's first weights all of that step is finite" in last["reason"]
