@@ -37,7 +37,6 @@ until_there() { for _ in $(seq 3000); do [ -e "$1" ] && return 0; sleep 0.1; don
 trap '"$here/scripts/slurm_nodes.sh" stop "$PWD/slurm"' EXIT
 export SLURM_CONF=$PWD/slurm/slurm.conf
 slurm=(--through slurm --nodes 2)
-export MASTER_ADDR=127.0.0.1  # the nodes' names are known to no name server
 
 for start in srun mpirun torchrun; do
     launch "$start" "${slurm[@]}" --start $start "${short[@]}"
@@ -73,7 +72,6 @@ code=$?
 [ $code = 75 ] && [ "$(readlink walltime/checkpoints/last)" \> "$before" ]
 claim "the next job went on from there, was queued again by itself, and Ctrl-C ended it with $code" $?
 
-unset MASTER_ADDR
 for ranks in 2 4; do
     for start in torchrun mpirun; do
         launch "$start-$ranks" --start $start --system.per-node $ranks "${short[@]}"

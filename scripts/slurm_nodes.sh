@@ -8,10 +8,11 @@
 # stops only the daemons whose process ids it noted there. No cgroups are used, so it also works inside a container.
 # Several nodes are several slurmd on one host, each with a name and a port of its own: node1, node2, ...; each says it has
 # all of the host's cores, and at least 4. A job that is queued again waits for its old credential to expire: 15 s here,
-# 2 minutes in Slurm's own setting.
+# 2 minutes in Slurm's own setting. No name server knows node1, so a prolog sets MASTER_ADDR=127.0.0.1 for each task that
+# has no MASTER_ADDR: ranks meet at this address.
 set -euo pipefail
 
-usage() { sed -n '2,11p' "$0" >&2; exit 2; }
+usage() { sed -n '2,12p' "$0" >&2; exit 2; }
 [ $# -ge 2 ] && [ $# -le 3 ] || usage
 verb=$1
 mkdir -p "$2"
@@ -49,6 +50,8 @@ start() {
     chmod 755 "$dir"
     mkdir -p "$dir/state"
     if ! [ -s "$dir/munge.key" ]; then (umask 077 && head -c 128 /dev/urandom >"$dir/munge.key"); fi
+    printf '#!/bin/sh\n[ -n "$MASTER_ADDR" ] || echo export MASTER_ADDR=127.0.0.1\n' >"$dir/task_prolog"
+    chmod 755 "$dir/task_prolog"
     {
         cat <<CONF
 ClusterName=one
@@ -67,6 +70,7 @@ SlurmctldLogFile=$dir/slurmctld.log
 SlurmdLogFile=$dir/slurmd-%n.log
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
+TaskProlog=$dir/task_prolog
 JobAcctGatherType=jobacct_gather/none
 SelectType=select/linear
 SchedulerType=sched/builtin

@@ -16,6 +16,7 @@ from paceline.command.printing import PRINTER, say, waiting
 from paceline.config.commands import command
 from paceline.config.errors import UserError
 from paceline.config.plain_file import read_plain_text
+from paceline.config.printable import did_you_mean
 from paceline.config.whole import check_output
 
 if TYPE_CHECKING:
@@ -58,7 +59,8 @@ def _get(arguments: Sequence[str]) -> int:
         return 0
     hub = flags.name.startswith("timm/")
     if not hub and flags.name not in PUBLISHED:
-        raise UserError(f"weights get {flags.name!r}: no such weights. Known: {', '.join(PUBLISHED)}, timm/NAME.")
+        hint = did_you_mean(flags.name, PUBLISHED) or f"Known: {', '.join(PUBLISHED)}, timm/NAME."
+        raise UserError(f"weights get {flags.name!r}: no such weights. {hint}")
     if hub and flags.from_:
         raise UserError("--from: timm's loader brings timm/NAME from its hub; name a copy itself:  --weights FILE")
     with live_progress() as reporter:

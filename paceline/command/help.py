@@ -137,7 +137,7 @@ def _screen(prog: str, about: str, entries: Sequence[Entry], groups: Sequence[st
         last.append(f"Those of a recipe: paceline {prog.partition('|')[0]} --help")
     words = [entry for entry in mine if entry.name.isupper()]
     chosen = [*words, *first, *(entry for entry in mine if entry not in words)][: SCREEN - 3 - len(whole) - len(last)]
-    column = min(26, max(len(entry.head(20)) for entry in chosen) + 2)
+    column = max(len(entry.head(20)) for entry in chosen) + 2
     lines = []
     for entry in chosen:
         default = f" ({entry.default})" if entry.default not in ("", "0") else ""

@@ -83,7 +83,7 @@ class Controls:
     overfit_one_batch: bool = False  # the first batch again and again, read once: does it learn, and how fast is a step
     synthetic: bool = False  # made-up batches instead of data: what training costs without input; nothing is scored
     exact: bool = False  # deterministic kernels: the same bits each time, at a price on accelerators
-    profile: str = ""  # write a profiler trace of these steps, e.g. 50:53; nvtx:50:53: show them to Nsight Systems
+    profile: str = ""  # profiler trace of the steps after step A to step B, as A:B; nvtx:A:B: for Nsight Systems
     quiet: bool = False  # print only warnings, the end and where the report is
     json: bool = False  # print the run's events to stdout, one JSON object a line, and what is for people to stderr
     sink: tuple[str, ...] = ()  # who follows the run too: wandb, mlflow, or your own, ./file.py:name (docs/watching.md)
@@ -269,7 +269,7 @@ def seconds_in(text: str) -> float:
 
 
 def profile_steps(text: str) -> tuple[range, bool]:
-    """--profile FIRST:END or nvtx:FIRST:END (END excluded) -> its steps, and whether they are for Nsight; "" is no step.
+    """--profile FIRST:END or nvtx:FIRST:END -> its steps, 0-based, and whether they are for Nsight; "" is no step.
 
     Raises RecipeError for anything else.
     """
@@ -278,7 +278,7 @@ def profile_steps(text: str) -> tuple[range, bool]:
     match = re.fullmatch(r"(nvtx:)?(\d+):(\d+)", text)
     if match is None or int(match[2]) >= int(match[3]):
         raise RecipeError(
-            f"--profile {text!r}: write FIRST:END with FIRST below END, e.g. 50:53 for steps 50, 51 and 52, or nvtx:50:53."
+            f"--profile {text!r}: write FIRST:END with FIRST below END, e.g. 50:53 for steps 51, 52 and 53, or nvtx:50:53."
         )
     return range(int(match[2]), int(match[3])), match[1] is not None
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
+from paceline.config.names import CHECKPOINTS
 from paceline.config.plain_file import open_plain_sized
 from paceline.config.printable import printable
 from paceline.launch.job import Job, Running
@@ -112,7 +113,7 @@ def _stay_with(job: Job, running: Running, tail: Tail, asked: list[int], say: Ca
             say(f"the walltime of {minutes} min is up")
         if len(asked) > handled:
             handled += 1
-            say(f"{running.name}: asked to save and end" if handled == 1 else f"{running.name}: ended at once")
+            say(f"{running.name}: asked to stop" if handled == 1 else f"{running.name}: ended at once")
             (running.stop if handled == 1 else running.kill)()
         time.sleep(LOOK_SECONDS)
 
@@ -133,7 +134,9 @@ def exit_code(
     if left is not None:
         return left
     if stopped:
-        say(f"{job.name}: ended before it could save; {job.again} goes on from its newest checkpoint")
+        saved = (job.folder / CHECKPOINTS / "last").exists()
+        next_start = "resumes from its newest checkpoint" if saved else "starts from the beginning"
+        say(f"{job.name}: stopped before its end; {job.again} {next_start}")
         return INTERRUPTED
     say(f"{job.name}: its ranks ended without a word of how. The last lines of {job.log}:\n{printable(kept.rstrip())}")
     return FAILED

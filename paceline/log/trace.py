@@ -1,11 +1,11 @@
 """`--profile`: record a range of steps for a profiler.
 
-50:53        a file: torch's trace of steps 50, 51 and 52, readable in chrome://tracing or Perfetto; rank 0 writes it
+50:53        a file: torch's trace of steps 51, 52 and 53, readable in chrome://tracing or Perfetto; rank 0 writes it
 nvtx:50:53   no file: NVIDIA's Nsight Systems is running around us and records these steps, each rank's own:
                  nsys profile --capture-range=cudaProfilerApi paceline train RECIPE --profile nvtx:50:53
 
-In both a step is a range "step 50", from the end of the step before; in it are "forward", "backward" and "update"
-(paceline/training/step.py) with their operations. CUPTI, which both use, serves one of them at a time.
+In both, a step is a range "step 51", numbered as in the log, from the end of the step before. The range contains "forward",
+"backward" and "update" (paceline/training/step.py) with their operations. CUPTI, which both use, serves one of them at a time.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Tracer:
         self._window.enter_context(profiler)
 
     def _name(self, step: int) -> None:
-        self._range.enter_context(torch.profiler.record_function(f"step {step}"))
+        self._range.enter_context(torch.profiler.record_function(f"step {step + 1}"))
 
     def _write(self, profiler: torch.profiler.profile) -> None:
         self.file.parent.mkdir(parents=True, exist_ok=True)

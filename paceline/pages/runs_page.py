@@ -71,18 +71,19 @@ class Shown(NamedTuple):
 
 def runs_page(runs: Sequence[Described], out: Path, *, compared: bool) -> str:
     """The page of runs, in any order; links lead from `out`. compared: with curves and differences, for runs of one task."""
-    tasks, headlines = (list(dict.fromkeys(of(run) for run in runs)) for of in (_task, lambda run: run.row["headline"]))
+    headlines = list(dict.fromkeys(run.row["headline"] for run in runs))
+    tests = sorted(set(map(_test, runs)))
     ranked = sorted(
-        runs,
-        key=lambda run: (tasks.index(_task(run)), headlines.index(run.row["headline"]), -_number(run.row["best"])),
+        runs, key=lambda run: (tests.index(_test(run)), headlines.index(run.row["headline"]), -_number(run.row["best"]))
     )
     seen: dict[str, str] = {}  # of each data set the photo that the best run shows, for the others too
-    tables, shown = [], []  # a table a task: the numbers of others would be empty columns
-    for task in tasks:
-        mine = [run for run in ranked if _task(run) == task]
+    tables, shown = [], []  # one table per task and data set: scores on different photos have no order
+    for test in tests:
+        mine = [run for run in ranked if _test(run) == test]
         metrics = list(dict.fromkeys(name for run in mine for name in leading_metrics(run.best)))[:MOST_METRICS]
         rows = [_shown(run, len(shown) + place, metrics, out, seen) for place, run in enumerate(mine)]
-        tables.append((task if len(tasks) > 1 else "", [metric_label(name) for name in metrics], rows))
+        label = f"{test[0]} on {mine[0].facts.get('data', {}).get('root') or 'synthetic'} ({' '.join(test[1:])})"
+        tables.append((label if len(tests) > 1 else "", [metric_label(name) for name in metrics], rows))
         shown += rows
     notes = [f"only the first {MOST_PICTURES} runs have a picture"] if len(ranked) > MOST_PICTURES else []
     content: dict[str, Any] = {
@@ -99,8 +100,11 @@ def runs_page(runs: Sequence[Described], out: Path, *, compared: bool) -> str:
     return templates(Path(__file__).parent).get_template("runs.html.jinja").render(**content)
 
 
-def _task(run: Described) -> str:
-    return str(run.facts["recipe"].get("task"))
+def _test(run: Described) -> tuple[str, ...]:
+    """Equal if two runs have the same task and data set, or folds of one data set: task, checksum, half of the validation."""
+    data = run.facts.get("data", {})
+    checksum = (data.get("fold") or {}).get("data") or data.get("hash")
+    return (str(run.facts["recipe"].get("task")), str(checksum)[:8], *([str(data["half"])] if data.get("half") else []))
 
 
 def _number(value: float | None) -> float:

@@ -13,7 +13,7 @@ import torch
 from paceline.config.commands import command
 from paceline.config.errors import UserError
 from paceline.config.keywords import controls_and_changes
-from paceline.config.names import STOP_FILE
+from paceline.config.names import CHECKPOINTS, STOP_FILE
 from paceline.config.printable import did_you_mean
 from paceline.config.recipe import Recipe, override
 from paceline.log.console import Console, open_console
@@ -26,6 +26,7 @@ from paceline.ranks.environment import environment
 from paceline.ranks.launcher import read_launch
 from paceline.ranks.stop import StopVote, catch_stop
 from paceline.ranks.world import open_world
+from paceline.training.checkpoint.layout import LAST
 from paceline.training.job import Job
 from paceline.training.loop import loop
 from paceline.training.opening import refuse_inexact
@@ -131,7 +132,8 @@ def run_training(request: Request, console: Console | None = None) -> Ending:
                 output.goes_on = f"training goes on, events are in {job.folder}/events.jsonl"
                 ending = Ending(**serve(job)) if job.roles.evaluates else loop(job)
                 job.write_report()
-                if launch.rank == 0 and ending.status != "interrupted" and not request.controls.synthetic:
+                ended = launch.rank == 0 and ending.status != "interrupted" and not request.controls.synthetic
+                if ended and (job.folder / CHECKPOINTS / LAST).exists():
                     console.line(f"next:   {command('predict', job.folder, 'PHOTOS')}")
                 return ending
     except FinishedError as finished:

@@ -167,10 +167,13 @@ class Job:
             self.recorder.fail(self.state.step, self.clock.seconds(), best=self.standing.best, reason=reason)
 
     def explain_non_finite(self, step: int, means: dict[str, float], what: Literal["loss", "gradient"] = "loss") -> str:
-        """Write the facts that explain a non-finite loss into the run's folder; -> a message about it."""
-        files = self.task.images_of_step(step)
-        facts = {"step": step, "losses": {name: str(value) for name, value in means.items()}, "images": files}
-        bundle, begins = self.folder / f"non-finite-step-{step:06d}.json", ""
+        """Write the facts that explain a non-finite loss into the run's folder; -> a message about it.
+
+        step  0-based; the file and the message have the number of logs and checkpoints, which count completed steps
+        """
+        files = self.task.images_of_step(0 if self.run.controls.overfit_one_batch else step)
+        facts = {"step": step + 1, "losses": {name: str(value) for name, value in means.items()}, "images": files}
+        bundle, begins = self.folder / f"non-finite-step-{step + 1:06d}.json", ""
         if self.world.is_main:
             try:
                 write_whole(bundle, json.dumps(facts, indent=2))
@@ -180,7 +183,7 @@ class Job:
                 self.writer.wait()
             begins = where_it_begins(self.run, self.task, self.folder, self.place, step)
         return (
-            f"the {what} of step {step:,} is not finite; its {len(files)} images are named in {bundle.name}. {begins} "
+            f"the {what} of step {step + 1:,} is not finite; its {len(files)} images are named in {bundle.name}. {begins} "
             "Usual causes, in order: an lr for another batch, too short a warm-up, fp16 without a dynamic loss scale."
         )
 

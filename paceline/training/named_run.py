@@ -19,13 +19,14 @@ from paceline.config.card import has_card
 from paceline.config.commands import command
 from paceline.config.errors import RecipeError, UserError
 from paceline.config.graph_file import GRAPHS, refuse_graph
+from paceline.config.printable import did_you_mean
 from paceline.config.recipe import Recipe
 from paceline.config.reporting import Reporter
 from paceline.config.run import Controls, check_controls, data_from_here, fill, read_run, saved_system
 from paceline.config.system import System
 from paceline.tasks.workloads import saved_recipe
 from paceline.training.checkpoint.layout import INDEX
-from paceline.weights.forms.bring import is_published
+from paceline.weights.forms.bring import PUBLISHED, is_published
 
 # More images than any data set has.
 MOST_IMAGES = 2**40
@@ -62,7 +63,9 @@ def open_run(path: Path, *, verb: str, recipe: str, workload: str) -> tuple[dict
     Raises UserError for a folder that is no run, RecipeError for a workload of one's own that --workload does not name.
     """
     if not path.exists():
-        raise UserError(f"{path}: there is no such run, nor file of weights.")
+        raise UserError(
+            f"{path}: there is no such run, nor file of weights. {did_you_mean(str(path), PUBLISHED)}".rstrip()
+        )
     if recipe:
         raise UserError(
             f"--recipe {recipe}: {path} has its recipe in run.json; the flag is for a file of weights. Leave it away."

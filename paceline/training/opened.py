@@ -70,7 +70,7 @@ def open_data(settled: Settled, held: ExitStack) -> Opened:
     recipe = settle_target(task.recipe, controls, request.given, task, reporter, repeats=request.repeats)
     check_metrics(recipe)
     memory = task.memory(system)
-    plan = plan_for(task, recipe, system, roles, memory)
+    plan = plan_for(task, recipe, system, roles, memory, asked.launch.nodes)
     if not (request.repeats or settled.folder.saved.facts or settled.controls.auto):  # a run that was begun goes on
         refuse_few(request.name, recipe, plan, controls, request.given, system.accelerator)
         if not (controls.steps or controls.fit_schedule):
@@ -139,7 +139,7 @@ def _fitted(settled: Settled, opened: Opened) -> tuple[Run, dict[str, Any]]:
         world=asked.world,
         reporter=asked.reporter,
     )
-    plan = plan_for(opened.task, recipe, run.system, roles, opened.memory)
+    plan = plan_for(opened.task, recipe, run.system, roles, opened.memory, asked.launch.nodes)
     asked.reporter.line(f"  {plan_in_words(plan)}")
     return Run(run.name, recipe, run.system_name, run.system, plan, controls), fitted
 

@@ -170,8 +170,8 @@ def built_in(kind: Kind, reporter: Reporter) -> Path:
     return shapes_folder("classes" if kind == "class-folder" else "boxes", progress=announce)
 
 
-def plan_for(task: Task, recipe: Recipe, system: System, roles: Roles, memory: MemoryEstimate) -> Plan:
-    """The plan of `recipe` on the task's data. Raises RecipeError where no plan keeps to the recipe."""
+def plan_for(task: Task, recipe: Recipe, system: System, roles: Roles, memory: MemoryEstimate, nodes: int) -> Plan:
+    """The plan of `recipe` on the task's data and on `nodes` machines. Raises RecipeError if no plan keeps to the recipe."""
     from paceline.tasks.memory import images_that_fit
 
     plan = make_plan(
@@ -184,7 +184,7 @@ def plan_for(task: Task, recipe: Recipe, system: System, roles: Roles, memory: M
         eval_ranks=roles.evaluators,
     )
     task.workload.check_plan(recipe, plan)
-    return plan
+    return replace(plan, nodes=nodes)
 
 
 def settle_system(recipe: Recipe, system: System, exact: bool, reporter: Reporter) -> System:
@@ -237,7 +237,7 @@ def refuse_profile(asked: str, plan: Plan) -> None:
     steps, _ = profile_steps(asked)
     if steps.start >= plan.stop_after:
         raise RecipeError(
-            f"--profile {asked}: the run ends before, with step {plan.stop_after - 1}; steps count from 0."
+            f"--profile {asked}: the run ends with step {plan.stop_after:,}. Set FIRST of FIRST:END to a smaller number."
         )
 
 
@@ -257,7 +257,7 @@ def report_short_average(run: Run, reporter: Reporter) -> None:
     if share > MOST_FIRST_WEIGHTS:
         reporter.line(
             f"the average of the weights (--ema {recipe.ema:g}) would still be {100 * share:.0f} % first weights after "
-            f"{run.plan.stop_after:,} steps: its decay is warmed up, to at most (1 + t) / (10 + t) in step t"
+            f"{run.plan.stop_after:,} steps: its decay is warmed up, to at most (1 + t) / (10 + t) after t steps"
         )
 
 

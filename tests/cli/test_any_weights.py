@@ -248,6 +248,7 @@ def test_flags_of_runs_are_refused_for_weights_and_those_of_weights_for_runs(res
         "has its recipe in run.json",
     )
     refused(command(capsys, "predict", tmp_path / "gone.pth", photo), "no such run, nor file of weights")
+    refused(command(capsys, "predict", "resnet3", photo), "no such run, nor file of weights", "Did you mean resnet34")
     refused(
         command(capsys, "predict", tmp_path / "w.pth", photo, "--recipe", "resnet50 --model.dept 3"), "--model.depth"
     )

@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,8 +15,10 @@ from by_night import ONE_MORE
 from shared_runs import MASKRCNN, SSD
 from tiny_runs import TINY, command, forge, refused, without_report
 
+from paceline.cli.bisect import _photos
 from paceline.cli.bisect_text import recorded_lines, replayed_lines
 from paceline.cli.main import main
+from paceline.config.run import Controls
 from paceline.training.checkpoint.layout import step_name
 from paceline.training.checkpoint.read import load_checkpoint
 from paceline.training.checkpoint.write import Snapshot, save_checkpoint
@@ -168,6 +171,13 @@ def test_another_seed_begins_with_other_weights_and_other_photos(one, train, cap
         and "and learn other photos from then on" in text
         and parted["samples"][1][0] in text
     )
+
+
+def test_a_repeated_batch_has_the_photos_of_the_first_step():
+    task = SimpleNamespace(facts={"root": "set"}, images_of_step=lambda step: [f"set/{step}.jpg"])
+    for repeats, photo in ((False, "3.jpg"), (True, "0.jpg")):
+        side: Any = SimpleNamespace(task=task, controls=Controls(overfit_one_batch=repeats))
+        assert _photos(side, 3) == [photo]
 
 
 def test_equal_runs_differ_by_nothing(one, train, capsys, tmp_path):

@@ -107,9 +107,24 @@ def test_the_exit_code_tells_how_the_run_ended(photos, tmp_path, capsys, monkeyp
     last = json.loads((tmp_path / "run" / "events.jsonl").read_text().splitlines()[-1])
     assert (last["event"], last["status"]) == ("end", status)
     if status == "failed":
-        bundle = json.loads(next((tmp_path / "run").glob("non-finite-step-*.json")).read_text())
+        # The first step ruins the weights; the second, which logs and checkpoints call 2, shows it.
+        bundle = json.loads((tmp_path / "run" / "non-finite-step-000002.json").read_text())
+        assert "paceline predict" not in said.out  # no checkpoint was written
+        assert bundle["step"] == last["step"] == 2 and "step 2 is not finite" in last["reason"]
         assert len(bundle["images"]) == 8 and last["reason"].count("is not finite") == 1
         assert "With the run's first weights all of that step is finite" in last["reason"]
+
+
+def test_images_of_a_non_finite_step_are_those_of_the_repeated_batch(photos, tmp_path, capsys, monkeypatch):
+    """The same step of the same order: without --overfit-one-batch it has the second batch of an epoch, with it the first."""
+    without_report(monkeypatch)
+    images = {}
+    for name, flags in {"plain": [], "one": ["--overfit-one-batch"]}.items():
+        ruin = ["--optim.lr", "1e30", "--schedule.warmup", "0", "--log-every", "1", *flags]
+        said = command(capsys, "train", "resnet50-tiny", "--data", photos, "--out", tmp_path / name, *TINY, *ruin)
+        assert said.code == 3, said
+        images[name] = set(json.loads((tmp_path / name / "non-finite-step-000002.json").read_text())["images"])
+    assert len(images["one"]) == 8 and images["one"].isdisjoint(images["plain"])
 
 
 def test_a_checkpoint_between_two_readings_of_the_loss_never_holds_weights_that_are_no_numbers(

@@ -56,6 +56,14 @@ def test_a_group_and_a_part_of_a_name_and_everything_are_shown_in_full(capsys):
     assert "--tensorboard | --no-tensorboard" in text or "tensorboard" not in vars(Controls())
 
 
+@pytest.mark.parametrize("width", ["40", "80", "120"])
+def test_the_longest_flag_is_apart_from_its_text(capsys, monkeypatch, width):
+    monkeypatch.setenv("COLUMNS", width)
+    for kind in ("coco", "photos", "tfrecord"):
+        text = command(capsys, "prepare", kind, "--help").out
+        assert "--on-class-mismatch NAME  " in text or "--on-class-mismatch {refuse,warn}\n" in text, text
+
+
 def test_every_verb_has_json_and_quiet(capsys):
     for verb in sorted(VERBS.keys() - {"completion"}):
         kind = KINDS.get(verb, "ssd-tiny" if verb in ("train", "show", "preview", "launch") else "")

@@ -94,6 +94,7 @@ def test_of_a_fitted_run_all_that_no_number_of_images_changes_is_compared(begun,
     [
         (["--quality.targets", "mask_ap", 0.5], "--quality.targets mask_ap: there is no such metric"),
         (["--weights", "none.pth"], "none.pth: no such weight file"),
+        (["--weights", "resnet3"], "Did you mean resnet34"),
         (["--profile", "nvtx:0:1"], "NVIDIA's Nsight Systems reads such ranges"),
         (["--input.decoder", "nvimgcodec"], "nvimgcodec"),
     ],

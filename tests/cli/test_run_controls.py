@@ -84,7 +84,7 @@ def test_a_trace_has_its_steps_by_name_and_what_is_in_them(class_photos, tmp_pat
     trace = json.loads((tmp_path / "run" / "profile" / "steps-1-3.json").read_text())["traceEvents"]
     ranges = [(e["name"], e["ts"], e["ts"] + e["dur"]) for e in trace if e.get("cat") == "user_annotation"]
     steps = {name: (begin, end) for name, begin, end in ranges if name.startswith("step ")}
-    assert list(steps) == ["step 1", "step 2"]
+    assert list(steps) == ["step 2", "step 3"]  # the numbers that the log has
     for begin, end in steps.values():
         inside = [name for name, first, last in ranges if begin <= first <= last <= end and not name.startswith("step")]
         assert inside == ["forward", "backward", "update"]
@@ -114,7 +114,7 @@ def test_nvtx_ranges_stand_in_a_window_that_opens_before_the_first_step(class_ph
     monkeypatch.setattr("torch.autograd.profiler.emit_nvtx", lambda: ranged("operations"))
     monkeypatch.setattr("torch.profiler.record_function", ranged)
     assert train(capsys, class_photos, tmp_path / "run", "--profile", "nvtx:1:3", steps=4).code == 0
-    steps = [part for step in (1, 2) for part in (f"step {step}", f"end of step {step}")]
+    steps = [part for step in (2, 3) for part in (f"step {step}", f"end of step {step}")]
     assert heard == ["start", "operations", *steps, "end of operations", "stop"]
     assert not (tmp_path / "run" / "profile").exists()
 
@@ -123,7 +123,7 @@ def test_nvtx_ranges_stand_in_a_window_that_opens_before_the_first_step(class_ph
     ("asked", "says"),
     [
         ("nvtx:0:1", "--profile nvtx:0:1: NVIDIA's Nsight Systems reads such ranges, and this run computes on cpu"),
-        ("2:3", "--profile 2:3: the run ends before, with step 1; steps count from 0"),
+        ("2:3", "--profile 2:3: the run ends with step 2"),
         ("3:2", "write FIRST:END with FIRST below END"),
         ("rocm:0:1", "or nvtx:50:53"),
     ],

@@ -31,6 +31,16 @@ def test_a_run_is_planned_for_other_numbers_of_nodes(capsys, ssd_run):
     assert plan_of(capsys, ssd_run.folder, "--world", "2", "--nodes", "2") == plan
 
 
+def test_ranks_of_a_run_are_on_the_nodes_that_they_were_on(capsys, tmp_path, ssd_run):
+    """A CPU system has one rank per node, so two ranks on one host are more than the system says."""
+    facts = json.loads((ssd_run.folder / "run.json").read_text())
+    facts |= {"world": 2, "plan": {**facts["plan"], "world": 2, "nodes": 1}}
+    (tmp_path / "run.json").write_text(json.dumps(facts))
+    for words, nodes in (((), 1), (("--nodes", "2"), 2), (("--world", "2"), 2)):
+        plan = plan_of(capsys, tmp_path, *words)
+        assert (plan["world"], plan["nodes"]) == (2, nodes)
+
+
 def test_nodes_and_ranks_that_disagree_are_refused(capsys, ssd_run):
     words = ("--nodes", "2", "--world", "3")
     for what in (ssd_run.folder, "ssd-tiny"):

@@ -271,7 +271,9 @@ def test_get_brings_what_its_name_promises(tmp_path, monkeypatch, capsys):
     ):
         assert weights_verb("get", "resnet50", "--out", tmp_path / "kept", "--from", source) == 0
         assert asked.pop()[0] == [place]
-    assert weights_verb("get", "resnet51") == 2
+    assert weights_verb("get", "resnet3") == 2
+    assert "no such weights. Did you mean resnet34" in capsys.readouterr().err
+    assert weights_verb("get", "xyz") == 2
     assert "no such weights. Known: resnet18," in capsys.readouterr().err
 
 

@@ -111,6 +111,15 @@ def test_the_end_event_decides_then_rank_0s_own_code(tmp_path, status, left, cod
     assert exit_code(Job((), tmp_path, "x"), status, left, "", lambda text: None) == code
 
 
+def test_a_stopped_job_promises_a_checkpoint_only_if_it_has_one(tmp_path):
+    said: list[str] = []
+    for name in ("step-000010", "last"):
+        assert exit_code(Job((), tmp_path, "x"), "", None, "", said.append, stopped=True) == 75
+        (tmp_path / "checkpoints" / name).mkdir(parents=True)
+    assert exit_code(Job((), tmp_path, "x"), "", None, "", said.append, stopped=True) == 75
+    assert ["checkpoint" in text for text in said] == [False, False, True]
+
+
 def test_without_a_word_of_its_end_a_job_has_failed_and_its_last_lines_are_said(tmp_path):
     code, said = followed(tmp_path, "for i in $(seq 40); do echo line $i; done; exit 1")
     assert code == 3
@@ -151,7 +160,7 @@ def test_the_first_ctrl_c_asks_the_second_ends(tmp_path):
     code, said = followed(tmp_path, asks)
     thread.join()
     assert code == 75
-    assert said.index("asked to save and end") < said.index("ended at once")
+    assert said.index("asked to stop") < said.index("ended at once")
 
 
 def test_a_growing_file_is_read_on_from_where_it_stood(tmp_path):

@@ -71,6 +71,7 @@ def test_training_goes_on_while_another_rank_looks_at_the_photos_and_the_run_is_
     assert took and all(0 < seconds < 100 for seconds in took)
     facts = json.loads((run / "run.json").read_text())
     assert (facts["world"], facts["plan"]["world"], facts["plan"]["eval_ranks"]) == (2, 2, 1)
+    assert facts["plan"]["nodes"] == 1 and "2 ranks on 1 node" in ended[0].text
     assert [value for key, value, _ in mllog(run) if key == "submission_platform"] == ["3xCPU"]
 
 

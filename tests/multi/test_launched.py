@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -40,7 +41,7 @@ def slurm(tmp_path_factory) -> Iterator[dict[str, str]]:
             [script, "start", str(folder), "2"], capture_output=True, text=True, timeout=90, check=False
         )
         assert started.returncode == 0, started.stderr
-        yield {"SLURM_CONF": str(folder / "slurm.conf"), "MASTER_ADDR": "127.0.0.1"}
+        yield {"SLURM_CONF": str(folder / "slurm.conf")}
     finally:
         subprocess.run([script, "stop", str(folder)], capture_output=True, timeout=60, check=False)
 
@@ -48,6 +49,25 @@ def slurm(tmp_path_factory) -> Iterator[dict[str, str]]:
 def launch(trainer: Trainer, run: Path, words: str, flags: str = UNTIL_STOPPED) -> list[str]:
     """The words of a launch of the small training."""
     return ["launch", *trainer.train(run, flags)[1:], *words.split()]
+
+
+def test_ranks_on_both_slurm_nodes_find_the_host_of_rank_0(slurm):
+    program = """
+import os, socket
+from paceline.ranks.launcher import read_launch
+launch = read_launch(os.environ)
+print(os.environ["SLURMD_NODENAME"], launch.rank, launch.nodes, socket.gethostbyname(launch.address))
+"""
+    done = subprocess.run(
+        ["srun", "--nodes", "2", "--ntasks", "2", sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": str(ROOT), **slurm},
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == ["node1 0 2 127.0.0.1", "node2 1 2 127.0.0.1"]
 
 
 @pytest.mark.nightly("Slurm with live ranks; by day its script is read, and mpirun's ranks train on two hosts")

@@ -96,6 +96,23 @@ def test_runs_of_different_tasks_have_a_table_each_without_the_others_columns(ru
     assert len(others) == 1 and tables == {(True, False), (False, True)}
 
 
+def test_runs_on_different_data_sets_are_not_ranked_in_one_table(runs, tmp_path, capsys):
+    """A copy of a set in another folder, and its folds, are the set."""
+    places = ({"hash": "c" * 32, "root": "/cats"}, {"hash": "d" * 32, "root": "/dogs"})
+    fold = {"hash": "e" * 32, "root": "/copy", "fold": {"data": "c" * 32, "number": 1, "of": 5}}
+    half = {**places[0], "half": "tune"}
+    runs.append(made(tmp_path, "dddd", 0.1))
+    for run, data in zip(runs, (places[0], places[1], fold, half)):
+        facts = json.loads((run / "run.json").read_text())
+        del facts[SEAL]
+        (run / "run.json").write_text(json.dumps(sealed({**facts, "data": data})))
+    assert command(capsys, "runs", tmp_path, "--html", tmp_path / "list.html").code == 0
+    tables = page_of(tmp_path / "list.html").text.split("Scores")[1:]
+    names = [[run.name for run in runs if f"| {run.name} |" in table] for table in tables]
+    assert sorted(names) == [["a", "ccc"], ["bb"], ["dddd"]]
+    assert "/dogs" in tables[names.index(["bb"])] and "tune" in tables[names.index(["dddd"])]
+
+
 def test_a_folder_without_runs_has_a_page(tmp_path, capsys):
     assert command(capsys, "runs", tmp_path, "--html", tmp_path / "list.html").code == 0
     assert "0 runs" in page_of(tmp_path / "list.html").text

@@ -25,8 +25,9 @@ from paceline.config.card import MOST_HEADER, header_bytes
 from paceline.config.commands import command
 from paceline.config.errors import CheckpointError
 from paceline.config.plain_file import open_plain, require_plain
-from paceline.config.printable import short
+from paceline.config.printable import did_you_mean, short
 from paceline.weights.forms.archive import refuse_bomb
+from paceline.weights.forms.bring import PUBLISHED
 from paceline.weights.forms.mxnet_files import read_npy_folder, read_params
 from paceline.weights.forms.tensorflow import find_index, indexes, read_tf_checkpoint
 
@@ -88,7 +89,8 @@ def kind_of(path: Path, *, pickles: bool = False) -> Kind:
         try:
             size = require_plain(path)
         except FileNotFoundError:
-            raise CheckpointError(f"{path}: no such weight file") from None
+            hint = did_you_mean(str(path), PUBLISHED)
+            raise CheckpointError(f"{path}: no such weight file{f'. {hint}' if hint else ''}") from None
         except OSError as error:
             raise CheckpointError(f"{path}: cannot be read as weights ({error.strerror})") from None
         if size > MAX_BYTES:
