@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Builds containers/Dockerfile with buildah, without Docker and without a registry, and tries what came out: `paceline doctor`
-# and 20 steps of ssd-tiny inside. The base is a debootstrap of the same Debian release where the public one cannot be pulled.
+# and 20 steps of ssd-tiny inside. The base is a debootstrap of the same Debian release, from the mirror
+# in apt's sources, if the public one cannot be pulled.
 #
 #   scripts/build_image.sh OUT            OUT/log.txt: every command, what it said, and the image's size
 #   scripts/build_image.sh OUT WORDS      words for buildah: --build-arg CONSTRAINTS=containers/constraints-v100.txt
@@ -9,7 +10,7 @@
 # Needs root, Debian's packages buildah and debootstrap, and some 20 GB free. A builder behind a gateway with a certificate of its
 # own names it with SSL_CERT_FILE: it goes into the stand-in base, never into the Dockerfile.
 set -euo pipefail
-[ $# -ge 1 ] || { sed -n '2,10p' "$0" >&2; exit 2; }
+[ $# -ge 1 ] || { sed -n '2,11p' "$0" >&2; exit 2; }
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 mkdir -p "$1"
 out=$(cd "$1" && pwd)
@@ -37,8 +38,14 @@ else
     echo "base: $base cannot be pulled here; debootstrap stands in"
     base=$stand_in
     if ! buildah inspect "$stand_in" >/dev/null 2>&1; then
+        # The mirrors in apt's sources that have this release; third parties have suites of this name too, so Debian's come first.
+        mirrors=$(apt-get --print-uris update \
+            | sed -nE "s,^'((https?|file):.*)/dists/(bookworm|stable|oldstable)/main/binary-.*,\1,p" | sort -u)
+        mirror=$(grep -m 1 debian <<<"$mirrors" || sed -n 1p <<<"$mirrors")
+        [ -n "$mirror" ] || { echo "build_image: Debian bookworm main not found in apt's sources. Add a mirror of it." >&2; exit 2; }
+        echo "mirror: $mirror"
         tree=$(mktemp -d)
-        debootstrap --variant=minbase bookworm "$tree/root" http://deb.debian.org/debian >"$out/debootstrap.txt" 2>&1
+        debootstrap --variant=minbase bookworm "$tree/root" "$mirror" >"$out/debootstrap.txt" 2>&1
         tar -C "$tree/root" --numeric-owner -cf "$tree/base.tar" .
         one=$(buildah from scratch)
         containers+=("$one")

@@ -72,7 +72,7 @@ def run(arguments: Sequence[str]) -> int:
     from paceline.machine.doctor.compare import problems
     from paceline.machine.doctor.here import examine
 
-    findings = examine(Path(flags.folder))
+    findings = examine(Path(flags.folder), flags.system)
     summary = {"findings": [asdict(finding) for finding in findings], "problems": problems(findings)}
     write_answer(summary, out=flags.out, printed=flags.json)
     if not flags.json:

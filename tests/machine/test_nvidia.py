@@ -1,11 +1,13 @@
-"""What nvidia-smi prints, read: written here after its own format, and asked of stand-ins for the program."""
+"""What nvidia-smi and hl-smi print, read: written here after its own format, and asked of stand-ins for the program."""
 
 from __future__ import annotations
 
 import stat
 
 import pytest
+from tiny_runs import command
 
+from paceline.machine.doctor.node import gaudi_driver, look_here
 from paceline.machine.doctor.nvidia import (
     ask_gpus,
     ask_links,
@@ -15,6 +17,7 @@ from paceline.machine.doctor.nvidia import (
     read_links,
     too_old,
 )
+from paceline.ranks.launcher import SINGLE
 
 QUERY = """\
 0, NVIDIA H100 80GB HBM3, 81559, 550.54.15, 1980, 1980, 41, 312.55, 0, 0x0000000000000004
@@ -90,6 +93,28 @@ def test_a_program_that_is_absent_fails_or_hangs_says_nothing(stand_in, monkeypa
     monkeypatch.setattr("paceline.machine.doctor.nvidia.ANSWER_SECONDS", 0.2)
     stand_in("exec sleep 60")
     assert ask_links() == {}
+
+
+HL_SMI = """\
++-----------------------------------------------------------------------------+
+| HL-SMI Version:                              hl-1.18.0-fw-53.1.1.1          |
+| Driver Version:                                     1.18.0-ee698fb          |
+|-------------------------------+----------------------+----------------------+
+"""
+
+
+def test_doctor_has_the_versions_that_hl_smi_prints(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    said = command(capsys, "doctor", "--system", "gaudi8")
+    assert said.code == 0 and "hl-smi" in said.out and "SynapseAI" not in said.out
+    assert gaudi_driver() == "" and "hl-smi" not in command(capsys, "doctor").out
+    program = tmp_path / "hl-smi"
+    program.write_text(f"#!/bin/sh\ncat <<'TABLE'\n{HL_SMI}TABLE\n")
+    program.chmod(0o755)
+    assert "driver 1.18.0-ee698fb, SynapseAI 1.18.0" in command(capsys, "doctor", "--system", "gaudi8").out
+    assert look_here(SINGLE, tmp_path).driver == gaudi_driver() == "1.18.0-ee698fb, SynapseAI 1.18.0"
+    program.write_text("#!/bin/sh\necho no device\n")
+    assert gaudi_driver() == ""
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from paceline.config.nvimgcodec_packages import misfit, to_install_nvimgcodec
 from paceline.config.printable import short
 from paceline.machine.detect import auto, cpu_cores
 from paceline.machine.doctor.compare import LOW_DISK_GIB, LOW_SHM_GIB, Finding, Level
+from paceline.machine.doctor.node import gaudi_driver
 from paceline.machine.doctor.nvidia import ask_gpus
 from paceline.machine.host_facts import VARIABLE, facts
 from paceline.machine.placing import device_addresses, read_device
@@ -35,10 +36,11 @@ MOST_CHARACTERS = 10_000
 LITTLE_SHM_MIB = 256
 
 
-def examine(folder: Path) -> list[Finding]:
+def examine(folder: Path, system: str = "") -> list[Finding]:
     """Look at everything; nothing is changed and nothing is written but a probe file in the cache.
 
     folder   where runs go
+    system   name of the system that this machine should be; "" for none
     """
 
     def of(about: str, found: Iterable[Compared]) -> Iterator[Finding]:
@@ -47,6 +49,7 @@ def examine(folder: Path) -> list[Finding]:
     return [
         *of("software", _software()),
         *_accelerators(),
+        *of("accelerator", _gaudi(system)),
         *of("processor", _processor()),
         *of("topology", _topology()),
         *of("decoder", _decoders()),
@@ -93,6 +96,13 @@ def _accelerators() -> list[Finding]:
         if why := no_code_for(f"cuda:{index}", (facts.major, facts.minor), torch.__version__, known):
             findings.append(Finding("problem", "accelerator", why))
     return findings
+
+
+def _gaudi(system: str) -> Iterator[Compared]:
+    if text := gaudi_driver():
+        yield "ok", f"Gaudi driver {text} (hl-smi)"
+    elif system.startswith("gaudi"):
+        yield "note", f"{system}: hl-smi prints no versions. Install habanalabs-dkms and habanalabs-firmware-tools"
 
 
 def _processor() -> Iterator[Compared]:

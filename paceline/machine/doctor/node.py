@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shutil
 import socket
 import tempfile
@@ -14,7 +15,7 @@ from typing import Any
 
 from paceline.config.printable import short
 from paceline.machine.detect import allowed_cpus
-from paceline.machine.doctor.nvidia import Gpu, ask_gpus, ask_links, driver_cuda, driver_version, links_in_words
+from paceline.machine.doctor.nvidia import Gpu, ask, ask_gpus, ask_links, driver_cuda, driver_version, links_in_words
 from paceline.machine.provenance import versions
 from paceline.machine.topology import SYSFS, listed, read_topology, spelled
 from paceline.ranks.launcher import Launch
@@ -93,7 +94,7 @@ def look_here(launch: Launch, folder: Path, *, root: Path = SYSFS, proc: Path = 
         kernel=platform.release(),
         devices=see_devices(gpus),
         driver_devices=len(gpus) if gpus else -1,
-        driver=gpus[0].driver if gpus else driver_version(),
+        driver=gpus[0].driver if gpus else driver_version() or (gaudi_driver() if first else ""),
         driver_cuda=driver_cuda(),
         torch_cuda=torch.version.cuda or "",
         links=links_in_words(ask_links()) if first else "",
@@ -111,6 +112,16 @@ def look_here(launch: Launch, folder: Path, *, root: Path = SYSFS, proc: Path = 
         temp_gib=_free(Path(tempfile.gettempdir()))[0],
         adapters=tuple(sorted(path.name for path in (root / "class/infiniband").glob("*"))),
     )
+
+
+def gaudi_driver() -> str:
+    """Versions of the driver and of SynapseAI, from the head of hl-smi's table; "" if hl-smi does not print them.
+
+    References:
+        docs.habana.ai, System Management Interface Tool (hl-smi). The release of SynapseAI is part of HL-SMI's own version.
+    """
+    found = re.search(r"HL-SMI Version: +hl-([\w.-]+?)-fw.*\n\| Driver Version: +(\S+)", ask(program="hl-smi"))
+    return f"{found[2]}, SynapseAI {found[1]}" if found else ""
 
 
 def from_json(facts: Mapping[str, Any]) -> NodeFacts:

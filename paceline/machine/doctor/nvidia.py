@@ -73,11 +73,11 @@ def ask_links() -> dict[tuple[int, int], str]:
     return read_links(ask("topo", "-m"))
 
 
-def ask(*words: str) -> str:
-    """What `nvidia-smi WORDS` prints; "" where it is absent, refuses, or does not answer for long (a GPU that fell off its bus)."""
+def ask(*words: str, program: str = "nvidia-smi") -> str:
+    """Return what `PROGRAM WORDS` prints; "" if it is missing, fails, or hangs (as nvidia-smi does if a GPU fell off its bus)."""
     try:
         done = subprocess.run(
-            ["nvidia-smi", *words], capture_output=True, text=True, errors="replace", timeout=ANSWER_SECONDS
+            [program, *words], capture_output=True, text=True, errors="replace", timeout=ANSWER_SECONDS
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""
