@@ -89,7 +89,7 @@ def run(arguments: Sequence[str]) -> int:
     from paceline.tasks.metrics.interval import intervals
     from paceline.tasks.task import InputRank
     from paceline.training.alike import data_facts, request_facts, weight_facts
-    from paceline.training.evaluate import fold_of
+    from paceline.training.evaluate import predictions_of
 
     system, recipe = subject.system, subject.recipe
     device = choose_device(system, launch.local_rank, launch.local_world)
@@ -144,7 +144,7 @@ def run(arguments: Sequence[str]) -> int:
                 if count:
                     reporter.line(left_open(kind, count))
             if flags.out:
-                write_output(flags.out, json.dumps({KEY: "eval", "step": step, **fold_of(task), **result.predictions}))
+                write_output(flags.out, json.dumps({KEY: "eval", "step": step, **predictions_of(task, result)}))
     return 0
 
 

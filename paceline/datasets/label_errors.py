@@ -35,7 +35,7 @@ class Suspect(NamedTuple):
     """One label."""
 
     kind: Kind
-    file: str  # the photo's, as the predictions have it
+    file: Any  # the photo's, as the predictions have it
     object: int | None  # its number in the photo; None for a photo's class, and for a missing one
     box: tuple[float, ...]  # found there: left, top, width, height in pixels; () for a photo's class
     note: str  # what is labelled and what was found
@@ -43,7 +43,7 @@ class Suspect(NamedTuple):
 
 
 def label_errors(predictions: Mapping[str, Any]) -> list[Suspect]:
-    """The surest first. predictions: the content of RUN/predictions/step-N.json."""
+    """The surest first. predictions: the content of RUN/predictions/step-N.json; a detection of class 0 does not count."""
     found = _of_photos if predictions["kind"] == "classification" else _of_objects
     return sorted(found(predictions), key=lambda suspect: -suspect.degree)
 
@@ -66,7 +66,7 @@ def _of_photos(predictions: Mapping[str, Any]) -> Iterator[Suspect]:
 class _Shown(NamedTuple):
     """One photo's detections from the best threshold on, and its objects."""
 
-    file: str
+    file: Any
     boxes: np.ndarray  # (D, 4)
     scores: np.ndarray  # (D,)
     labels: np.ndarray  # (D,)
@@ -102,9 +102,9 @@ def _shown(predictions: Mapping[str, Any]) -> Iterator[_Shown]:
     above = predictions.get("best_f1", {}).get("threshold", SCORE)
     for image in predictions["images"]:
         scores, truth = np.array(image["scores"], np.float64), image["truth"]
-        kept = np.flatnonzero(scores >= above)
-        boxes = np.array(image["boxes"], np.float64).reshape(-1, 4)[kept]
-        labels, classes = np.array(image["labels"], np.int64)[kept], np.array(truth["labels"], np.int64)
+        labels, classes = np.array(image["labels"], np.int64), np.array(truth["labels"], np.int64)
+        kept = np.flatnonzero((scores >= above) & (labels > 0))
+        boxes, labels = np.array(image["boxes"], np.float64).reshape(-1, 4)[kept], labels[kept]
         objects, crowd = np.array(truth["boxes"], np.float64).reshape(-1, 4), np.array(truth["crowd"], bool)
         overlap = _each_with_each(boxes, objects, crowd)
         alike = np.where(labels[:, None] == classes[None], overlap, 0.0)

@@ -18,7 +18,6 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from paceline.config.errors import DataError
-from paceline.config.printable import some
 from paceline.datasets.label_errors import TITLES, label_errors
 from paceline.datasets.near_copies import MOST_PHOTOS, near_copies
 from paceline.pages.check.parts import turned_photos, where
@@ -62,17 +61,19 @@ def lint(
     classes: Sequence[str],
     answers: Mapping[str, Mapping[str, Any]],
     passed: Callable[[int], None] = lambda _: None,
+    folders: Sequence[str] = (),
 ) -> list[Finding]:
     """Every finding, the bad ones first; kinds of which there is none are left out.
 
     splits   of one data set, train first; boxes in the frame that they are drawn in
     classes  their names, 0..K-1 of class folders, 1..K of boxes
-    answers  a run's name -> the content of its predictions, on photos of these splits
+    answers  a run's name -> the content of its predictions, on photos of these splits; compared with the labels of the splits
     passed   called with the number of photos that were read
+    folders  names of the class folders
     Raises DataError for answers on other photos, and for a photo that is gone or has changed since it was indexed.
     """
     findings = [*_copies(splits, passed), *_classes(splits, classes), *_objects(splits), *_turned(splits)]
-    findings += _labels(splits, answers)
+    findings += _labels(splits, (classes, folders), answers)
     return sorted((one for one in findings if one.found), key=lambda one: one.colour)
 
 
@@ -181,19 +182,68 @@ def _turned(splits: Mapping[str, Index]) -> Iterable[Finding]:
     yield Finding("fair", "turned", "photos turned by EXIF", why, found)
 
 
-def _labels(splits: Mapping[str, Index], answers: Mapping[str, Mapping[str, Any]]) -> Iterable[Finding]:
-    known: dict[str, Place] = {}
-    for name, index in splits.items() if answers else ():
-        for row in range(len(index)):
-            known |= dict.fromkeys((index.path(row), _name(splits, (name, row))), (name, row))
+def _labels(
+    splits: Mapping[str, Index], names: Sequence[Sequence[str]], answers: Mapping[str, Mapping[str, Any]]
+) -> Iterable[Finding]:
     found: defaultdict[str, list[tuple[float, Found]]] = defaultdict(list)
+    skipped: list[Found] = []
     for run, predictions in answers.items():
-        if strange := [image["file"] for image in predictions["images"] if image["file"] not in known]:
-            raise DataError(f"--runs {run}: its photos are not of this data set: {some(strange, 3)}.")
-        for one in label_errors(predictions):
-            split, row = known[one.file]
+        try:
+            suspects = label_errors(_with_current_labels(predictions, splits, names, skipped))
+        except (KeyError, TypeError, ValueError, IndexError) as problem:
+            reason = problem if isinstance(problem, ValueError) else f"field {problem}"
+            raise DataError(
+                f"--runs {run}: its predictions cannot be compared with the labels of this data set: {reason}. "
+                "Write new ones with `paceline eval RUN --data DIR --out FILE`, and set --runs FILE."
+            ) from None
+        for one in suspects:
+            split, row = one.file
             objects = () if one.object is None else (int(splits[split].extra["object_starts"][row]) + one.object,)
             found[one.kind].append((one.degree, Found((split, row), objects, _name(splits, (split, row)), one.note)))
     for kind, title in TITLES.items():
         surest = [one for _, one in sorted(found[kind], key=lambda pair: -pair[0])]
         yield Finding("fair", f"label_{kind}", title, "look at each; the surest come first", surest)
+    yield Finding("fair", "not_compared", "labels that no run was compared with", "the set has changed since", skipped)
+
+
+def _with_current_labels(
+    predictions: Mapping[str, Any], splits: Mapping[str, Index], names: Sequence[Sequence[str]], skipped: list[Found]
+) -> dict[str, Any]:
+    """Return the predictions with the present labels and class numbers of the set; a photo's place is its "file".
+
+    names    of the set's classes: readable ones, and names of class folders
+    skipped  receives the photos and classes that have no counterpart
+    Photos are found by the checksum of their bytes, and in predictions without checksums by path. Of equal photos the last counts.
+    Raises KeyError, TypeError, ValueError, or IndexError for other fields, another task, and if no photo is left.
+    """
+    known: dict[str, Place] = {}
+    for name, index in splits.items():
+        for row, digest in enumerate(index.extra["digests"].tolist()):
+            known |= dict.fromkeys((index.path(row), _name(splits, (name, row)), f"{digest:016x}"), (name, row))
+    first = int(predictions["kind"] != "classification")  # number of the first class
+    if first != all("object_starts" in index.extra for index in splits.values()):
+        raise ValueError(f"they are of kind {predictions['kind']}")
+    before, images = predictions["classes"], {}
+    now = list(max(names, key=lambda listed: len({*listed} & {*before})))
+    number = {name: place for place, name in enumerate(now, first)}
+    numbers = {k: k if before == now else number[name] for k, name in enumerate(before, first) if name in number}
+    shared = [*numbers.values()]
+    skipped += [Found(None, (), name, "not in the run") for name, place in number.items() if place not in shared]
+    for image in predictions["images"]:
+        split, row = place = known.get(image.get("digest", image["file"]), ("", 0))
+        index = splits.get(split)
+        if index is None or image.get("width", index.widths[row]) != index.widths[row]:
+            skipped.append(Found(None, (), image["file"], "missing or changed"))
+        elif first:
+            rows = slice(*index.extra["object_starts"][row : row + 2])
+            labels, crowd = index.extra["classes"][rows], index.extra["crowd"][rows] > 0
+            # Nothing is reported for an object of a class that the run does not have.
+            truth = {"boxes": index.extra["boxes"][rows], "labels": labels, "crowd": crowd | ~np.isin(labels, shared)}
+            labels = [numbers.get(label, 0) for label in image["labels"]]
+            images[place] = {**image, "file": place, "labels": labels, "truth": truth}
+        elif index.labels[row] in shared:
+            best = [{**one, "class": numbers[one["class"]]} for one in image["top5"] if one["class"] in numbers]
+            images[place] = {"file": place, "label": int(index.labels[row]), "top5": best}
+    if predictions["images"] and not images:
+        raise ValueError(f"none of its photos is in this data set as it was: {skipped[-1].name}")
+    return {**predictions, "classes": now, "images": [*images.values()]}

@@ -56,7 +56,7 @@ def run(arguments: Sequence[str]) -> int:
     answers = {name: _answers(name) for name in flags.runs}
     manifest = _opened(Path(flags.folder).expanduser(), SILENT if flags.json else PRINTER)
     splits, classes = shown_splits(manifest), manifest.class_names or manifest.classes
-    findings = lint(splits, classes, answers)
+    findings = lint(splits, classes, answers, folders=manifest.classes)
     bad = any(one.colour == "bad" for one in findings)
     if flags.page:
         notices = [

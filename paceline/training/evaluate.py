@@ -212,7 +212,7 @@ class Evaluator:
         return None if self.vote.agree(stopped) else score
 
     def _score(self, step: int, score: Score) -> Scoring:
-        keep = lambda found: write_predictions(self.folder, step, found, fold_of(self.task))  # noqa: E731
+        keep = lambda found: write_predictions(self.folder, step, predictions_of(self.task, found))  # noqa: E731
         return Scoring(self.task, self.roles.peers, score, f"step-{step}", keep)
 
 
@@ -220,9 +220,16 @@ def _parts(inference: float, scoring: Scoring) -> dict[str, float]:
     return {"inference": inference, "gather": scoring.gather_seconds, "scoring": scoring.seconds}
 
 
-def fold_of(task: Task) -> dict[str, Any]:
-    """Which fold or half was evaluated, for a predictions file; {} of a whole validation split."""
-    return {name: task.facts[name] for name in ("fold", "half") if name in task.facts}
+def predictions_of(task: Task, result: Evaluation) -> dict[str, Any]:
+    """Return the content of a predictions file: the fold or half, and the predictions with a checksum of each image's bytes.
+
+    `data lint --runs` finds an image by its checksum after a correction has moved its file.
+    """
+    found = result.predictions
+    if found.get("kind") in ("classification", "boxes", "instances") and "digests" in task.val_index.extra:
+        for image in found["images"]:
+            image["digest"] = f"{int(task.val_index.extra['digests'][image['index']]):016x}"
+    return {**{name: task.facts[name] for name in ("fold", "half") if name in task.facts}, **found}
 
 
 def predictions_file(run: Path, step: int) -> Path:
@@ -230,16 +237,15 @@ def predictions_file(run: Path, step: int) -> Path:
     return run / "predictions" / f"step-{step:06d}.json"
 
 
-def write_predictions(run: Path, step: int, result: Evaluation, more: Mapping[str, Any] | None = None) -> None:
+def write_predictions(run: Path, step: int, predictions: Mapping[str, Any]) -> None:
     """Write RUN/predictions/step-N.json, from which the report's pictures are made, whole or not at all.
 
-    more   facts beside the evaluation's own
     Raises UserError where it cannot be written.
     """
     file = predictions_file(run, step)
     try:
         file.parent.mkdir(exist_ok=True)
-        write_whole(file, json_in_pieces({"step": step, **(more or {}), **result.predictions}))
+        write_whole(file, json_in_pieces({"step": step, **predictions}))
     except OSError as error:
         raise cannot_write(file, error) from error
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from instance_sets import json_file, make_instances
 from PIL import Image, ImageOps
+from shared_runs import SharedRun
 from tiny_runs import TINY, command, refused
 
 from paceline.config.errors import DataError
@@ -151,12 +152,126 @@ def test_a_runs_answers_are_taken_from_its_folder_or_from_eval_s_file(ssd_run, r
     assert code in (0, 1) and all(one["colour"] == "fair" for key, one in kinds.items() if key.startswith("label_"))
     assert command(capsys, "eval", ssd_run.folder, "--out", tmp_path / "out.json", "--no-intervals").code == 0
     assert found(capsys, ssd_run.data, "--runs", tmp_path / "out.json")[1].keys() == kinds.keys()
-    refused(
-        command(capsys, "data", "lint", ssd_run.data, "--runs", resnet_run.folder),
-        "its photos are not of this data set",
+    lint = "data", "lint", ssd_run.data, "--runs"
+    refused(command(capsys, *lint, resnet_run.folder), "--runs", "of kind classification", "paceline eval")
+    for content, reason in (("{}", "out.json cannot be read"), ('{"kind": "boxes", "classes": []}', "field 'images'")):
+        (tmp_path / "out.json").write_text(content)
+        refused(command(capsys, *lint, tmp_path / "out.json"), "--runs", reason)
+
+
+def sure(capsys, run: SharedRun, tmp_path: Path, digests: bool = True) -> tuple[Path, Path]:
+    """A copy of the run's data, and predictions that are its labels, as `eval --out` writes them."""
+    data, out = tmp_path / "data", tmp_path / "out.json"
+    shutil.copytree(run.data, data)
+    if (data / "annotations").is_dir():  # one object a photo
+        record = json.loads(json_file(data, "val").read_text())
+        objects = sorted(record["annotations"], key=lambda one: (not one.get("iscrowd"), one["area"]))
+        largest = {one["image_id"]: one for one in objects}
+        json_file(data, "val").write_text(json.dumps({**record, "annotations": [*largest.values()]}))
+    assert command(capsys, "eval", run.folder, "--data", data, "--out", out, "--no-intervals").code == 0
+    content = json.loads(out.read_text())
+    content.get("best_f1", {}).update(threshold=0.5)
+    for image in content["images"]:
+        if "top5" in image:
+            image["top5"] = [{"class": image["label"], "score": 0.9}, {"class": (image["label"] + 1) % 3, "score": 0.1}]
+        else:
+            image |= {name: image["truth"][name] for name in ("boxes", "labels")}
+            image["scores"] = [0.9] * len(image["labels"])
+        if not digests:
+            del image["digest"]
+    out.write_text(json.dumps(content))
+    return data, out
+
+
+def named(capsys, data: Path, out: Path) -> dict[str, list[str]]:
+    """What is named of labels, by kind."""
+    kinds = found(capsys, data, "--runs", out)[1]
+    return {key: one["found"] for key, one in kinds.items() if key.startswith(("label_", "not_"))}
+
+
+def test_photos_are_compared_with_their_present_folders(resnet_run, capsys, tmp_path):
+    data, out = sure(capsys, resnet_run, tmp_path)
+    assert named(capsys, data, out) == {}
+    first, second = data / "val" / "ant" / "0.jpg", data / "val" / "bee" / "moved.jpg"
+    first.rename(second)  # a label that is wrong now
+    assert named(capsys, data, out) == {"label_class": ["val/bee/moved.jpg: labelled bee, found ant at 0.90"]}
+    second.rename(second := data / "val" / "ant" / "again.jpg")  # and corrected, under another name
+    assert named(capsys, data, out) == {}
+    gone, changed = data / "val" / "ant" / "1.jpg", data / "val" / "cat" / "2.jpg"
+    gone.unlink()
+    Image.open(changed).save(changed, quality=40)
+    wanted = [f"{path}: missing or changed" for path in (gone, changed)]
+    assert named(capsys, data, out) == {"not_compared": wanted}
+    for label in ("ant", "bee", "cat"):
+        shutil.rmtree(data / "val" / label)
+        shutil.copytree(data / "train" / label, data / "val" / label)
+    refused(command(capsys, "data", "lint", data, "--runs", out), "--runs", "none of its photos", "paceline eval")
+
+
+def test_photos_without_checksums_are_found_by_their_paths(resnet_run, capsys, tmp_path):
+    data, out = sure(capsys, resnet_run, tmp_path, digests=False)
+    (data / "val" / "ant" / "0.jpg").rename(data / "val" / "bee" / "moved.jpg")
+    moved = f"{data}/val/ant/0.jpg: missing or changed"
+    assert named(capsys, data, out) == {"not_compared": [moved]}
+
+
+def test_classes_are_matched_by_their_names(resnet_run, capsys, tmp_path):
+    data, out = sure(capsys, resnet_run, tmp_path)
+    (data / "val" / "cat" / "0.jpg").rename(data / "val" / "bee" / "moved.jpg")
+    wanted = {"label_class": ["val/bee/moved.jpg: labelled bee, found cat at 0.90"]}
+    assert named(capsys, data, out) == wanted
+    for split in ("train", "val"):  # another class comes first, and every number changes
+        shutil.copytree(data / split / "ant", data / split / "aardvark")
+        shutil.rmtree(data / split / "ant")
+    ants = {"not_compared": ["aardvark: not in the run"]}
+    assert named(capsys, data, out) == wanted | ants
+    (data / "classes.json").write_text(json.dumps({"aardvark": "Aardvark", "bee": "Bee", "cat": "Cat"}))
+    assert named(capsys, data, out)["label_class"][0].startswith("val/bee/moved.jpg: labelled bee, found cat")
+
+
+@pytest.mark.parametrize("digests", [True, False])
+@pytest.mark.parametrize("which", ["ssd_run", "maskrcnn_run"])
+def test_objects_are_compared_with_their_present_labels(which, digests, request, capsys, tmp_path):
+    data, out = sure(capsys, request.getfixturevalue(which), tmp_path, digests)
+    files = {split: json_file(data, split) for split in ("train", "val")}
+    sets = {split: json.loads(file.read_text()) for split, file in files.items()}
+
+    def kinds_now() -> dict[str, list[str]]:
+        for split, file in files.items():
+            file.write_text(json.dumps(sets[split]))
+        return named(capsys, data, out)
+
+    assert kinds_now() == {}
+    categories, objects = sets["val"]["categories"], sets["val"]["annotations"]
+    names = {one["id"]: one["name"] for one in categories}
+    other, moved, gone = [one for one in objects if not one.get("iscrowd")][:3]
+    was, kept = other["category_id"], json.dumps(objects)
+    other["category_id"] = next(number for number in names if number != was)
+    moved["bbox"][0] += 0.4 * moved["bbox"][2]
+    objects.remove(gone)
+    kinds = kinds_now()
+    assert {key: len(listed) for key, listed in kinds.items()} == dict.fromkeys(
+        ("label_class", "label_place", "label_missing"), 1
     )
-    (tmp_path / "out.json").write_text("{}")
-    refused(command(capsys, "data", "lint", ssd_run.data, "--runs", tmp_path / "out.json"), "out.json cannot be read")
+    assert f"labelled {names[other['category_id']]}, found {names[was]} at 0.90" in kinds["label_class"][0]
+    for one in sets.values():  # the same classes in another order
+        for entry, key in [(entry, "id") for entry in one["categories"]] + [
+            (entry, "category_id") for entry in one["annotations"]
+        ]:
+            entry[key] = 1000 - entry[key]
+    assert kinds_now() == kinds
+    for one in sets.values():
+        for entry in one["categories"]:
+            entry["name"] = "other" if entry["name"] == names[was] else entry["name"]
+    kinds = kinds_now()  # neither objects nor detections of a class that one side lacks count
+    assert "label_class" not in kinds and kinds["not_compared"] == ["other: not in the run"]
+    for one in sets.values():
+        for entry in one["categories"]:
+            entry["id"], entry["name"] = 1000 - entry["id"], names[1000 - entry["id"]]
+        for entry in one["annotations"]:
+            entry["category_id"] = 1000 - entry["category_id"]
+    sets["val"]["annotations"] = json.loads(kept)
+    assert kinds_now() == {}, "corrected labels are not named"
 
 
 def test_train_lint_ends_where_a_result_would_be_spoilt(folders, capsys, tmp_path):
