@@ -67,9 +67,11 @@ def main() -> None:
     parser.add_argument("--other", type=Path, help="somebody's network in ONNX")
     asked = parser.parse_args()
     torch.set_num_threads(asked.threads)
-    graph = Graph(paceline.load(asked.run).trained, Flags(size=asked.size, batch=asked.batch, compare=0))
-    photo = np.random.default_rng(0).integers(0, 255, (asked.batch, *graph.shape, 3), dtype=np.uint8)
-    arguments = [photo, np.array([graph.shape] * asked.batch)][: len(graph.example())]
+    trained: Any = paceline.load(asked.run).trained
+    graph = Graph(trained, Flags(size=asked.size, batch=asked.batch, compare=0))
+    shape = graph.shape or trained.workload.largest(trained.recipe)
+    photo = np.random.default_rng(0).integers(0, 255, (asked.batch, *shape, 3), dtype=np.uint8)
+    arguments = [photo, np.array([shape] * asked.batch)][: len(graph.example())]
 
     def eager(arguments: list[np.ndarray]) -> Any:
         with torch.inference_mode():

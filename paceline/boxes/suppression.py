@@ -97,11 +97,18 @@ def _counting_type(device: torch.device) -> torch.dtype:
 
 
 def top_k(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The `count` highest along the last dimension, or all, and their places; equals in order of their place."""
-    values, places = scores.topk(min(count, scores.shape[-1]), dim=-1)
+    """The `count` highest along the last dimension, or all, and their places; equals in order of their place.
+
+    A graph that is traced for any number of scores always has `count`; those beyond the scores are -inf.
+    """
+    number = scores.shape[-1]
+    if traced := isinstance(number, torch.SymInt):
+        scores = F.pad(scores, (0, count), value=-torch.inf)
+    values, places = scores.topk(count if traced else min(count, number), dim=-1)
     places, order = places.sort(dim=-1)
     values, by_value = values.gather(-1, order).sort(dim=-1, descending=True, stable=True)
-    return values, places.gather(-1, by_value)
+    places = places.gather(-1, by_value)
+    return values, places.clamp(max=number - 1) if traced else places
 
 
 def gather_boxes(boxes: Tensor, places: Tensor) -> Tensor:

@@ -77,12 +77,14 @@ def _dict(value: Any) -> bool:
 
 
 def _graph(value: Any) -> bool:
-    sides = isinstance(value, dict) and all(
-        type(value.get(side)) is int and 1 <= value[side] <= MOST_SIDE for side in ("height", "width")
-    )
-    batch = value.get("batch", 0) if sides else 0
+    if not isinstance(value, dict):
+        return False
+    sides, batch = [value.get("height"), value.get("width")], value.get("batch", 0)
+    shapes: Any = value.get("shapes") if sides == [None, None] else [sides]  # those that photos are padded to
     return (
-        sides
+        isinstance(shapes, list)
+        and all(isinstance(shape, list) and list(map(type, shape)) == [int, int] for shape in shapes)
+        and all(1 <= side <= MOST_SIDE for shape in shapes for side in shape)
         and value.get("layout") in LAYOUTS
         and (batch is None or (type(batch) is int and 1 <= batch <= MOST_PHOTOS))
         and _text(value.get("numbers", ""))

@@ -48,7 +48,7 @@ class Difference:
 
     def in_words(self, outputs: Sequence[str]) -> str:
         """On one line."""
-        what = f"{counted(self.photos, 'photo')}"
+        what = counted(self.photos, "image")
         if "boxes" not in outputs:
             return f"{what}: largest difference of a probability {self.score:.1g}; another best class in {self.alone:,}"
         masks = f", of a mask {self.mask:.1g} (least IoU {self.overlap:.4f})" if "masks" in outputs else ""

@@ -1,4 +1,6 @@
-"""A model as one graph from photos to answers: normalisation, network, decoding and suppression, in fixed shapes.
+"""A model as one graph from photos to answers: normalization, network, decoding and suppression.
+
+Shapes are fixed, except that Mask R-CNN without --size accepts inputs of any height and width, as `predict` makes them.
 
 Letters: B photos   H, W pixels of the input   K classes   D places for detections   S side of a mask
 """
@@ -6,16 +8,23 @@ Letters: B photos   H, W pixels of the input   K classes   D places for detectio
 from __future__ import annotations
 
 import re
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
+from torch.export import Dim
+from torch.fx.experimental import _config
 
 from paceline.batch import Batch, DetectionBatch, InstanceBatch
 from paceline.boxes.forms import Suppression, fixed
 from paceline.config.card import MOST_PHOTOS, MOST_SIDE
 from paceline.config.errors import UserError
+from paceline.input.buckets import buckets
 from paceline.predict.graph_model import BOXES, CLASSES
 from paceline.tasks.workloads import WORKLOADS
 from paceline.training.trained import Trained
@@ -39,7 +48,11 @@ class Graph(nn.Module):
                 raise UserError(f"--score-above {flags.score_above:g}: of objects, in [0, 1).")
             detect = replace(recipe.model.detect, score_above=flags.score_above)
             self.model.settings = replace(recipe.model, detect=detect)
-        self.shape = _shape(trained, flags.size)
+        self.shape: tuple[int, int] | None = _shape(trained, flags.size)  # None: any
+        # Of both sides; and the shapes that `predict` pads to, none: to the next multiple.
+        self.multiple, self.shapes = getattr(recipe.input, "multiple", 1), ()
+        if getattr(recipe.input, "padding", "") == "buckets":
+            self.shapes = buckets(recipe.input.short[-1], recipe.input.long, self.multiple)
         if not 1 <= flags.batch <= MOST_PHOTOS:
             raise UserError(f"--batch {flags.batch}: photos of one call, 1 to {MOST_PHOTOS}.")
         if flags.compare < 0:
@@ -76,7 +89,7 @@ class Graph(nn.Module):
             return (self.model.predict(Batch(images, none, none)).float().softmax(dim=1),)
         if self.task == "ssd":
             found = self.model.predict(DetectionBatch(images, none, none, none))
-            height, width = self.shape
+            height, width = images.shape[2:]
             return _columns(found, found.new_tensor([width, height, width, height]))
         assert sizes is not None
         found = self.model.predict(InstanceBatch(images, none, none, none, sizes, none, none, none))
@@ -86,28 +99,47 @@ class Graph(nn.Module):
     def example(self) -> tuple[Tensor, ...]:
         """Grey photos in the arguments' shapes."""
         photos = 2 if self.any_batch else self.flags.batch  # torch takes a batch of one for a constant
-        images = torch.full((photos, *self.shape, 3), 128, dtype=torch.uint8)
+        shape = self.shape or (8 * self.multiple, 12 * self.multiple)
+        images = torch.full((photos, *shape, 3), 128, dtype=torch.uint8)
         if self.flags.input == "float":
             images = images.permute(0, 3, 1, 2).contiguous() / 255
-        sizes = torch.tensor([self.shape]).expand(photos, -1).contiguous()
+        sizes = torch.tensor([shape]).expand(photos, -1).contiguous()
         return (images, sizes) if self.task == "maskrcnn" else (images,)
 
     def traced(self, *, suppression: Suppression | None = None) -> torch.export.ExportedProgram:
         """The graph, taken down once; it holds no paths of this machine. suppression: see `fixed`."""
         import torchvision  # noqa: F401  # which knows its kernels' shapes without running them
 
-        example = self.example()
-        batch = {0: torch.export.Dim("batch")} if self.any_batch else None
-        if self.task == "maskrcnn":
+        example, sides = self.example(), {}
+        if self.shape is None:
+            first = 1 if self.flags.input == "uint8" else 2
+            names = enumerate(("rows", "columns"), first)
+            sides = {place: self.multiple * Dim(name, max=MOST_SIDE // self.multiple) for place, name in names}
+        elif self.task == "maskrcnn":
             with torch.no_grad():
                 self(*example)  # which makes the anchors, constants of the graph then
-        with torch.no_grad(), fixed(suppression=suppression):
-            shapes = {"photos": batch, **({"sizes": None} if len(example) == 2 else {})}
+        with torch.no_grad(), fixed(suppression=suppression), _any_shape() if sides else nullcontext():
+            photos = {0: Dim("batch")} if self.any_batch else sides or None
+            shapes = {"photos": photos, **({"sizes": None} if len(example) == 2 else {})}
             program = torch.export.export(self, example, dynamic_shapes=shapes, strict=False)
         for node in program.graph.nodes:
             for note in ("stack_trace", "nn_module_stack", "source_fn_stack"):
                 node.meta.pop(note, None)
         return program
+
+
+@contextmanager
+def _any_shape() -> Iterator[None]:
+    """Let torch trace sides that may be one cell, and timm pad maps whose sides their stride divides.
+
+    timm's own expression for TensorFlow's padding grows with each layer, and torch would not finish.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(_config, "backed_size_oblivious", True))
+        if padding := sys.modules.get("timm.layers.padding"):
+            multiple = lambda _, k, s, d: max((k - 1) * d + 1 - s, 0)  # noqa: E731
+            stack.enter_context(patch.object(padding, "get_same_padding", multiple))
+        yield
 
 
 class _Half(nn.Module):
@@ -120,8 +152,8 @@ def _columns(found: Tensor, extent: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return found[..., :4] * extent, found[..., 4], found[..., 5].to(torch.int64) - 1
 
 
-def _shape(trained: Trained, size: str) -> tuple[int, int]:
-    """H, W: as --size has it; else of Mask R-CNN the square that holds photos of either orientation, of others the only one.
+def _shape(trained: Trained, size: str) -> tuple[int, int] | None:
+    """H, W: as --size has it; of Mask R-CNN without it None, any shape; of others the only one.
 
     Raises UserError for what is no size, or none that the network takes.
     """
@@ -133,8 +165,7 @@ def _shape(trained: Trained, size: str) -> tuple[int, int]:
         return shape
     multiple = recipe.input.multiple
     if not size:
-        side = -(-recipe.input.long // multiple) * multiple
-        return side, side
+        return None
     found = re.fullmatch(r"(\d{1,5})x(\d{1,5})", size)
     shape = (int(found[1]), int(found[2])) if found else (0, 0)
     if any(side % multiple or not multiple <= side <= MOST_SIDE for side in shape):

@@ -62,7 +62,7 @@ class Calibrated:
 
     def inputs(self, graph: Graph) -> list[Input]:
         """`photos` as the graph takes them. Raises UserError without a readable one."""
-        return inputs(self.trained, self.flags, graph.shape, self.photos())
+        return inputs(self.trained, self.flags, graph.shape if self.flags.size else None, self.photos())
 
     def quantise(self, graph: Graph, photos: list[Input], floats: Path, out: Path) -> str:
         """Write `out`, the ONNX file `floats` in eight bits by the ranges in these photos -> a line about it."""

@@ -1,23 +1,22 @@
 """Photos to compare a form's answers on, as its graph takes them.
 
-Letters: n photos   H, W pixels of the input
+Letters: H, W pixels of the input
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from paceline.config.errors import DataError, UserError
 from paceline.config.run import data_from_here
-from paceline.input.draw import render
 from paceline.predict.folders import find_photos
 from paceline.predict.graph_model import Input
 from paceline.predict.photos import Photo, encoded
-from paceline.store.header import read_header
+from paceline.predict.predictor import Predictor
+from paceline.predict.reader import as_input
 from paceline.store.index import open_split
 from paceline.store.manifest import Manifest, find_manifest
 from paceline.tasks.task import spread
@@ -28,21 +27,26 @@ if TYPE_CHECKING:
 
 
 def inputs(
-    trained: Trained, flags: Flags, shape: tuple[int, int], photos: Iterable[Photo] | None = None
+    trained: Trained, flags: Flags, shape: tuple[int, int] | None = None, photos: Iterable[Photo] | None = None
 ) -> list[Input]:
-    """The photos that are readable and fit, of `photos`; else of --photos or the run's validation set `flags.compare`, evenly spread.
+    """The photos that are readable, of `photos`; else of --photos or the run's validation set `flags.compare`, evenly spread.
 
-    shape  H, W
+    shape  H, W of the file's input; None: the input that `predict` makes of each photo
     Raises UserError where there are none, with what to do.
     """
-    found = []
+    found, recipe, predictor = [], trained.recipe, Predictor(trained)
     for photo in _photos(trained, flags) if photos is None else photos:
         try:
-            found.append(_input(trained, photo, shape))
-        except DataError:  # damaged, or larger than --size
+            seen = predictor._read(photo)
+        except DataError:  # damaged
             continue
+        if shape is None:
+            found.append(Input(seen.pixels, seen.label.size if recipe.task == "maskrcnn" else seen.pixels.shape[:2]))
+        else:
+            rules = {"task": recipe.task, "input": asdict(recipe.input), "height": shape[0], "width": shape[1]}
+            found.append(Input(*as_input(encoded(photo)[0], rules)[:2]))
     if not found:
-        raise UserError(f"{flags.photos or trained.folder}: none of its photos can be read and fits the file's input.")
+        raise UserError(f"{flags.photos or trained.folder}: none of its photos can be read.")
     return found
 
 
@@ -77,12 +81,3 @@ def _manifest(trained: Trained) -> Manifest:
     if found is None:
         raise DataError("no data set is noted" if not place else f"{place}: not prepared here")
     return Manifest.load(found)
-
-
-def _input(trained: Trained, photo: Photo, shape: tuple[int, int]) -> Input:
-    recipe = trained.recipe
-    data, name = encoded(photo)
-    draw = trained.workload.draw_eval(recipe, read_header(data, name, recipe.input.exif), name, shape)
-    pixels = np.empty((*shape, 3), np.uint8)
-    render(data, draw, pixels)
-    return Input(pixels, (draw.window.resized_height, draw.window.resized_width))

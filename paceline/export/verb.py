@@ -28,7 +28,7 @@ class Flags:
     workload: str = ""  # of a run whose workload is your own: its file, ./file.py:name, which is run as Python
     recipe: str = ""  # of weights: the recipe that they fit, with flags in quotes; empty = found from them
     input: Literal["uint8", "float"] = "uint8"  # graphs take photos as uint8 (B, H, W, 3), or (B, 3, H, W) in 0..1
-    size: str = ""  # graphs of Mask R-CNN: HxW of the input; empty = a square for photos of either orientation
+    size: str = ""  # graphs of Mask R-CNN: one input shape HxW for all images; empty: the shapes of `predict`
     batch: int = 1  # graphs of objects: photos of one call; those of classes take any number
     score_above: float | None = None  # graphs of objects: smallest score that is found; None = the recipe's
     precision: Literal["fp32", "fp16", "int8"] = "fp32"  # graphs: of the network; decoding stays fp32; int8: onnx alone

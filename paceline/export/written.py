@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from paceline.config.card import NCHW, NHWC
 from paceline.config.errors import UserError
@@ -32,8 +34,11 @@ class Written:
         settings = getattr(self.graph.model, "settings", None)
         self._least = settings and settings.detect.score_above
         asked = flags.compare and flags.precision != "int8"  # whose loss is measured in its place
-        self.photos = inputs(trained, flags, self.graph.shape) if asked else []
-        self._own = own_answers(self.graph, self.photos)
+        self.photos = self._given = inputs(trained, flags) if asked else []
+        self._own = self._exact = own_answers(self.graph, self.photos)
+        if asked and flags.size:  # other inputs than those of `predict`
+            self._given = inputs(trained, flags, self.graph.shape)
+            self._exact = own_answers(self.graph, self._given)
         if flags.precision == "fp16":
             self.graph.halve()
 
@@ -43,14 +48,16 @@ class Written:
         numbers  SHA-256 of those in a file beside
         """
         graph = self.graph
+        height, width = graph.shape or (None, None)
         found: dict[str, Any] = {
             "layout": NHWC if self.flags.input == "uint8" else NCHW,
-            "height": graph.shape[0],
-            "width": graph.shape[1],
+            "height": height,
+            "width": width,
             "batch": None if graph.any_batch else self.flags.batch,
             "precision": self.flags.precision,
             "compared": len(self.photos),
             **({"numbers": numbers} if numbers else {}),
+            **({} if graph.shape else {"shapes": graph.shapes}),
         }
         if self._least is not None:
             found["score_above"] = self._least
@@ -79,25 +86,17 @@ class Written:
             return
         if (precision := self.trained.facts.get("system", {}).get("precision", "fp32")) != self.flags.precision:
             yield f"the run computes in {precision}, this file in {self.flags.precision}: their answers differ by that"
-        found = compare(self._own, answers(run_of(part), self.graph, self.photos), self._least or 0.0)
-        said = found.in_words(self.graph.outputs)
-        if self.flags.precision == "fp32" and not found.small:
+        given = answers(run_of(part), self.graph, self._given)
+        exact = compare(self._exact, given, self._least or 0.0)
+        said = exact.in_words(self.graph.outputs)
+        if self.flags.precision == "fp32" and not exact.small:
             raise UserError(
                 f"--out {self.flags.out}: not written, its answers are not the model's: {said}. Bounds: scores {SCORE:g}, boxes "
                 f"{BOX:g} px, masks {MASK:g}. --compare 0 writes it all the same"
             )
-        yield f"beside the model's own answers, {said}"
-        if self.graph.task == "maskrcnn" and not self.flags.size:
-            yield from smaller_shape(
-                [photo.size for photo in self.photos], self.graph.shape, self.trained.recipe.input.multiple
-            )
-
-
-def smaller_shape(sizes: Sequence[tuple[int, int]], shape: tuple[int, int], multiple: int) -> Iterator[str]:
-    """A line where the photos leave much of a graph's input to padding, which the network sees too.
-
-    sizes  height and width of the photos in the input; shape: of the input; multiple: of both its sides
-    """
-    height, width = (-(-max(sides) // multiple) * multiple for sides in zip(*sizes))
-    if height * width < 0.9 * shape[0] * shape[1]:
-        yield f"these photos fill {height}x{width} of {shape[0]}x{shape[1]}: --size {height}x{width} leaves less to padding"
+        if self._given is not self.photos:
+            yield f"compared with the network on inputs of {self.flags.size}: {said}"
+            for own, its, boxes in zip(self.photos, self._given, (one[0] for one in given)):
+                boxes *= np.array([own.size[1] / its.size[1], own.size[0] / its.size[0]] * 2, np.float32)
+            said = compare(self._own, given, self._least or 0.0).in_words(self.graph.outputs)
+        yield f"compared with `predict` on the same photos: {said}"

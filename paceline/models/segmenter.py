@@ -12,6 +12,7 @@ of the batch that the image is in.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -203,15 +204,16 @@ class Segmenter(nn.Module):
         return images * (rows.unsqueeze(2) & columns.unsqueeze(1)).unsqueeze(1)
 
     def _anchors_of(self, images: Tensor, levels: list[Tensor]) -> list[Tensor]:
-        """The anchors of this input shape, cached."""
-        grids = [(level.shape[2], level.shape[3]) for level in levels]
+        """The anchors of this input shape, cached, except in a graph that is traced for any shape."""
+        grids, rpn = [(level.shape[2], level.shape[3]) for level in levels], self.settings.rpn
+        make = partial(
+            pyramid_anchors, grids, *images.shape[2:], sizes=rpn.sizes, ratios=rpn.ratios, rounding=rpn.rounding
+        )
+        if isinstance(images.shape[2], torch.SymInt):
+            return make()
         key = (images.device, images.shape[2], images.shape[3])
         if key not in self._anchors:
-            rpn = self.settings.rpn
-            made = pyramid_anchors(
-                grids, images.shape[2], images.shape[3], sizes=rpn.sizes, ratios=rpn.ratios, rounding=rpn.rounding
-            )
-            self._anchors[key] = [part.to(images.device) for part in made]
+            self._anchors[key] = [part.to(images.device) for part in make()]
         return self._anchors[key]
 
     @torch.no_grad()

@@ -51,12 +51,13 @@ class Input(NamedTuple):
 
 
 def calls(photos: Sequence[Input], count: int, input: str, sized: bool) -> Iterator[list[np.ndarray]]:
-    """A graph's arguments, `count` photos a call; the last call is filled up with its last photo.
+    """A graph's arguments, `count` photos of one shape per call; the last call of a shape is filled up with its last photo.
 
     input  uint8 or float; sized: whether it takes sizes
     """
-    for first in range(0, len(photos), count):
-        part = list(photos[first : first + count])
+    groups = by_shape(photos)
+    for part in (group[first : first + count] for group in groups for first in range(0, len(group), count)):
+        part = [photos[place] for place in part]
         part += part[-1:] * (count - len(part))
         images = np.stack([photo.pixels for photo in part])
         if input == "float":
@@ -66,8 +67,17 @@ def calls(photos: Sequence[Input], count: int, input: str, sized: bool) -> Itera
 
 def through(run: Run, photos: Sequence[Input], count: int, input: str, sized: bool) -> list[Outputs]:
     """Of each photo, by `run`; the others as `calls` takes them."""
-    found = [one for arguments in calls(photos, count, input, sized) for one in zip(*run(arguments))]
-    return found[: len(photos)]
+    found: dict[int, Outputs] = {}
+    for places in by_shape(photos):
+        arguments = calls([photos[place] for place in places], count, input, sized)
+        found |= zip(places, (one for outputs in map(run, arguments) for one in zip(*outputs)))
+    return [found[place] for place in range(len(photos))]
+
+
+def by_shape(photos: Sequence[Input]) -> list[list[int]]:
+    """Numbers of the photos, those of one input shape together."""
+    shapes = [photo.pixels.shape for photo in photos]
+    return [[place for place, other in enumerate(shapes) if other == shape] for shape in dict.fromkeys(shapes)]
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,12 @@ def as_input(data: bytes, facts: dict[str, Any]) -> tuple[np.ndarray, tuple[int,
     turn = picture.getexif().get(ORIENTATION, 1) if rules["exif"] == "apply" and known else 1
     stored = picture.size
     w, h = stored[::-1] if turn >= 5 else stored
-    (rows, columns), skip = fitted(h, w, rules, shape, facts["task"])
+    any_shape = shape == (None, None)
+    (rows, columns), skip = fitted(h, w, rules, (1 << 30, 1 << 30) if any_shape else shape, facts["task"])
+    if any_shape:  # the first of the file's list that holds the image, or the next multiple
+        step = rules["multiple"]
+        rounded = -(-rows // step) * step, -(-columns // step) * step
+        shape = next((tuple(one) for one in facts["shapes"] if rows <= one[0] and columns <= one[1]), rounded)
     scale = 1
     if jpeg and law == "bilinear-antialias":
         scale = max(one for one in (1, 2, 4, 8) if one <= max(1, min(h // rows, w // columns)))

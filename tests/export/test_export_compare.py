@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from paceline.export.compare import BOX, SCORE, compare
-from paceline.export.written import smaller_shape
 
 
 def photo(rows: list[tuple[float, float, int]], places: int = 4, masks: bool = False) -> list[np.ndarray]:
@@ -69,16 +68,3 @@ def test_a_classifier_s_best_class_counts():
     assert compare([[one]], [[one]]).small
     found = compare([[one]], [[other]])
     assert found.alone == 1 and not found.small
-
-
-def test_a_shape_with_less_padding_is_named():
-    def said(*sizes: tuple[int, int]) -> list[str]:
-        return list(smaller_shape(sizes, (608, 608), 32))
-
-    assert said((448, 448), (440, 100)) == [
-        "these photos fill 448x448 of 608x608: --size 448x448 leaves less to padding"
-    ]
-    assert said((400, 600), (401, 500)) == [
-        "these photos fill 416x608 of 608x608: --size 416x608 leaves less to padding"
-    ]
-    assert said((400, 600), (600, 400)) == said((580, 590)) == []  # photos of either orientation

@@ -323,7 +323,7 @@ def test_a_pt2_is_opened_with_consent_alone(resnet_run, run, tmp_path, capsys, m
 def test_a_compiled_one_answers_as_its_run(resnet_run, run, tmp_path, capsys):
     out, photo = tmp_path / "made.pt2", next(resnet_run.data.glob("val/*/*.jpg"))
     said = command(capsys, "export", run, "--to", "aoti", "--out", out)
-    assert said.code == 0 and "beside the model's own answers" in said.out, said
+    assert said.code == 0 and "compared with `predict`" in said.out, said
     shutil.move(out, moved := tmp_path / "moved.pt2")
     refused(command(capsys, "predict", moved, photo), "moved.pt2", "--trust", lines=1)
     own, answer = paceline.load(run).predict(photo), paceline.load(moved, trust=True).predict(photo)

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::F
 def test_a_classifier_s_file_is_opened_by_torch_alone_and_replaced(resnet_run, tmp_path, capsys):
     out = tmp_path / "cats.pt2"
     said = command(capsys, "export", resnet_run.folder, "--out", out)
-    assert said.code == 0 and "9 photos: largest difference of a probability" in said.out, said
+    assert said.code == 0 and "9 images: largest difference of a probability" in said.out, said
     extra = {"paceline.json": ""}
     program = torch.export.load(out, extra_files=extra)
     facts = json.loads(extra["paceline.json"])
