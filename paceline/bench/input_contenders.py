@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,11 @@ def records_of(paths: list[Path]) -> Records:
     return index_over(arrays, Path("/"), "train").records
 
 
+def draw_unlabelled(settings: PhotoInput, epoch: int, index: int, header: Header, name: str) -> Draw:
+    """A training image of class 0."""
+    return draw_training_photo(header, name, 0, SampleRandom(0, epoch, index), settings)
+
+
 @contextmanager
 def ours(
     records: Records,
@@ -58,12 +64,8 @@ def ours(
     fetch_threads: int = 0,
     numbers: np.ndarray | None = None,
 ) -> Iterator[Take]:
-    """paceline's loader on the CPU, with so many threads; on the records of these numbers, None: on all."""
+    """paceline's loader on the CPU, with this many workers; on the records of these numbers, None: on all."""
     chosen = np.arange(len(records)) if numbers is None else numbers
-    settings = PhotoInput(size=size, decoder=decoder)
-
-    def draw(epoch: int, index: int, header: Header, name: str) -> Draw:
-        return draw_training_photo(header, name, 0, SampleRandom(0, epoch, index), settings)
 
     def schedule(step: int) -> list[tuple[np.ndarray, np.ndarray]]:
         epochs, places = batch_indices(len(chosen), seed=0, step=step, global_batch=BATCH)
@@ -71,9 +73,10 @@ def ours(
 
     with Loader(
         records=records,
-        draw=draw,
+        draw=partial(draw_unlabelled, PhotoInput(size=size, decoder=decoder)),
         schedule=schedule,
         threads=threads,
+        processes=True,
         fetch_threads=fetch_threads,
         image_shape=(size, size, 3),
         device=torch.device("cpu"),

@@ -47,7 +47,7 @@ class System:
     compile: bool = False  # torch.compile the model
     graph: bool = False  # capture the step of each input shape as a CUDA graph and replay it; run on one H200
     kernels: Kernels = "torch"  # torch, or triton: paceline's for matching, NMS, RoIAlign, BatchNorm; run on one H200
-    loader_threads: Threads = 0  # threads a rank that read and decode; 0 = cores of the node / ranks on it
+    loader_threads: Threads = 0  # worker processes per rank that read and decode; 0: cores of the node / ranks on it
     fetch_threads: Threads = 0  # threads a rank that fetch photos ahead of decoding; 0 = 2 for buckets, none for files
     store_cache: str = "off"  # local disk for what buckets and web servers send, e.g. 200GiB, in PACELINE_CACHE; off
     intra_op_threads: Threads = 0  # compute threads a rank on a CPU; 0 = OMP_NUM_THREADS, else cores / ranks of a node

@@ -14,6 +14,7 @@ Letters: H, W the network's input; h, w the part of it that the photo fills. All
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +23,7 @@ from torch import Tensor
 from paceline.batch import MixedClass
 from paceline.config.classification import Exif, PhotoInput
 from paceline.config.errors import DataError
+from paceline.config.printable import some
 from paceline.input.augment import Augmentation, apply_augmentation, draw_augmentation, draw_mix
 from paceline.input.crop import Window, random_resized_crop, resize_and_centre_crop
 from paceline.input.decode import Decoder, decode_crop
@@ -30,6 +32,8 @@ from paceline.input.randomness import SampleRandom
 from paceline.input.resample import ResizeLaw
 from paceline.store.header import Header, read_header
 from paceline.store.orientation import QUARTERS, UPRIGHT, UPSIDE_DOWN, composed
+from paceline.store.overdue import NAMED
+from paceline.store.records import Records
 
 
 class Draw(NamedTuple):
@@ -116,6 +120,25 @@ def with_others(draw: Draw, read: Callable[[Sequence[int]], Sequence[bytes]], ex
             )
         found.append(other._replace(draw=other.draw._replace(header=header), data=data))
     return draw._replace(others=tuple(found))
+
+
+def drawn_sample(data: bytes, records: Records, draw: DrawSample, epoch: int, index: int, exif: Exif) -> Draw:
+    """Decide a sample from its bytes, and read its other photos."""
+    name = records.name(index)
+    found = draw(epoch, index, read_header(data, name, exif), name)
+    return with_others(found, partial(read_together, records), exif) if found.others else found
+
+
+def read_together(records: Records, indices: Sequence[int]) -> list[bytes]:
+    """The bytes of several records. Raises DataError where one cannot be read."""
+    try:
+        found = records.read_many(indices)
+    except OSError as error:  # of a container that raises no DataError itself; a time-out is one too
+        raise DataError(
+            f"{some(map(records.name, indices), NAMED)}: cannot be read ({error.strerror or error})."
+        ) from error
+    assert len(found) == len(indices), "read_many returns one entry for each index"
+    return found
 
 
 def draw_turn(random: SampleRandom, vflip: float, rot90: float) -> int:

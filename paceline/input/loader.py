@@ -1,19 +1,22 @@
-"""The loader: threads that decode straight into a ring of preallocated batches, in one process per rank.
+"""The loader: worker processes that render straight into a ring of preallocated batches, for one rank.
 
-Decoders and resizers release the GIL, so threads share the work without copying a pixel between processes, and nothing is pickled,
-forked or put in /dev/shm. A batch's content depends on its samples' keys alone, never on which thread made which part or in what
-order. One loader serves a whole run: it has no epochs, so nothing pauses between them.
+The workers (paceline/workers.py) take chunks of samples from a pipe, and map the ring's memory, so no pixel is copied and none needs
+the lock of this process's interpreter; labels come back through pipes. A batch's content depends on its samples' keys alone, never
+on which worker made which part or in what order. One loader serves a whole run: it has no epochs, so nothing pauses between them.
+What cannot be sent to other processes (a workload in a file of the user's, say) is rendered by threads of this process, in the same
+ring.
 
 Letters: B samples of one step on this rank, H and W pixels of the network's input.
 
-Life of a slot of the ring: free -> a thread opens it with a step's schedule -> threads take chunks of its samples: bytes from the
-records, header, draw, render (input/draw.py) -> the last to finish makes its batches (and starts their copy to the device) -> the
-consumer takes it -> free. With fetch threads, those open slots and read the bytes ahead of the others, as many as the ring has slots
+Life of a slot of the ring: free -> a thread opens it with a step's schedule -> workers take chunks of its samples: bytes from the
+records, header, draw, render (input/draw.py) -> with the last chunk its batches are made (and their copy to the device starts) -> the
+consumer takes it -> free. With fetch threads, those open slots and read the bytes ahead of the workers, as many as the ring has slots
 for: a slow store then idles no core.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -22,23 +25,25 @@ from itertools import accumulate
 from math import prod
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from paceline.accelerators import streams_of
 from paceline.batch import Batch, labelled_batch
 from paceline.config.classification import Exif
-from paceline.config.errors import DataError
-from paceline.config.printable import some
-from paceline.input.draw import DrawSample, Render, RenderBatch, render, with_others
+from paceline.input.draw import DrawSample, Render, RenderBatch, drawn_sample, read_together, render
+from paceline.input.render_job import FETCHED, IDLE, KEPT, RenderJob
 from paceline.input.ring import Cursor, Schedule, Slot
 from paceline.store import overdue
-from paceline.store.header import read_header
 from paceline.store.landing import Landing, copy_stream
-from paceline.store.overdue import NAMED, Watch
+from paceline.store.overdue import Watch
 from paceline.store.records import Records
 from paceline.threads import Thread, failure_in_thread
+from paceline.workers.jobs import CannotPickle, SharedBytes, pickled
+from paceline.workers.pool import Workers
 
+MOST_SLOTS = 100  # slots that worker processes can share: each has two descriptors, and a message carries at most 253
 JOIN_SECONDS = 10.0  # a thread finishes the sample it is at within a second, or hangs
 
 # (images (n, 3, H, W) uint8, labels of length n, indices (n,) int64) -> the batch of one forward; images are on the host
@@ -58,9 +63,10 @@ class Loader:
     render_batch a forward's samples at once, instead; called by one thread when the last of a step is drawn, on a CUDA device with the
                  loader's own stream as the current one
     first_step, last_step   the steps first_step .. last_step - 1; last_step None: without end. Starting costs the same at any step.
-    threads      loader threads; they never set a thread count and call nothing that would start more
-    fetch_threads  further threads that read bytes ahead; 0: the loader threads read
-    prefetch     steps made ready ahead of the one in use
+    threads      workers; they never set a thread count and call nothing that would start more
+    processes    whether workers are processes. If the job cannot be sent to processes, they are threads: see `why_threads`
+    fetch_threads  threads that read bytes ahead; 0: the workers read
+    prefetch     steps kept ready ahead of the one in use
     image_shape  (H, W, 3): of every image, or the largest where the schedule gives the shapes of its forwards
     device       of the batches. To a CUDA device they are copied from pinned memory on the loaders' own stream, and the consumer's
                  current stream waits for that copy
@@ -89,6 +95,7 @@ class Loader:
         first_step: int = 0,
         last_step: int | None = None,
         threads: int,
+        processes: bool = False,
         fetch_threads: int = 0,
         prefetch: int = 2,
         image_shape: tuple[int, int, int],
@@ -98,42 +105,32 @@ class Loader:
     ) -> None:
         assert threads > 0 and prefetch > 0, "the plan gives at least one thread and one prefetched step"
         self.wait_seconds = 0.0
-        self._records = records
+        self._records, self._schedule, self._make_batch = records, schedule, make_batch
         self._exif: Exif = exif
         self._draw, self._render, self._render_batch = draw, render, render_batch
-        self._schedule = schedule
-        self._make_batch = make_batch
-        self._last_step = last_step
-        self._image_shape = image_shape
-        self._device = device
+        self._last_step, self._next_step = last_step, first_step
+        self._image_shape, self._device = image_shape, device
         self._streams = streams_of(device)
         self._stream = copy_stream(self._streams, device) if self._streams is not None else None
-        self._watch = Watch(threads + fetch_threads)
 
         self._changed = threading.Condition()
         self._error: Exception | None = None
         self._stopping = False
+        self._held: Slot | None = None
+        self._workers: Workers | None = None
+        self.why_threads = ""
         # One more than prefetched: the consumer holds one while it works.
-        self._ring = [
-            Slot(Landing(device, self._streams) if self._streams is not None else None) for _ in range(prefetch + 1)
-        ]
         with self._on_own_stream():
+            if processes:
+                self._start_workers(threads, prefetch + 1)
+            if self._workers is None:
+                self._ring = [self._slot(number) for number in range(prefetch + 1)]
             for slot in self._ring:
                 if slot.landing is not None:
                     slot.landing.make_room(like)
-        self._held: Slot | None = None
-        self._next_step = first_step
-
-        self._fetching: Cursor | None = None
-        opens = self._open
-        if fetch_threads:
-            self._fetching = Cursor(first_step, last_step, self._open, lambda _: records.at_once)
-            opens = self._opened
-        # Small enough that threads finish a step together, large enough that distribution costs nothing.
-        self._decoding = Cursor(first_step, last_step, opens, lambda n: min(16, max(1, n // (4 * threads))))
-
         # Daemons, so that a loader left open does not keep a failing interpreter alive.
-        stages = [(self._decode, "loader")] * threads + [(self._fetch, "loader-fetch")] * fetch_threads
+        stages = self._stages(threads, fetch_threads)
+        self._watch = Watch(len(stages), None if self._workers is None else self._seen)
         self._threads = [
             Thread(target=self._work, args=(stage, i), name=f"{name}-{i}", daemon=True)
             for i, (stage, name) in enumerate(stages)
@@ -192,6 +189,8 @@ class Loader:
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
+        if self._workers is not None:
+            self._workers.stop()
         deadline = time.monotonic() + JOIN_SECONDS
         for thread in self._threads:
             if thread.ident is not None:  # else it was never started
@@ -199,7 +198,54 @@ class Loader:
         if self._stream is not None:
             # The next allocation of the ring's memory is on this stream, after all that the consumer has sent.
             self._stream.wait_stream(self._streams.current_stream(self._device))
+        if self._workers is not None and not any(thread.is_alive() for thread in self._threads):
+            self._workers.close()
+            self._workers = None
+            for slot in self._ring:
+                slot.close()
         self._ring = []
+
+    def _slot(self, number: int, *, shared: bool = False) -> Slot:
+        return Slot(number, Landing(self._device, self._streams) if self._streams is not None else None, shared=shared)
+
+    def _start_workers(self, count: int, slots: int) -> None:
+        """Start worker processes and make the ring that they share, or set `why_threads`."""
+        if not hasattr(os, "memfd_create") or slots > MOST_SLOTS:
+            self.why_threads = f"worker processes need Linux, and --system.prefetch below {MOST_SLOTS}"
+            return
+        self._ring, seen = [self._slot(number, shared=True) for number in range(slots)], SharedBytes("seen")
+        seen.grow(16 * count)
+        self._seen = np.frombuffer(seen.memory, np.int64).reshape(count, 2)  # type: ignore[arg-type]
+        self._seen[:] = IDLE
+        descriptors = [descriptor for slot in self._ring for descriptor in slot.descriptors()]
+        self._job = RenderJob(self._records, self._exif, self._draw, self._render)
+        try:
+            self._workers = Workers(self._job, count, [*descriptors, seen.descriptor])
+        except CannotPickle as reason:
+            self.why_threads = str(reason)
+            for slot in self._ring:
+                slot.close()
+        seen.close()
+
+    def _stages(self, threads: int, fetch_threads: int) -> list[tuple[Callable[[int], None], str]]:
+        """What each thread of this process does, and its name."""
+        first, last = self._next_step, self._last_step
+        # Small enough that workers finish a step together, large enough that distribution costs nothing.
+        parts = threads if self._workers is not None else 4 * threads
+        chunk: Callable[[int], int] = lambda n: min(16, max(1, n // parts))  # noqa: E731
+        self._fetching: Cursor | None = None
+        if self._workers is not None:
+            # Records that only this process can read are read by threads of it.
+            self._reads_ahead = fetch_threads > 0 or not self._records.portable
+            size = (lambda _: self._records.at_once) if self._reads_ahead else chunk
+            self._decoding = Cursor(first, last, self._open, size)
+            return [(self._collect, "loader")] + [(self._dispatch, "loader-fetch")] * max(1, fetch_threads)
+        opens = self._open
+        if fetch_threads:
+            self._fetching = Cursor(first, last, self._open, lambda _: self._records.at_once)
+            opens = self._opened
+        self._decoding = Cursor(first, last, opens, chunk)
+        return [(self._decode, "loader")] * threads + [(self._fetch, "loader-fetch")] * fetch_threads
 
     def _work(self, stage: Callable[[int], None], number: int) -> None:
         try:
@@ -212,13 +258,38 @@ class Loader:
                 self._stopping = True
                 self._changed.notify_all()
 
+    def _dispatch(self, number: int) -> None:
+        """Give the workers a step's chunks as soon as its slot is free, with their bytes if they are read here."""
+        assert self._workers is not None
+        flags = FETCHED * self._reads_ahead + KEPT * (self._render_batch is not None)
+        while (chunk := self._decoding.take()) is not None:
+            slot, start, stop = chunk
+            if self._reads_ahead:
+                indices = slot.indices[start:stop]
+                self._watch.begin(number, indices)
+                slot.keep(start, read_together(self._records, indices))
+                self._watch.end(number)
+            self._workers.give(slot.number, slot.step, start, stop, *slot.sizes_of_memory(), flags)
+
+    def _collect(self, _: int) -> None:
+        """Take what the workers have made."""
+        assert self._workers is not None
+        for (number, _, start, stop, *_), made in self._workers.results():  # type: ignore[misc]
+            slot = self._ring[number]
+            if self._render_batch is None:
+                slot.labels[start:stop] = made
+            else:
+                slot.drawn[start:stop] = made
+                slot.data[start:stop] = slot.kept(start, stop)
+            self._finish(slot, stop - start)
+
     def _fetch(self, number: int) -> None:
         assert self._fetching is not None
         while (chunk := self._fetching.take()) is not None:
             slot, start, stop = chunk
             indices = slot.indices[start:stop]
             self._watch.begin(number, indices)
-            fetched = self._read(indices)
+            fetched = read_together(self._records, indices)
             self._watch.end(number)
             with self._changed:
                 if self._stopping:
@@ -238,29 +309,17 @@ class Loader:
                 self._watch.begin(number, (index,))
                 data = slot.data[at]
                 if data is None:
-                    (data,) = self._read([index])
-                name = self._records.name(index)
-                header = read_header(data, name, self._exif)
-                draw = slot.draw_with[at](slot.epochs[at], index, header, name)
-                if draw.others:
-                    draw = with_others(draw, self._read, self._exif)
-                slot.drawn[at] = draw
+                    (data,) = read_together(self._records, [index])
+                draw = drawn_sample(data, self._records, slot.draw_with[at], slot.epochs[at], index, self._exif)
+                slot.labels[at] = draw.label
                 if self._render_batch is None:
                     self._render(data, draw, slot.pixels[at])
                     data = None
+                else:
+                    slot.drawn[at] = draw
                 slot.data[at] = data
                 self._watch.end(number)
             self._finish(slot, stop - start)
-
-    def _read(self, indices: Sequence[int]) -> list[bytes]:
-        try:
-            found = self._records.read_many(indices)
-        except OSError as error:  # of a container that raises no DataError itself; a time-out is one too
-            raise DataError(
-                f"{some(map(self._records.name, indices), NAMED)}: cannot be read ({error.strerror or error})."
-            ) from error
-        assert len(found) == len(indices), "read_many returns one entry for each index"
-        return found
 
     def _open(self, step: int) -> tuple[Slot, int] | None:
         """Fill the step's slot as soon as it is free."""
@@ -276,6 +335,10 @@ class Loader:
         slot.fill(self._schedule(step), self._image_shape[:2], self._draw)
         if self._render_batch is None:
             slot.allocate(prod(self._image_shape), self._device.type == "cuda")
+        if self._workers is not None:
+            kept = self._reads_ahead or self._render_batch is not None
+            lengths = self._records.places.lengths[slot.indices].tolist() if kept else []
+            slot.write(pickled(slot.samples(), self._job.shared), lengths)
         samples = len(slot.indices)
         with self._changed:
             slot.step = step
@@ -314,7 +377,7 @@ class Loader:
                 batches = slot.landing.bring(batches)
             elif self._device.type != "cpu":
                 batches = [batch.to(self._device) for batch in batches]
-        slot.data, slot.drawn = [], []
+        slot.data, slot.drawn, slot.labels = [], [], []
         with self._changed:
             slot.batches = batches
             slot.ready = True
@@ -325,12 +388,11 @@ class Loader:
         edges = [0, *accumulate(slot.sizes)]
         for number, shape in enumerate(slot.shapes):
             mine = slice(edges[number], edges[number + 1])
-            drawn: Any = slot.drawn[mine]
             if self._render_batch is None:
                 images = slot.images[number].permute(0, 3, 1, 2)
             else:
-                images = self._render_batch(slot.data[mine], drawn, shape)  # pyright: ignore[reportArgumentType]
-            batches.append(self._make_batch(images, [draw.label for draw in drawn], indices[mine]))
+                images = self._render_batch(slot.data[mine], slot.drawn[mine], shape)  # pyright: ignore[reportArgumentType]
+            batches.append(self._make_batch(images, slot.labels[mine], indices[mine]))
         return batches
 
     def _on_own_stream(self) -> AbstractContextManager:

@@ -6,6 +6,8 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from paceline.config.errors import DataError
 from paceline.config.printable import printable, some
 
@@ -19,9 +21,11 @@ NAMED = 3
 class Watch:
     """Which samples each of some threads is at, and since when."""
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, threads: int, processes: np.ndarray | None = None) -> None:
+        """processes: (W, 2) int64 in shared memory: the sample that each worker process is at, -1 for none, and since when, ns."""
         # The samples, and time.monotonic(); each entry is replaced whole, so read without a lock.
         self._at: list[tuple[Sequence[int], float] | None] = [None] * threads
+        self._processes = processes
 
     def begin(self, thread: int, indices: Sequence[int]) -> None:
         """The thread is at these samples now."""
@@ -38,7 +42,10 @@ class Watch:
         name  index -> the record, for the message
         """
         now = time.monotonic()
-        waiting = sorted((since, index) for indices, since in filter(None, self._at) for index in indices)
+        waiting = [(since, index) for indices, since in filter(None, self._at) for index in indices]
+        if self._processes is not None:
+            waiting += [(since / 1e9, index) for index, since in self._processes.tolist() if index >= 0]
+        waiting.sort()
         late = [index for since, index in waiting if now - since >= SAY_SECONDS]
         if not late:
             return  # slow, but going on

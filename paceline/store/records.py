@@ -15,13 +15,13 @@ Letters: N records of one split, F files that hold them.
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -88,8 +88,14 @@ class Records(ABC):
     # Records that one call of read_many should have: more than one where a store answers several requests at once.
     at_once = 1
 
+    # Whether another process can read them by itself: what it is sent is only where they are.
+    portable = False
+
     def __init__(self, places: Places) -> None:
         self.places = places
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.places,)
 
     def __len__(self) -> int:
         return len(self.places.files)
@@ -124,7 +130,8 @@ class Records(ABC):
 
     def unchecked(self) -> Records:
         """These records, their bytes not compared with their digests; lengths are."""
-        found = copy.copy(self)
+        found = object.__new__(type(self))  # copy.copy would open the source again, as another process does
+        vars(found).update(vars(self))
         found.places = replace(self.places, digests=None)
         return found
 
@@ -150,6 +157,8 @@ class Records(ABC):
 
 class FileRecords(Records):
     """Each record is a file: record i is all of file i."""
+
+    portable = True
 
     def name(self, i: int) -> str:
         return self.path(i)
@@ -178,7 +187,7 @@ class RangeRecords(Records):
     def __init__(self, places: Places) -> None:
         super().__init__(places)
         self._store: Store = store_of(places.file_path(0)) if len(places.file_sizes) else LocalFiles()
-        self.at_once = self._store.at_once
+        self.at_once, self.portable = self._store.at_once, isinstance(self._store, LocalFiles)
 
     def kept_on_disk(self, budget: int) -> Records:
         """Done once, however often it is asked for. Raises UserError where the cache folder cannot be written."""
@@ -257,6 +266,9 @@ class OtherRecords(Records):
     def __init__(self, records: Records) -> None:
         super().__init__(records.places)
         self._records, self.at_once = records, records.at_once
+
+    def __reduce__(self) -> Any:
+        return self._records.__reduce__()  # another process reads them at their source
 
     def name(self, i: int) -> str:
         return self._records.name(i)

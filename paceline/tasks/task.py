@@ -49,6 +49,8 @@ if TYPE_CHECKING:
     from paceline.weights.load import WeightReport
 
 
+# Of a task's own, what only the process that trains needs: orders of whole epochs, and what evaluations are scored by.
+NOT_FOR_DRAWING = {"shapes", "truth", "masks"}
 # Each has as many requests in flight as the store allows (Store.at_once); while one waits for its last, the others go on.
 BUCKET_THREADS = 2
 
@@ -116,6 +118,10 @@ class Task(ABC):
 
     def __init__(self, workload: Workload, recipe: Recipe, manifest: Manifest) -> None:
         self.workload, self.recipe, self.manifest = workload, recipe, manifest
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What worker processes need to draw samples."""
+        return {name: value for name, value in vars(self).items() if name not in NOT_FOR_DRAWING}
 
     def choose_images(self, usable: np.ndarray, limits: tuple[int, int], **more: Any) -> None:
         """Choose this run's images, once both indexes are open, and record the facts.
@@ -278,6 +284,7 @@ class Task(ABC):
             first_step=0 if one_batch else first,
             last_step=1 if one_batch else plan.stop_after,
             threads=place.threads,
+            processes=True,
             prefetch=system.prefetch,
             image_shape=(*largest.shape, 3),
             device=place.device,
@@ -306,6 +313,7 @@ class Task(ABC):
             first_step=0,
             last_step=len(parts),
             threads=place.threads,
+            processes=True,
             prefetch=system.prefetch,
             image_shape=(*largest, 3),
             device=place.device,

@@ -35,6 +35,7 @@ from paceline.training.run_folder import nearest_folder
 from paceline.training.saved_run import FinishedError
 from paceline.training.setup import set_up
 from paceline.training.standing import Ending
+from paceline.workers.template import start_early
 
 
 def train(
@@ -119,6 +120,7 @@ def run_training(request: Request, console: Console | None = None) -> Ending:
             lasting_output() as output,
             console or open_console(request.controls, launch.rank) as console,
         ):
+            start_early("paceline.input.render_job")
             notes = (*notes, untested_torch(torch.__version__)) if launch.rank == 0 else ()
             for note in filter(None, notes):
                 console.warning(note)

@@ -48,6 +48,8 @@ def loop(job: Job) -> Ending:
             recorder.doing("first step")
             job.world.barrier()  # no rank touches a training image before rank 0 has logged that the run starts
             loader = open_things.enter_context(job.train_loader())
+            if why := getattr(loader, "why_threads", ""):
+                recorder.warning(f"note: images are read by threads, which is slower than worker processes: {why}")
             tracer = open_things.enter_context(Tracer(run.controls.profile, job.folder, main=job.world.is_main))
             if job.evaluation_pending:
                 begin_evaluation(job, evaluator)

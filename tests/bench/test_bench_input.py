@@ -14,6 +14,7 @@ from instance_sets import CATEGORY_IDS, make_instances
 from PIL import Image
 
 import paceline.store.records
+import paceline.tasks.task as task_module
 from benchmarks.input_fetch import FETCH_THREADS, KEPT, run_fetch_bench
 from benchmarks.input_simulation import boundary, memory, simulate
 from benchmarks.input_torchvision import coco_detection, loader_of
@@ -25,6 +26,7 @@ from paceline.bench.input_contenders import BATCH, bare_decode, ours, records_of
 from paceline.cli.bench import run as command
 from paceline.config.errors import DataError, UserError
 from paceline.input import stream as bench_stream
+from paceline.input.loader import Loader
 from paceline.store.records import digest_of
 
 # torchvision 0.29 announces that its image decoders will go; the peer still has them. pycocotools has numpy's older protocol.
@@ -81,6 +83,8 @@ def test_every_contender_makes_whole_batches(contests, task, decode):
 @pytest.mark.parametrize("task", ["classification", "ssd", "maskrcnn"])
 def test_comparing_the_bytes_is_measured_beside_leaving_it_out(contests, task, monkeypatch):
     hashed: list[int] = []
+    # In threads of this process, where they can be counted.
+    monkeypatch.setattr(task_module, "Loader", lambda **options: Loader(**{**options, "processes": False}))
     monkeypatch.setattr(paceline.store.records, "digest_of", lambda data: hashed.append(len(data)) or digest_of(data))
     name, make = next((name, make) for name, make in contests[task].ours.items() if name.startswith("unchecked"))
     for compared, one in ((False, make), (True, contests[task].ours[name.removeprefix("unchecked ")])):

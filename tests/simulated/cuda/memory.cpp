@@ -131,6 +131,19 @@ CUDA(cudaFreeAsync, void* place, cudaStream_t) { return give_back(place, "cudaFr
 CUDA(cudaHostAlloc, void** made, size_t bytes, unsigned) { return take(made, bytes, true); }
 CUDA(cudaMallocHost, void** made, size_t bytes) { return take(made, bytes, true); }
 CUDA(cudaFreeHost, void* place) { return give_back(place, "cudaFreeHost"); }
+CUDA(cudaHostRegister, void* place, size_t bytes, unsigned) {
+    Call call;
+    if (auto error = allowed("cudaHostRegister")) return error;
+    blocks()[(char*)place] = {whole(bytes, PAGE), current_device(), true};
+    counted("registrations of pinned memory");
+    return cudaSuccess;
+}
+CUDA(cudaHostUnregister, void* place) {
+    Call call;
+    for (auto stream : all_streams())
+        if (!stream->capture) finish(stream);
+    return blocks().erase((char*)place) ? cudaSuccess : failed(cudaErrorInvalidValue);
+}
 CUDA(cudaMemGetInfo, size_t* unused, size_t* all) {
     Call call;
     *all = capacity();

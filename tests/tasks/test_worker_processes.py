@@ -1,0 +1,71 @@
+"""Worker processes give each task's own batches: the pixels, labels, boxes and masks that threads of this process give."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from instance_sets import make_instances
+
+import paceline.tasks.task as task_module
+from paceline.bench.input_contenders import task_loader
+from paceline.config.run import Controls
+from paceline.config.system import System
+from paceline.input.loader import Loader
+from paceline.ranks.launcher import SINGLE
+from paceline.ranks.world import open_world
+from paceline.recipes import RECIPES
+from paceline.tasks.task import InputRank
+from paceline.training.opening import open_task
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def objects(tmp_path_factory) -> Path:
+    return make_instances(tmp_path_factory.mktemp("coco"), train=7, val=4)
+
+
+def batches(task: Any, processes: bool, monkeypatch) -> list[Any]:
+    made = []
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            task_module,
+            "Loader",
+            lambda **options: made.append(Loader(**{**options, "processes": processes})) or made[-1],
+        )
+        found = []
+        system = System("cpu", loader_threads=2)
+        with task_loader(task, system, 2, CPU) as loader:
+            for _, (_, given) in zip(range(4), loader):
+                found += [{name: tensor.clone() for name, tensor in one.tensors().items()} for one in given]
+        with task.val_loader(3, system, InputRank(0, 1, CPU, 2)) as loader:
+            for _, given in loader:
+                found += [{name: tensor.clone() for name, tensor in one.tensors().items()} for one in given]
+    assert len(made) == 2
+    assert not any(loader.why_threads for loader in made)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("resnet50-tiny", {"mixup": 0.5, "augment": "trivial"}),
+        ("ssd-tiny", {"mosaic": 0.5}),
+        ("maskrcnn-tiny", {"copy_paste": 0.5}),
+    ],
+)
+def test_a_task_s_batches(name: str, changes: dict[str, Any], objects: Path, class_photos: Path, monkeypatch) -> None:
+    recipe = RECIPES[name]()
+    recipe = replace(recipe, input=replace(recipe.input, **changes), global_batch=4)
+    data = class_photos if recipe.task == "classification" else objects
+    with open_world(SINGLE, device=CPU) as world:
+        task = open_task(recipe, Controls(data=str(data)), world)
+        expected, found = batches(task, False, monkeypatch), batches(task, True, monkeypatch)
+    assert len(expected) == len(found) > 4
+    for ours, theirs in zip(found, expected, strict=True):
+        for field, tensor in theirs.items():
+            assert torch.equal(ours[field], tensor), field
