@@ -94,9 +94,6 @@ class Records(ABC):
     def __init__(self, places: Places) -> None:
         self.places = places
 
-    def __reduce__(self) -> Any:
-        return type(self), (self.places,)
-
     def __len__(self) -> int:
         return len(self.places.files)
 
@@ -189,6 +186,11 @@ class RangeRecords(Records):
         self._store: Store = store_of(places.file_path(0)) if len(places.file_sizes) else LocalFiles()
         self.at_once, self.portable = self._store.at_once, isinstance(self._store, LocalFiles)
 
+    def __reduce__(self) -> Any:
+        if type(self).__init__ is not RangeRecords.__init__:
+            return object.__reduce_ex__(self, 2)
+        return type(self), (self.places,)  # another process opens the store itself
+
     def kept_on_disk(self, budget: int) -> Records:
         """Done once, however often it is asked for. Raises UserError where the cache folder cannot be written."""
         from paceline.store.cached_store import kept_on_disk  # here: only those who ask for it load it
@@ -260,6 +262,10 @@ class SplitRecords(RangeRecords):
         return read_payload(lambda _, __: data, 0, len(data), self.name(i))
 
 
+def _itself(records: Records) -> Records:
+    return records
+
+
 class OtherRecords(Records):
     """Records that are read another way and keep the names of `records`."""
 
@@ -268,7 +274,7 @@ class OtherRecords(Records):
         self._records, self.at_once = records, records.at_once
 
     def __reduce__(self) -> Any:
-        return self._records.__reduce__()  # another process reads them at their source
+        return _itself, (self._records,)  # another process reads them at their source
 
     def name(self, i: int) -> str:
         return self._records.name(i)

@@ -108,13 +108,15 @@ def _may_fork() -> bool:
 
 
 def _only(descriptor: int) -> None:
-    """Become the template in a process that was just forked: nothing of it stays open but this descriptor."""
+    """Become the template in a process that was just forked: of its files only this one stays open, and what it prints to."""
     try:
-        os.dup2(descriptor, 3)
-        os.closerange(4, os.sysconf("SC_OPEN_MAX"))
-        null = os.open(os.devnull, os.O_RDONLY)
+        null = os.open(os.devnull, os.O_RDWR)
         os.dup2(null, 0)
-        serve(3)
+        # Not closed: objects of the process that was forked still own these numbers, and would close what gets them next.
+        for other in map(int, os.listdir("/proc/self/fd")):
+            if other > 2 and other not in (descriptor, null):
+                os.dup2(null, other)
+        serve(descriptor)
     finally:
         os._exit(1)
 
@@ -203,8 +205,12 @@ def _work(number: int, cores: list[int], tasks: int, results: int, job: int, des
             except BaseException as failure:
                 error = _sendable(failure)
             sent.send_bytes(pickle.dumps((task, value, error), protocol=5))
-    finally:
-        os._exit(0)
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+        os._exit(1)
+    os._exit(0)
 
 
 def _sendable(error: BaseException) -> Exception:

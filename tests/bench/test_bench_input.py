@@ -20,7 +20,7 @@ from benchmarks.input_simulation import boundary, memory, simulate
 from benchmarks.input_torchvision import coco_detection, loader_of
 from benchmarks.peers.peer_protocol import tree_cpu_seconds
 from paceline.bench import input as bench
-from paceline.bench import peers
+from paceline.bench import input_contenders, peers
 from paceline.bench.input import classification, maskrcnn, run_input_bench, ssd
 from paceline.bench.input_contenders import BATCH, bare_decode, ours, records_of
 from paceline.cli.bench import run as command
@@ -84,7 +84,8 @@ def test_every_contender_makes_whole_batches(contests, task, decode):
 def test_comparing_the_bytes_is_measured_beside_leaving_it_out(contests, task, monkeypatch):
     hashed: list[int] = []
     # In threads of this process, where they can be counted.
-    monkeypatch.setattr(task_module, "Loader", lambda **options: Loader(**{**options, "processes": False}))
+    for module in (task_module, input_contenders):
+        monkeypatch.setattr(module, "Loader", lambda **options: Loader(**{**options, "processes": False}))
     monkeypatch.setattr(paceline.store.records, "digest_of", lambda data: hashed.append(len(data)) or digest_of(data))
     name, make = next((name, make) for name, make in contests[task].ours.items() if name.startswith("unchecked"))
     for compared, one in ((False, make), (True, contests[task].ours[name.removeprefix("unchecked ")])):

@@ -69,9 +69,9 @@ SMOOTH = Smooth()
 
 
 def watched() -> Recipe[ResNetModel, PhotoInput]:
-    """The small recipe; RUN.touchedRANK gets a line "milliseconds,started" whenever the process opens a training photo."""
+    """The small recipe; RUN.touchedRANK gets a line "milliseconds,started" when the process or a worker opens a training image."""
     run = Path(sys.argv[sys.argv.index("--out") + 1])
-    touched = os.open(f"{run}.touched{os.environ.get('RANK', 0)}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    file = f"{run}.touched{os.environ.get('RANK', 0)}"
 
     def look(event: str, arguments: tuple) -> None:
         if event != "open" or not isinstance(arguments[0], str | bytes):
@@ -80,7 +80,9 @@ def watched() -> Recipe[ResNetModel, PhotoInput]:
         if "/train/" in path and path.endswith(".jpg"):
             log = run / "mllog.txt"
             started = log.exists() and '"run_start"' in log.read_text()
+            touched = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
             os.write(touched, f"{time.time_ns() // 10**6},{int(started)}\n".encode())
+            os.close(touched)
 
     sys.addaudithook(look)
     return small()
