@@ -14,6 +14,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from paceline.config.python_file import SITE
+
 Task = tuple[int, ...]
 ALIGNMENT = 64
 
@@ -82,7 +84,7 @@ class _Unpickler(pickle.Unpickler):
 
 @cache
 def _importable(module: str) -> bool:
-    if module == "__main__":
+    if module == "__main__" or module.startswith(SITE):  # a file that only this process has run
         return False
     try:
         return importlib.util.find_spec(module) is not None
