@@ -115,7 +115,12 @@ def run(arguments: Sequence[str]) -> int:
     if not (flags.world or shown.repeats) and (text := published_there(asked)):
         note(text)
     recipe, plan, memory, facts, to_train = _planned(replace(shown, asked=asked), controls, reporter)
-    if shown.facts.get("plan") and not asked.given & {"nodes", "world", "system", "system.per_node"}:
+    if (shown.facts.get("plan") or {}).get("nodes") and not asked.given & {
+        "nodes",
+        "world",
+        "system",
+        "system.per_node",
+    }:
         plan = replace(plan, nodes=saved_count(shown.facts, "nodes"))
     own = None
     if shown.repeats and not shown.card and not asked.given & {"system"}:
