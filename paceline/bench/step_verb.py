@@ -41,9 +41,7 @@ class Flags:
     rounds: int = 5  # rounds; every contender is timed once in each
     seconds: float = 4.0  # a contender's share of a round, at least one step
     compile: bool = False  # further contenders, compiled by torch.compile; not for maskrcnn
-    precision: str = (
-        ""  # fp32, tf32, bf16, fp16 or several, as bf16,fp16; empty = the system's (ssd, maskrcnn: fp32 too)
-    )
+    precision: str = ""  # fp32, tf32, bf16, fp16 or several, as bf16,fp16; empty = the system's (detectors: fp32 too)
     matrix: int = 2048  # side of the matrix products that are tried for the machine's ceiling, beside the step's own
     threads: int = 0  # that compute on a CPU; 0 = as torch has it
     data: Path | None = None  # maskrcnn --part shapes: the data set whose shapes are counted

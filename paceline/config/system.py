@@ -39,9 +39,7 @@ class System:
     per_node: Annotated[int, Ge(1), Le(MOST_RANKS)] = 1  # ranks on one node (accelerators; on a CPU, processes)
     memory_gib: Size = 8.0  # memory of one rank, in GiB
     images_per_forward: Forward = 0  # most images in one forward; 0 = what the memory estimate allows
-    precision: Precision = (
-        "fp32"  # of convolutions and products (tf32: NVIDIA, Ampere or newer); weights and losses stay fp32
-    )
+    precision: Precision = "fp32"  # of convolutions and products (tf32: NVIDIA Ampere or newer); weights stay fp32
     loss_scale: Annotated[float, Ge(0), Le(2.0**127)] = 0.0  # fp16 only: a fixed loss scale; 0 = dynamic
     channels_last: bool = True  # NHWC memory for images and activations
     compile: bool = False  # torch.compile the model
