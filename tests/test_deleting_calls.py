@@ -71,6 +71,8 @@ REASONS = {
     "datasets/pipeline.py": (2, "unreadable.txt with our mark; the journal in the cache folder, under a digest of the data's path"),
     "datasets/shapes/render.py": (4, "a folder with a drawn name; its place only where nothing or an empty folder is"),
     "training/run_folder.py": (6, "a run's folder, held by its lock, never followed or cut: what a start that failed made there"),
+    "workers/jobs.py": (1, "memory without a name, of this process and its workers"),
+    "workers/template.py": (1, "/dev/null"),
     "training/loop.py": (1, "RUN/STOP, which asks for what was done"),
 }  # fmt: skip
 

@@ -1,6 +1,6 @@
 """The loader: worker processes that render straight into a ring of preallocated batches, for one rank.
 
-The workers (paceline/workers.py) take chunks of samples from a pipe, and map the ring's memory, so no pixel is copied and none needs
+The workers (paceline/workers) take chunks of samples from a pipe, and map the ring's memory, so no pixel is copied and none needs
 the lock of this process's interpreter; labels come back through pipes. A batch's content depends on its samples' keys alone, never
 on which worker made which part or in what order. One loader serves a whole run: it has no epochs, so nothing pauses between them.
 What cannot be sent to other processes (a workload in a file of the user's, say) is rendered by threads of this process, in the same

@@ -12,6 +12,7 @@ from run_files import cut_after, events_of, facts_of, tensor_files
 from tiny_runs import TINY, command, refused
 
 from paceline.training import opened
+from paceline.training.trial_steps import Pace
 
 pytestmark = pytest.mark.usefixtures("no_report")
 
@@ -46,12 +47,21 @@ def test_a_schedule_fitted_to_steps_ends_with_them_and_the_run_is_whole(photos, 
 def test_a_schedule_fitted_to_a_time_is_measured_once_and_repeats_and_resumes_by_its_number(
     photos, tmp_path, capsys, monkeypatch
 ):
-    run, budget = tmp_path / "run", ["--time-budget", "1.5s", "--save-every", 8]
+    run, budget = tmp_path / "run", ["--time-budget", "60s", "--save-every", 8]
+    measured, really = list[Pace](), opened.measure_pace
+
+    def slowly(*given):
+        """The machine's own pace would make the length of this test, and on a slow one no step would fit."""
+        measured.append(really(*given))
+        return Pace(step=2.0, evaluation=0.1, first_step=0.1)
+
+    monkeypatch.setattr(opened, "measure_pace", slowly)
     said = command(capsys, *words_for(photos, run, *budget))
-    assert said.code == 0 and "schedule fitted to --time-budget 1.5s" in said.out, said
+    assert said.code == 0 and "schedule fitted to --time-budget 60s" in said.out, said
+    assert min(measured[0].step, measured[0].evaluation, measured[0].first_step) > 0
     facts, (end,) = facts_of(run), events_of(run, "end")
     steps = facts["fitted"]["steps"]
-    assert 8 < steps < 1000 and facts["fitted"]["step_seconds"] > 0 and facts["fitted"]["eval_seconds"] > 0
+    assert 8 < steps < 30 and (facts["fitted"]["step_seconds"], facts["fitted"]["eval_seconds"]) == (2.0, 0.1)
     # The clock has no more to say: what stands in run.json is a plain run of so many steps.
     assert (end["status"], end["step"]) == ("success", steps) and events_of(run, "train")[-1]["lr"] == 0
     assert (facts["controls"]["time_budget"], facts["controls"]["fit_schedule"]) == ("", False)
