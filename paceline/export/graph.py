@@ -32,6 +32,8 @@ from paceline.training.trained import Trained
 if TYPE_CHECKING:
     from paceline.export.verb import Flags
 
+LEAST_SIDE = 64  # of inputs of any shape
+
 
 class Graph(nn.Module):
     """Photos in, named answers out. Its `forward` is what the forms take down."""
@@ -113,8 +115,10 @@ class Graph(nn.Module):
         example, sides = self.example(), {}
         if self.shape is None:
             first = 1 if self.flags.input == "uint8" else 2
+            # From two cells at stride 32: torch traces no map of one.
+            ends = {"min": -(-LEAST_SIDE // self.multiple), "max": MOST_SIDE // self.multiple}
             names = enumerate(("rows", "columns"), first)
-            sides = {place: self.multiple * Dim(name, max=MOST_SIDE // self.multiple) for place, name in names}
+            sides = {place: self.multiple * Dim(name, **ends) for place, name in names}
         elif self.task == "maskrcnn":
             with torch.no_grad():
                 self(*example)  # which makes the anchors, constants of the graph then

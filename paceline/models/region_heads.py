@@ -34,8 +34,12 @@ class RPNHead(nn.Module):
         logits, deltas = [], []
         for level in levels:
             both = F.conv2d(self.conv(level), weight, bias).permute(0, 2, 3, 1)
-            logits.append(both[..., :anchors].reshape(len(level), -1))
-            deltas.append(both[..., anchors:].reshape(len(level), -1, 4))
+            # Copied in any case: `reshape` copies all maps but those of one column, which a graph for any shape cannot tell apart.
+            of = [
+                part.clone(memory_format=torch.contiguous_format) for part in (both[..., :anchors], both[..., anchors:])
+            ]
+            logits.append(of[0].view(len(level), -1))
+            deltas.append(of[1].view(len(level), -1, 4))
         return logits, deltas
 
     def at(self, levels: list[Tensor], places: Tensor) -> tuple[Tensor, Tensor]:
