@@ -111,24 +111,33 @@ def equal(left, right) -> bool:
 
 
 def workers(count: int = 2) -> list[int]:
-    """Processes of the template, once there are so many."""
+    """Processes of the template, once so many are alive: those of the loader before may not have been waited for yet."""
     made = template_module._template
     assert made is not None
     for _ in range(1000):
         found = Path(f"/proc/{made.process}/task/{made.process}/children").read_text().split()
+        found = [int(pid) for pid in found if not gone([int(pid)], 0)]
         if len(found) == count:
-            return [int(pid) for pid in found]
+            return found
         time.sleep(0.02)
     raise AssertionError(found)
 
 
 def gone(pids: list[int], seconds: float = 20.0) -> bool:
+    """Whether they end; of a process that has ended and not been waited for, nothing is left but its number."""
     until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        if not any(Path(f"/proc/{pid}/cmdline").exists() and Path(f"/proc/{pid}/cmdline").read_bytes() for pid in pids):
-            return True
+    while any(_alive(pid) for pid in pids):
+        if time.monotonic() >= until:
+            return False
         time.sleep(0.02)
-    return False
+    return True
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return bool(Path(f"/proc/{pid}/cmdline").read_bytes())
+    except OSError:
+        return False
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])
