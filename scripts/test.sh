@@ -53,7 +53,7 @@ if [ "${1:-}" = --oldest ]; then
     [ -x .venv-oldest/bin/python ] || .venv/bin/uv venv -q -p "${oldest[0]}" .venv-oldest
     # The lowest of what we name, the newest of what these bring: of the lowest of all, many no longer build. torch 2.9 comes with
     # CUDA 12. Matplotlib 3.8's use of pyparsing is deprecated by its 3.3, and here a warning is an error.
-    .venv/bin/uv pip install -q -p .venv-oldest --resolution lowest-direct -c <(echo 'pyparsing<3.3') -e '.[dev,mlperf,fast-cu12,tensorboard]'
+    .venv/bin/uv pip install -q -p .venv-oldest --resolution lowest-direct -c <(echo 'pyparsing<3.3') -e '.[dev,mlperf,fast,tensorboard]'
     .venv-oldest/bin/python -m pytest -n 3 --dist loadgroup --durations=20 "$@"
     exit
 fi

@@ -1,4 +1,4 @@
-"""Photos, draws of many kinds, and nvImageCodec's CPU decoder in nvJPEG's place: for tests of rendering on a device."""
+"""Photos, draws of many kinds, and torchvision's CPU decoder in nvJPEG's place: for tests of rendering on a device."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import torch
 from PIL import Image
 
 from paceline.input.crop import Window
+from paceline.input.device_render import DecodePhotos, nvjpeg_on
 from paceline.input.draw import Draw, render
-from paceline.input.nvimgcodec import NO_DEVICE, DecodeRegions, device_decoder
 from paceline.store.header import read_header
 
 
@@ -53,9 +53,7 @@ def draws_of(photos: Sequence[bytes], law: str = "bilinear-antialias") -> tuple[
                 (Window(1, 0, h - 1, w, 30, 40), (7, 11)),
             ]
             for window, place in windows:
-                draw = Draw(
-                    "it", header, window, 0, flip, None, "nvimgcodec-gpu", law, place=place, around=(9, 99, 199)
-                )  # pyright: ignore[reportArgumentType]
+                draw = Draw("it", header, window, 0, flip, None, "nvjpeg", law, place=place, around=(9, 99, 199))  # pyright: ignore[reportArgumentType]
                 found.append((data, draw))
     return [data for data, _ in found], [draw for _, draw in found]
 
@@ -68,11 +66,7 @@ def rendered_alone(data: Sequence[bytes], draws: Sequence[Draw], shape: tuple[in
     return out
 
 
-def decoded_on_a_cpu(device: torch.device) -> DecodeRegions:
-    """The device's decoder but for its backend: nvImageCodec decodes on the CPU, and the pixels are copied to the device."""
-    on_the_host = device_decoder(NO_DEVICE, 1)
-
-    def decode(photos, stream: int) -> list[torch.Tensor | None]:
-        return [None if region is None else region.to(device) for region in on_the_host(photos, 0)]
-
-    return decode
+def decoded_on_a_cpu(device: torch.device) -> DecodePhotos:
+    """The device's decoder but for its place: the CPU decodes, and the pixels are copied to the device."""
+    on_the_host = nvjpeg_on(torch.device("cpu"))
+    return lambda photos: [None if photo is None else photo.to(device) for photo in on_the_host(photos)]

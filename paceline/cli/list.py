@@ -14,7 +14,7 @@ from typing import Any
 
 from paceline.command.flags import parse, run_kind
 from paceline.command.printing import say
-from paceline.config.nvimgcodec_packages import misfit, to_install_nvimgcodec
+from paceline.config.commands import to_install
 
 KINDS = """usage: paceline list KIND [--json]
 
@@ -27,13 +27,10 @@ KINDS = """usage: paceline list KIND [--json]
 One of your own needs no entry: ./file.py:function (docs/recipe.md)."""
 # Decoder -> the module that it is, how to install it, what it is good for.
 DECODERS = {
+    "auto": ("torch", "", "nvjpeg in a run on CUDA whose cores would be too slow, else simplejpeg"),
     "simplejpeg": ("simplejpeg", "pip install simplejpeg", "libjpeg-turbo, the default; the same pixels as Pillow"),
-    "nvimgcodec": ("nvidia.nvimgcodec", to_install_nvimgcodec(), "decodes a crop alone where it can; Linux"),
-    "nvimgcodec-gpu": (
-        "nvidia.nvimgcodec",
-        to_install_nvimgcodec(),
-        "decodes on a CUDA device; has run on none yet; Linux",
-    ),
+    "nvimgcodec": ("nvidia.nvimgcodec", to_install("fast"), "decodes a crop alone where it can; Linux"),
+    "nvjpeg": ("torchvision", "pip install torchvision", "decodes whole photos on a CUDA device"),
     "pillow": ("PIL", "pip install pillow", "the reference; resizes differently by two levels of 255 at most"),
 }
 
@@ -151,8 +148,7 @@ def _decoders() -> list[dict[str, Any]]:
     for name, (module, command, about) in DECODERS.items():
         there = is_installed(module)
         state = "installed" if there else f"NOT installed ({command})"
-        why = misfit() if module == "nvidia.nvimgcodec" else ""
-        rows.append({"name": name, "about": f"{state}: {about}{why and f'. {why}'}", "installed": there})
+        rows.append({"name": name, "about": f"{state}: {about}", "installed": there})
     return rows
 
 

@@ -58,7 +58,7 @@ def trunk_rules(model: TrunkModel) -> tuple[tuple[str, Any, bool, str], ...]:
 
 # Names of choices whose field would otherwise not fit on one line with its comment.
 Stem = Literal["imagenet", "small"]
-Decoder = Literal["simplejpeg", "nvimgcodec", "nvimgcodec-gpu", "pillow"]
+Decoder = Literal["auto", "simplejpeg", "nvimgcodec", "nvjpeg", "pillow"]
 Exif = Literal["ignore", "apply"]
 Augment = Literal["none", "trivial", "rand"]
 LossKind = Literal["cross_entropy", "focal"]
@@ -103,7 +103,7 @@ class PhotoInput:
     eval_size: Count = 224  # evaluation: side of the centre crop, pixels
     mean: tuple[Finite, Finite, Finite] = (0.485, 0.456, 0.406)  # subtracted from RGB in 0..1
     std: tuple[AboveZero, AboveZero, AboveZero] = (0.229, 0.224, 0.225)  # divides afterwards
-    decoder: Decoder = "simplejpeg"  # JPEG decoder; nvimgcodec needs the extra fast: paceline list decoders
+    decoder: Decoder = "simplejpeg"  # JPEG decoder; auto: on the GPU where cores are short; paceline list decoders
     exif: Exif = "ignore"  # photos that the camera noted a rotation in: as they are stored, or as they are shown
     resize: Literal["bilinear-antialias"] = "bilinear-antialias"  # how a region becomes `size` pixels
 
@@ -121,8 +121,8 @@ def decoder_rule(photo: Any) -> tuple[str, Any, bool, str]:
     if photo.resize.startswith("tensorflow"):
         changed.append("resize")
     flags = ", ".join(f"--input.{name.replace('_', '-')} {getattr(photo, name)}" for name in changed)
-    what = f"what follows decoding must be done on the device too, and {flags} is done on the CPU alone; use nvimgcodec"
-    return "--input.decoder", photo.decoder, photo.decoder != "nvimgcodec-gpu" or not changed, what
+    what = f"what follows decoding must be done on the device too, and {flags} is done on the CPU alone; use simplejpeg"
+    return "--input.decoder", photo.decoder, photo.decoder != "nvjpeg" or not changed, what
 
 
 def mixes(photo: PhotoInput) -> bool:

@@ -38,8 +38,7 @@ def to_go_on(run: Path, task: str = "") -> str:
 
 # As pyproject.toml has them under optional-dependencies, whose names these are (tests/config/test_extras.py).
 EXTRAS = {
-    "fast": ("nvidia-nvimgcodec-cu13[nvjpeg]>=0.9",),  # which of the two fits: nvimgcodec_packages.py
-    "fast-cu12": ("nvidia-nvimgcodec-cu12[nvjpeg]>=0.9",),
+    "fast": ("nvidia-nvimgcodec-cu13>=0.9",),  # its part for the CPU, which is the same for any CUDA
     "mlperf": ("mlperf-logging>=4.1",),
     "timm": ("timm>=1.0.15",),
     "export": ("onnx>=1.18", "onnxscript>=0.5", "onnxruntime>=1.20"),

@@ -173,7 +173,7 @@ class InstanceInput:
     resize: Resize = "bilinear-antialias"  # how a photo becomes that size
     mean: tuple[Finite, Finite, Finite] = (0.485, 0.456, 0.406)  # subtracted from RGB in 0..1
     std: tuple[AboveZero, AboveZero, AboveZero] = (0.229, 0.224, 0.225)  # divides afterwards
-    decoder: Decoder = "simplejpeg"  # JPEG decoder; nvimgcodec needs the extra fast: paceline list decoders
+    decoder: Decoder = "simplejpeg"  # JPEG decoder; auto: on the GPU where cores are short; paceline list decoders
     exif: Exif = "ignore"  # photos that the camera noted a rotation in: as they are stored, or as they are shown
     drop_empty: bool = True  # training images without objects are left out
     least_area: ZeroOrMore = 0.0  # training objects of a smaller annotated area are left out, pixels^2 (GluonCV: 1)

@@ -182,10 +182,10 @@ def make_plan(
     """
     check_recipe(recipe)
     check_system(system)
-    if getattr(recipe.input, "decoder", "") == "nvimgcodec-gpu" and system.accelerator != "cuda":
+    if getattr(recipe.input, "decoder", "") == "nvjpeg" and system.accelerator != "cuda":
         raise RecipeError(
-            f"--input.decoder nvimgcodec-gpu: photos are decoded on cuda, and this run computes on {system.accelerator}. Train with  "
-            "--input.decoder nvimgcodec"
+            f"--input.decoder nvjpeg: photos are decoded on cuda, and this run computes on {system.accelerator}. Train with  "
+            "--input.decoder simplejpeg"
         )
     batch = recipe.global_batch
     # A span beyond the batch means the whole batch: there are no more images to share statistics with. `describe` says so.

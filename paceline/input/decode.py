@@ -10,8 +10,9 @@ The decoder is data treatment: a recipe names it, it is recorded, and it never c
   simplejpeg  libjpeg-turbo; the same pixels as Pillow, bit for bit, at any DCT scale; everywhere
   nvimgcodec  nvImageCodec's CPU backend decodes just the region's pixels where the scale is 1, else as simplejpeg; the same pixels
               again; Linux, an extra
-  nvimgcodec-gpu  nvJPEG decodes regions at full scale on the device of a training or an evaluation (input/device_render.py); here is
-              its form on a CPU, by nvimgcodec, which what is not a loader on CUDA takes
+  nvjpeg      NVIDIA's nvJPEG, through torchvision, decodes photos at full scale on the device of a training or an evaluation
+              (input/device_render.py); here is its form on a CPU, libjpeg-turbo's at full scale, for all but a loader on CUDA
+  auto        nvjpeg in a run on CUDA whose cores would be too slow (training/feeding.py), else simplejpeg
   pillow      the reference; Pillow also resizes, which differs from torch's resize by two levels of 255 at most
 With each decoder Pillow decodes other formats than JPEG, JPEGs that are not 8-bit grey or colour, and JPEGs about which
 libjpeg-turbo complains; what Pillow refuses, such as a truncated file, is a DataError. Damage below the region may go unnoticed in
@@ -23,10 +24,11 @@ All of it releases the GIL while it works, and none of it starts threads.
 from __future__ import annotations
 
 import re
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
+from paceline.config.classification import Decoder
 from paceline.config.errors import RecipeError
 from paceline.input.crop import Source, Window, source_of
 from paceline.input.nvimgcodec import decode_region, import_nvimgcodec
@@ -41,8 +43,6 @@ from paceline.input.resample import (
 )
 from paceline.store.header import Header, open_picture, undecodable
 from paceline.store.orientation import turned_pixels
-
-Decoder = Literal["simplejpeg", "nvimgcodec", "nvimgcodec-gpu", "pillow"]
 
 END_OF_IMAGE = b"\xff\xd9"
 # libjpeg's message about entropy-coded rows beyond the requested ones, up to the end or the next restart marker.
@@ -73,7 +73,7 @@ def decode_crop(
     source = _source(window, header, law)
     if decoder != "pillow" and header.plain_jpeg and data[-2:] == END_OF_IMAGE:
         scale = _scale(window, law, decoder)
-        if scale == 1 and decoder != "simplejpeg":
+        if scale == 1 and decoder == "nvimgcodec":
             region = decode_region(data, source)
             if region is not None:
                 _resample(region, source, window, header, out, flip, law)
@@ -114,12 +114,12 @@ def dct_scale(window: Window) -> int:
 
 
 def _scale(window: Window, law: ResizeLaw, decoder: Decoder) -> int:
-    return dct_scale(window) if law == "bilinear-antialias" and decoder != "nvimgcodec-gpu" else 1
+    return dct_scale(window) if law == "bilinear-antialias" and decoder != "nvjpeg" else 1
 
 
 def require_decoder(decoder: Decoder) -> None:
     """Raise RecipeError, with the command that installs it, where this decoder cannot run."""
-    if decoder in ("nvimgcodec", "nvimgcodec-gpu"):
+    if decoder == "nvimgcodec":
         import_nvimgcodec()
     if decoder != "pillow":
         _simplejpeg()
@@ -188,7 +188,7 @@ def decode_alone(data: bytes, header: Header, window: Window, *, decoder: Decode
     source = _source(window, header, law)
     scale = _scale(window, law, decoder)
     if decoder != "pillow" and header.plain_jpeg:
-        if scale == 1 and decoder != "simplejpeg":
+        if scale == 1 and decoder == "nvimgcodec":
             decode_region(data, source)
         else:
             _rows_simplejpeg(data, header, source, scale)

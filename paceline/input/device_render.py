@@ -1,4 +1,4 @@
-"""The decoder nvimgcodec-gpu on its device: a forward's photos decoded by nvJPEG through nvImageCodec, resized and flipped there.
+"""The decoder nvjpeg on its device: a forward's photos decoded by NVIDIA's nvJPEG through torchvision, resized and flipped there.
 
 A RenderBatch (input/draw.py): the loader calls it with the draws of a forward, on its own stream. What a device gets is the encoded
 photo; host threads parse headers and, for some photos, Huffman codes. Its form on a CPU is `decode_crop` with the same decoder's
@@ -6,7 +6,7 @@ name, which tests hold to Pillow; here a region is resized in float32 and rounde
 most. nvJPEG's own inverse DCT and colours differ further: tests/gpu/test_decode_on_cuda.py states the bound.
 
 What nvJPEG does not take (other formats, CMYK, files without their end) is rendered by a CPU thread, and copied.
-This decoder has not run on a GPU yet: in the tests nvImageCodec decodes on a CPU (docs/input.md).
+torchvision's decoder alone has run on a GPU (results/gpu), not yet in a training: in the tests it decodes on a CPU (docs/input.md).
 
 Letters: n photos   H, W the network's input   h, w a photo's stored region
 """
@@ -14,7 +14,8 @@ Letters: n photos   H, W the network's input   h, w a photo's stored region
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Any
 
@@ -23,62 +24,71 @@ import torch
 from torch import Tensor
 
 from paceline.config.errors import RecipeError
-from paceline.config.nvimgcodec_packages import cuda_of_torch, misfit, to_install_nvimgcodec
-from paceline.input.crop import Source, source_of
+from paceline.input.crop import source_of
 from paceline.input.decode import END_OF_IMAGE
 from paceline.input.draw import Draw, RenderBatch, render
-from paceline.input.nvimgcodec import DecodeRegions, device_decoder
-from paceline.store.orientation import TURNS, UPRIGHT
+from paceline.store.orientation import TURNS
 
-# Pixels of regions that are decoded at once: 192 MiB of the device, beside what nvJPEG takes.
+# Pixels of photos that are decoded at once: 192 MiB of the device, beside what nvJPEG takes.
 MOST_PIXELS = 2**26
+# Encoded photos -> (3, h, w) uint8 of each as it is stored, on the device, in the order of its current stream; None for what could
+# not be decoded.
+DecodePhotos = Callable[[Sequence[bytes]], "list[Tensor | None]"]
 
 
-def renderer_for(settings: Any, device: torch.device, threads: int) -> RenderBatch | None:
-    """What a loader renders an input's forwards by; None: photo by photo, on its threads. Raises as `device_renderer` does."""
-    if getattr(settings, "decoder", "") != "nvimgcodec-gpu" or device.type == "cpu":
+def renderer_for(settings: Any, device: torch.device) -> RenderBatch | None:
+    """What a loader renders an input's forwards by; None: photo by photo, by its workers. Raises as `device_renderer` does."""
+    if getattr(settings, "decoder", "") != "nvjpeg" or device.type == "cpu":
         return None
-    return device_renderer(device, threads)
+    return device_renderer(device)
 
 
 @cache
-def device_renderer(device: torch.device, threads: int) -> DeviceRenderer:
-    """The renderer of a device, one for all loaders of this process.
-
-    threads  of the host, nvImageCodec's own, beside the loader's: the one that calls it waits meanwhile
-    Raises RecipeError where nvImageCodec does not decode on this device.
-    """
-    if device.type != "cuda" or cuda_of_torch() is None:
+def device_renderer(device: torch.device) -> DeviceRenderer:
+    """The renderer of a device, one for all loaders of this process. Raises RecipeError where nvJPEG does not decode there."""
+    made = DeviceRenderer(device, nvjpeg_on(device))
+    if device.type != "cuda" or not made.decodes():
         raise RecipeError(
-            f"--input.decoder nvimgcodec-gpu: it decodes on NVIDIA's devices, and this is {device.type} of a torch "
-            "for others. Train with  --input.decoder nvimgcodec"
-        )
-    if why := misfit():
-        raise RecipeError(f"--input.decoder nvimgcodec-gpu: {why}")
-    made = DeviceRenderer(device, device_decoder(device.index or 0, threads))
-    if not made.decodes():
-        raise RecipeError(
-            f"--input.decoder nvimgcodec-gpu: nvJPEG decodes nothing on {device}. Install it:  {to_install_nvimgcodec()}   "
-            "or train with  --input.decoder nvimgcodec"
+            f"--input.decoder nvjpeg: nvJPEG decodes nothing on {device}; it needs an NVIDIA GPU, and a torchvision that was "
+            "built for CUDA. Train with  --input.decoder simplejpeg"
         )
     return made
+
+
+def nvjpeg_on(device: torch.device) -> DecodePhotos:
+    """torchvision's decoder on a CUDA device."""
+    try:
+        from torchvision.io import ImageReadMode, decode_jpeg
+    except ImportError:
+        return lambda photos: [None] * len(photos)
+
+    def decode(photos: Sequence[bytes]) -> list[Tensor | None]:
+        encoded = [torch.frombuffer(bytearray(photo), dtype=torch.uint8) for photo in photos]
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter(
+                    "ignore", DeprecationWarning
+                )  # torchvision 0.29 announces that its decoders will move
+                return list(decode_jpeg(encoded, mode=ImageReadMode.RGB, device=device))
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError:  # of one that nvJPEG does not take; it does not say which
+            return [None] if len(photos) == 1 else [one for photo in photos for one in decode([photo])]
+
+    return decode
 
 
 class DeviceRenderer:
     """Renders forwards on one device, on the stream of whichever thread calls it; one at a time works."""
 
-    def __init__(self, device: torch.device, decode: DecodeRegions) -> None:
+    def __init__(self, device: torch.device, decode: DecodePhotos) -> None:
         self._device, self._decode, self._lock = device, decode, threading.Lock()
 
     def decodes(self) -> bool:
         """Whether a picture comes out at all: without nvJPEG's library none does, and all would be rendered on the CPU."""
         import simplejpeg
 
-        grey = simplejpeg.encode_jpeg(np.full((16, 16, 3), 128, np.uint8))
-        return self._decode([(grey, Source(0, 0, 16, 16, UPRIGHT))], self._stream()) != [None]
-
-    def _stream(self) -> int:
-        return torch.cuda.current_stream(self._device).cuda_stream if self._device.type == "cuda" else 0
+        return self._decode([simplejpeg.encode_jpeg(np.full((16, 16, 3), 128, np.uint8))]) != [None]
 
     def __call__(self, data: Sequence[bytes], draws: Sequence[Draw], shape: tuple[int, int]) -> Tensor:
         """-> (n, 3, H, W) uint8 in channels_last memory, on the device; see RenderBatch. Raises DataError as `render` does."""
@@ -87,12 +97,11 @@ class DeviceRenderer:
         rest = sorted(set(range(len(draws))) - set(here))
         with self._lock:
             for group in _groups(here, draws):
-                regions = self._decode([(data[at], _source(draws[at])) for at in group], self._stream())
-                for at, region in zip(group, regions, strict=True):
-                    if region is None:
+                for at, photo in zip(group, self._decode([data[at] for at in group]), strict=True):
+                    if photo is None:
                         rest.append(at)
                     else:
-                        _write(region, draws[at], images[at])
+                        _write(photo, draws[at], images[at])
         for at in rest:
             pixels = torch.empty((*shape, 3), dtype=torch.uint8, pin_memory=self._device.type == "cuda")
             render(data[at], draws[at], pixels.numpy())
@@ -111,16 +120,11 @@ def _is_for_a_device(draw: Draw) -> bool:
     )
 
 
-def _source(draw: Draw) -> Source:
-    header = draw.header
-    return source_of(draw.window, header.orientation, header.height, header.width)
-
-
 def _groups(numbers: Sequence[int], draws: Sequence[Draw]) -> Iterator[list[int]]:
-    """The numbers in order, in groups whose regions have at most MOST_PIXELS, or that are one photo alone."""
+    """The numbers in order, in groups that have at most MOST_PIXELS, or are one photo alone."""
     group, pixels = [], 0
     for at in numbers:
-        more = draws[at].window.height * draws[at].window.width
+        more = draws[at].header.height * draws[at].header.width
         if group and pixels + more > MOST_PIXELS:
             yield group
             group, pixels = [], 0
@@ -130,12 +134,15 @@ def _groups(numbers: Sequence[int], draws: Sequence[Draw]) -> Iterator[list[int]
         yield group
 
 
-def _write(region: Tensor, draw: Draw, out: Tensor) -> None:
-    """Turn, resize and mirror a stored region, and write it to its place.
+def _write(photo: Tensor, draw: Draw, out: Tensor) -> None:
+    """Turn, resize and mirror a photo's window, and write it to its place.
 
-    region  (h, w, 3) uint8
-    out     (H, W, 3) uint8
+    photo  (3, height, width) uint8, as it is stored
+    out    (H, W, 3) uint8
     """
+    source = source_of(draw.window, draw.header.orientation, draw.header.height, draw.header.width)
+    rows, columns = slice(source.top, source.top + source.height), slice(source.left, source.left + source.width)
+    region = photo[:, rows, columns].permute(1, 2, 0)
     window, (top, left) = draw.window, draw.place
     h, w = window.resized_height - window.skip_top, window.resized_width - window.skip_left
     part = out[top : top + h, left : left + w]

@@ -21,12 +21,12 @@ import numpy as np
 from torch import Tensor
 
 from paceline.batch import MixedClass
-from paceline.config.classification import Exif, PhotoInput
+from paceline.config.classification import Decoder, Exif, PhotoInput
 from paceline.config.errors import DataError
 from paceline.config.printable import some
 from paceline.input.augment import Augmentation, apply_augmentation, draw_augmentation, draw_mix
 from paceline.input.crop import Window, random_resized_crop, resize_and_centre_crop
-from paceline.input.decode import Decoder, decode_crop
+from paceline.input.decode import decode_crop
 from paceline.input.jitter import Colour, apply_colour
 from paceline.input.randomness import SampleRandom
 from paceline.input.resample import ResizeLaw

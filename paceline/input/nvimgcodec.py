@@ -1,21 +1,17 @@
-"""nvImageCodec: its import, its decoder of a region on the CPU, and of many on a CUDA device."""
+"""nvImageCodec: its import, and its decoder of a region on the CPU."""
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from paceline.config.commands import to_install
 from paceline.config.errors import RecipeError
-from paceline.config.nvimgcodec_packages import to_install_nvimgcodec
 from paceline.input.crop import Source
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 # nvImageCodec's number for "no CUDA device" (NVIMGCODEC_DEVICE_CPU_ONLY).
 NO_DEVICE = -99999
@@ -33,7 +29,7 @@ def import_nvimgcodec() -> Any:
     except (ImportError, AttributeError) as reason:
         raise RecipeError(
             f"decoder=nvimgcodec needs nvImageCodec, which cannot be imported here: {reason}.\n"
-            f"Install it:  {to_install_nvimgcodec()}   (Linux)   or train with  --input.decoder simplejpeg"
+            f"Install it:  {to_install('fast')}   (Linux)   or train with  --input.decoder simplejpeg"
         ) from None
     return module
 
@@ -53,64 +49,23 @@ class _RegionDecoder:
     """nvImageCodec's CPU decoder, one for each thread; it works in the calling thread."""
 
     def __init__(self) -> None:
-        self.codec = import_nvimgcodec()
-        self.decoder, self.parameters = _decoder(self.codec, NO_DEVICE, 1, "CPU_ONLY")
+        self.codec = codec = import_nvimgcodec()
+        self.parameters = codec.DecodeParams(apply_exif_orientation=False, color_spec=codec.ColorSpec.SRGB)
         self.image: Any = None
+        with _importing, _silence():
+            self.decoder = codec.Decoder(
+                device_id=NO_DEVICE,
+                max_num_cpu_threads=1,
+                backends=[codec.Backend(codec.BackendKind.CPU_ONLY)],
+                options=":fancy_upsampling=1",  # smooth colour, libjpeg's default and Pillow's
+            )
 
     def decode(self, data: bytes, source: Source) -> np.ndarray | None:
-        self.image = self.decoder.decode(_stream(self.codec, data, source), image=self.image, params=self.parameters)
+        rows, columns = (source.top, source.top + source.height), (source.left, source.left + source.width)
+        region = self.codec.Region(rows[0], columns[0], rows[1], columns[1])
+        stream = self.codec.CodeStream(data).get_sub_code_stream(0, region)
+        self.image = self.decoder.decode(stream, image=self.image, params=self.parameters)
         return None if self.image is None else np.asarray(self.image)
-
-
-# (encoded photos and their stored regions, a CUDA stream's handle) -> (h, w, 3) uint8 of each at full scale, on the device, in the
-# order of that stream; None for what could not be decoded.
-DecodeRegions = Callable[[Sequence[tuple[bytes, Source]], int], list["Tensor | None"]]
-
-
-def device_decoder(device: int, threads: int) -> DecodeRegions:
-    """Decoding by nvJPEG on a CUDA device, by its hardware where it has such; with so many threads of the host.
-
-    device  its number; NO_DEVICE: the same calls by the CPU decoder, whose tensors are the host's
-    Raises RecipeError where nvImageCodec is not installed, or cannot use the device.
-    """
-    codec = import_nvimgcodec()
-    kinds = ("CPU_ONLY",) if device == NO_DEVICE else ("HW_GPU_ONLY", "GPU_ONLY", "HYBRID_CPU_GPU")
-    try:
-        decoder, parameters = _decoder(codec, device, threads, *kinds)
-    except RuntimeError as reason:
-        raise RecipeError(
-            f"--input.decoder nvimgcodec-gpu: nvImageCodec cannot use cuda:{device} ({reason}). See  paceline doctor,  or train "
-            "with  --input.decoder nvimgcodec"
-        ) from None
-
-    def decode(photos: Sequence[tuple[bytes, Source]], stream: int) -> list[Tensor | None]:
-        import torch
-
-        streams = [_stream(codec, *photo) for photo in photos]
-        found = decoder.decode(streams, params=parameters, cuda_stream=stream)
-        if device == NO_DEVICE:  # DLPack asks CUDA's runtime, also for memory of the host
-            return [None if image is None else torch.from_numpy(np.array(image)) for image in found]
-        return [None if image is None else torch.from_dlpack(image) for image in found]
-
-    return decode
-
-
-def _decoder(codec: Any, device: int, threads: int, *kinds: str) -> tuple[Any, Any]:
-    """A decoder that may use these backends alone, and the parameters of its calls. Raises RuntimeError."""
-    with _importing, _silence():
-        decoder = codec.Decoder(
-            device_id=device,
-            max_num_cpu_threads=threads,
-            backends=[codec.Backend(getattr(codec.BackendKind, kind)) for kind in kinds],
-            options=":fancy_upsampling=1",  # smooth colour, libjpeg's default and Pillow's
-        )
-    return decoder, codec.DecodeParams(apply_exif_orientation=False, color_spec=codec.ColorSpec.SRGB)
-
-
-def _stream(codec: Any, data: bytes, source: Source) -> Any:
-    """A photo's region, encoded."""
-    region = codec.Region(source.top, source.left, source.top + source.height, source.left + source.width)
-    return codec.CodeStream(data).get_sub_code_stream(0, region)
 
 
 @contextmanager

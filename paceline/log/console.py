@@ -76,6 +76,7 @@ class Console(Reporter):
         self._metrics = ""
         self._slow_reports = 0
         self._advised = False
+        self.input_rate = ""  # what cores bring and the step takes, where it is known
         self._checkpoint_shown = -math.inf
         self._now = Now(what="preparing", total=total_steps)
         if terminal is None:
@@ -214,8 +215,8 @@ class Console(Reporter):
         if self._slow_reports >= SLOW_REPORTS and not self._advised:
             self._advised = True
             self.warning(
-                f"note: the step waits for images {100 * data_wait:.0f} % of the time, so the input is the bottleneck; "
-                "paceline bench input shows where its time goes"
+                f"note: the step waits for images {100 * data_wait:.0f} % of the time, so the input is the bottleneck"
+                f"{self.input_rate and f' ({self.input_rate})'}; paceline bench input shows where its time goes"
             )
 
 

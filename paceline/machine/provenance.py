@@ -22,7 +22,6 @@ PACKAGES = (
     "pillow",
     "simplejpeg",
     "nvidia-nvimgcodec-cu13",
-    "nvidia-nvimgcodec-cu12",
     "safetensors",
     "hotcoco",
     "mlperf-logging",

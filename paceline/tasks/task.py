@@ -288,7 +288,7 @@ class Task(ABC):
             prefetch=system.prefetch,
             image_shape=(*largest.shape, 3),
             device=place.device,
-            render_batch=renderer_for(self.recipe.input, place.device, place.threads),
+            render_batch=renderer_for(self.recipe.input, place.device),
             make_batch=partial(self.workload.batch, least=least),
             # A CPU's batches differ in their slots, and stay where they are rendered.
             like=() if place.device.type == "cpu" else [self.warm_up_batch(plan, torch.device("meta"))] * plan.forwards,
@@ -317,7 +317,7 @@ class Task(ABC):
             prefetch=system.prefetch,
             image_shape=(*largest, 3),
             device=place.device,
-            render_batch=renderer_for(self.recipe.input, place.device, place.threads),
+            render_batch=renderer_for(self.recipe.input, place.device),
             make_batch=self.workload.batch,
         )
 

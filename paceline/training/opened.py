@@ -31,6 +31,7 @@ from paceline.tasks.memory import MemoryEstimate
 from paceline.tasks.task import InputRank, Task
 from paceline.training.alike import data_facts
 from paceline.training.building import build_model, build_state
+from paceline.training.feeding import chosen_decoder, decoded_by, feeding_of, remedy
 from paceline.training.few_photos import refuse_few, report_length
 from paceline.training.local_copies import staged_photos
 from paceline.training.look import command_without, look
@@ -64,6 +65,12 @@ def open_data(settled: Settled, held: ExitStack) -> Opened:
     asked.console.doing("opening the data")
     task = open_task(settled.recipe, controls, world, reporter, prepared=lambda: init_began.append(time.time()))
     task, controls, auto = _looked_at(settled, task)
+    place = InputRank(roles.peers.rank, roles.peers.world, world.device, threads["loader"])
+    feeding = feeding_of(task, place, roles.trainers)
+    if getattr(task.recipe.input, "decoder", "") == "auto":
+        decoder = from_main(world, chosen_decoder(task.recipe, place, feeding), "decoder")
+        task = opened_again(task, decoded_by(task.recipe, decoder), controls)
+        reporter.line(f"--input.decoder auto: {decoder}")
     world.agree(data_facts(task), "data")
     if part_of := task.facts.get("part_of"):
         reporter.line(f"the data are a part of {part_of}")
@@ -76,8 +83,7 @@ def open_data(settled: Settled, held: ExitStack) -> Opened:
         if not (controls.steps or controls.fit_schedule):
             report_length(request.name, recipe, plan, request.given, system.accelerator == "cpu", reporter)
     check_addresses(memory.total(plan.images_per_forward), threads["loader"] + threads["intra_op"])
-    place = InputRank(roles.peers.rank, roles.peers.world, world.device, threads["loader"])
-    renderer_for(recipe.input, place.device, place.threads)  # refused before anything is written
+    renderer_for(recipe.input, place.device)  # refused before anything is written
     make_exact(controls.exact)
     keep_freed_memory(world.device)
     held.enter_context(staged_photos(task, controls.stage, world, reporter))
@@ -96,11 +102,17 @@ def open_data(settled: Settled, held: ExitStack) -> Opened:
     facts |= {
         **settled.placed.facts,
         **({"fitted": fitted} if fitted else {}),
+        **({} if feeding is None else {"feeding": asdict(feeding)}),
         **({} if auto is None else {"auto": auto}),
     }
     run = Run(request.name, run.recipe, request.system_name, system, plan, run.controls, facts)
     for line in laid_out(describe(request.name, run.recipe, request.system_name, system, plan, memory), columns()):
         reporter.line(line)
+    if feeding is not None:
+        asked.console.input_rate = feeding.in_words()
+        reporter.line(f"input: {feeding.in_words()}")
+        if feeding.short and run.recipe.input.decoder != "nvjpeg":
+            reporter.warning(f"note: the accelerator will wait for images. {remedy(run.recipe)}")
     return Opened(settled, task, run, memory, place, init_began[0])
 
 

@@ -29,6 +29,7 @@ from paceline.ranks.roles import Roles, assign
 from paceline.ranks.world import World
 from paceline.training.alike import request_facts
 from paceline.training.building import first_weights
+from paceline.training.feeding import settle_decoder
 from paceline.training.few_photos import refuse_auto
 from paceline.training.look import chosen_before
 from paceline.training.opening import (
@@ -123,6 +124,7 @@ def settle(asked: Asked, held: ExitStack) -> Settled:
     check_request(recipe, controls.data)
     if not request.repeats:
         recipe = settle_pixels(recipe, controls.weights, given, reporter, saved=saved.facts)
+    recipe = settle_decoder(recipe, system, controls.exact, saved.facts)
     if controls.auto:
         refuse_auto(request.name, repeats=request.repeats)
         if saved.facts is not None:

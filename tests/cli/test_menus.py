@@ -58,7 +58,7 @@ def test_list_of_decoders_knows_each_one_and_says_how_to_install_what_is_missing
     assert is_installed("PIL") and not is_installed("nothing.of_this_name")
     monkeypatch.setattr("paceline.cli.list.is_installed", lambda module: module != "simplejpeg")
     lines = command(capsys, "list", "decoders").out.splitlines()
-    assert "NOT installed (pip install simplejpeg)" in lines[0] and "  installed" in lines[2]
+    assert "NOT installed (pip install simplejpeg)" in lines[1] and "  installed" in lines[3]
 
 
 def test_list_refuses_what_it_does_not_have(capsys):

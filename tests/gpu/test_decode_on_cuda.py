@@ -1,7 +1,4 @@
-"""The decoder nvimgcodec-gpu on a GPU. On the simulated device nvImageCodec's CPU decoder stands in nvJPEG's place.
-
-nvImageCodec brings a CUDA runtime of its own, which asks a driver for calls that the simulated one has not: no decoder is made there.
-"""
+"""The decoder nvjpeg on a GPU. On the simulated device torchvision's CPU decoder stands in its place: nvJPEG needs a driver."""
 
 from __future__ import annotations
 
@@ -20,11 +17,6 @@ from paceline.input.loader import Loader
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 CUDA, SHAPE = torch.device("cuda", 0), (48, 64)
 PHOTOS = [photo(90, 130, 0), photo(200, 70, 1)]
-
-
-@pytest.fixture(autouse=True)
-def codec() -> None:
-    pytest.importorskip("nvidia.nvimgcodec", reason="the extra paceline[fast] is not installed")
 
 
 @pytest.mark.parametrize("law", ["bilinear-antialias", "bilinear"])
@@ -67,10 +59,10 @@ def test_a_loaders_batches_are_those_of_its_threads() -> None:
     assert steps == 16
 
 
-@pytest.mark.skipif("SIMULATED_VALUES" in os.environ, reason="nvImageCodec's CUDA runtime needs a real driver")
+@pytest.mark.skipif("SIMULATED_VALUES" in os.environ, reason="nvJPEG needs a real driver")
 def test_nvjpegs_pixels_are_within_the_stated_bound_of_the_cpus() -> None:
     """Half a level on average, and eight levels in 999 of 1,000 values: another inverse DCT and another interpolation of colour."""
     data, draws = draws_of(PHOTOS)
-    found = device_renderer(CUDA, 2)(data, draws, SHAPE).permute(0, 2, 3, 1).cpu().numpy().astype(int)
+    found = device_renderer(CUDA)(data, draws, SHAPE).permute(0, 2, 3, 1).cpu().numpy().astype(int)
     away = np.abs(found - rendered_alone(data, draws, SHAPE))
     assert away.mean() <= 0.5 and np.quantile(away, 0.999) <= 8

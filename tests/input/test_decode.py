@@ -29,7 +29,7 @@ from paceline.input.decode import dct_scale, decode_alone, decode_crop, require_
 from paceline.input.randomness import SampleRandom
 from paceline.store.header import read_header
 
-DECODERS = ("simplejpeg", "nvimgcodec", "nvimgcodec-gpu", "pillow")
+DECODERS = ("simplejpeg", "nvimgcodec", "nvjpeg", "pillow")
 
 
 @pytest.fixture(params=DECODERS)
@@ -317,7 +317,7 @@ def test_an_image_beyond_the_pixel_limit_is_refused():
 def test_a_missing_decoder_is_a_recipe_error_with_the_command(monkeypatch):
     monkeypatch.setitem(sys.modules, "nvidia.nvimgcodec", None)
     monkeypatch.setitem(sys.modules, "nvidia", None)
-    with pytest.raises(RecipeError, match=r"(?s)nvimgcodec.*pip install 'nvidia-nvimgcodec-cu1[23]\[nvjpeg\]>=0\.9'"):
+    with pytest.raises(RecipeError, match=r"(?s)nvimgcodec.*pip install 'nvidia-nvimgcodec-cu13>=0\.9'"):
         require_decoder("nvimgcodec")
     require_decoder("simplejpeg")
     require_decoder("pillow")
@@ -389,7 +389,7 @@ def test_what_is_measured_as_decoding_is_what_a_crop_decodes(decoder, monkeypatc
         assert asked[: len(asked) // 2] == asked[len(asked) // 2 :]
         names += [name for name, _ in asked[::2]]
     rows, region = "_rows_simplejpeg", "decode_region"
-    both = {"simplejpeg": [rows, rows], "nvimgcodec": [region, rows], "nvimgcodec-gpu": [region, region], "pillow": []}
+    both = {"simplejpeg": [rows, rows], "nvimgcodec": [region, rows], "nvjpeg": [rows, rows], "pillow": []}
     assert names == both[decoder]
 
 

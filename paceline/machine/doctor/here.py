@@ -14,7 +14,6 @@ from paceline.accelerators import NAMES, device_name, found
 from paceline.config.cache import cache_folder
 from paceline.config.commands import to_install
 from paceline.config.errors import RecipeError, UserError
-from paceline.config.nvimgcodec_packages import misfit, to_install_nvimgcodec
 from paceline.config.printable import short
 from paceline.machine.detect import auto, cpu_cores
 from paceline.machine.doctor.compare import LOW_DISK_GIB, LOW_SHM_GIB, Finding, Level
@@ -145,13 +144,11 @@ def _decoders() -> Iterator[Compared]:
     except RecipeError as problem:
         yield "problem", str(problem)
     if not (importlib.util.find_spec("nvidia") and importlib.util.find_spec("nvidia.nvimgcodec")):
-        yield "note", f"nvimgcodec is not installed: {to_install_nvimgcodec()} (Linux)"
+        yield "note", f"nvimgcodec is not installed: {to_install('fast')} (Linux)"
         return
     try:
         require_decoder("nvimgcodec")
         yield "ok", "nvimgcodec is there too: --input.decoder nvimgcodec"
-        if why := misfit():
-            yield "note", why
     except RecipeError as problem:
         yield "note", str(problem)
 
