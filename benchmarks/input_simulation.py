@@ -1,17 +1,18 @@
 """The loader without pictures: how close threads come to the ideal rate, and whether memory stays flat.
 
-`simulate` puts a sleep in the decoder's place, so it measures the loader's own cost with more threads than this machine
-has cores. `memory` walks two epochs (or further) through an index as large as ImageNet's. `boundary` crosses from one of its
-epochs into the next at an accelerator's pace, and looks for a pause.
+`simulate` has sleeps in the place of work on pixels, so it measures the loader's own cost with more workers than this machine has
+cores. All of an image's Python is carried out, and the interpreter's lock is released and taken as often as for a real photo.
+`memory` walks two epochs (or further) through an index as large as ImageNet's. `boundary` crosses from one of its epochs into the
+next at an accelerator's pace, and looks for a pause.
 """
 
 from __future__ import annotations
 
 import io
-import os
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,11 @@ from PIL import Image
 from rich.console import Console
 
 from paceline.batch import Batch, labelled_batch
-from paceline.config.errors import UserError
+from paceline.bench.input import require_linux
+from paceline.bench.process_tree import memory_mib
 from paceline.config.system import System
 from paceline.input.crop import Window
-from paceline.input.draw import Draw
+from paceline.input.draw import Draw, render
 from paceline.input.loader import Loader
 from paceline.input.randomness import SampleRandom
 from paceline.input.stream import batch_indices
@@ -33,6 +35,8 @@ from paceline.store.records import Records
 
 # About what a full-size photo takes on a slow core, read and resize included.
 SLEEP_SECONDS = 0.004
+# How often an image's calls release the lock: read, digest, decode, resize and their like.
+RELEASES = 8
 RECORDS = 1_300_000
 # An H100's share of a step, and how long it computes on it (bench/input_advice.py).
 SHARE, STEP_SECONDS = 400, 400 / 7165
@@ -44,6 +48,8 @@ _WHOLE = Window(0, 0, 16, 16, 16, 16)
 
 class OnePhoto(Records):
     """The same photo of 16 x 16 pixels under RECORDS numbers."""
+
+    portable = True
 
     def __init__(self) -> None:
         file = io.BytesIO()
@@ -62,87 +68,117 @@ class OnePhoto(Records):
         return self.photo
 
 
+def _draw(label: Callable[[int, int], Any], epoch: int, index: int, header: Header, name: str) -> Draw:
+    return Draw(name, header, _WHOLE, label(epoch, index))
+
+
 def _loader(
-    batch: int, threads: int, render: Callable[..., Any], label: Callable[[int, int], Any], **more: Any
+    batch: int, workers: int, render: Callable[..., Any], label: Callable[[int, int], Any], **more: Any
 ) -> Loader:
     """Of RECORDS records that are one photo; render stands in for the decoder, label gives (epoch, index) one."""
-
-    def draw(epoch: int, index: int, header: Header, name: str) -> Draw:
-        return Draw(name, header, _WHOLE, label(epoch, index))
 
     def schedule(step: int) -> list[tuple[np.ndarray, np.ndarray]]:
         return [batch_indices(RECORDS, seed=0, step=step, global_batch=batch)]
 
-    records, cpu = OnePhoto(), torch.device("cpu")
     return Loader(
-        records=records, draw=draw, render=render, schedule=schedule, threads=threads, device=cpu,
-        **{"image_shape": (32, 32, 3), **more},
+        records=OnePhoto(), draw=partial(_draw, label), render=render, schedule=schedule, threads=workers, device=torch.device("cpu"),
+        **{"image_shape": (32, 32, 3), "processes": True, **more},
     )  # fmt: skip
 
 
-def simulate(threads: int = 16, *, seconds: float = 5.0, sleep_seconds: float = SLEEP_SECONDS) -> dict[str, Any]:
-    """Rate of the loader with a sleeping stand-in for the decoder, against threads / sleep_seconds.
+def _sleeping(seconds: float, data: bytes, drawn: Draw, out: np.ndarray) -> None:
+    """A photo of few pixels is rendered, and the time that a large one takes without the lock is slept in parts."""
+    render(data, drawn, out[:16, :16])
+    for _ in range(RELEASES):
+        time.sleep(seconds / RELEASES)
 
-    -> {"threads", "sleep_seconds", "images_per_second", "ideal_images_per_second", "fraction"}; it is printed too.
+
+def _drawn_class(epoch: int, index: int) -> int:
+    return SampleRandom(0, epoch, index).integer(0, 1000)
+
+
+def simulate(
+    workers: int = 16, *, seconds: float = 5.0, sleep_seconds: float = SLEEP_SECONDS, processes: bool = True
+) -> dict[str, Any]:
+    """Rate of the loader with a sleeping stand-in for pixels, against workers / (sleep_seconds and an image's own Python).
+
+    processes  False: by threads, as the loader works where nothing can be sent to processes
+    -> {"workers", "sleep_seconds", "images_per_second", "ideal_images_per_second", "fraction"}; it is printed too.
     """
+    stand_in = partial(_sleeping, sleep_seconds)
 
-    def decode(data: bytes, drawn: Draw, out: np.ndarray) -> None:
-        time.sleep(sleep_seconds)
+    def rate(count: int) -> float:
+        shape = {"image_shape": (224, 224, 3), "processes": processes}
+        with _loader(256, count, stand_in, _drawn_class, **shape) as loader:
+            for _ in range(4):  # the first permutation, and the ring's memory
+                next(loader)
+            images, began = 0, time.perf_counter()
+            while time.perf_counter() - began < seconds:
+                images += len(next(loader)[1][0])
+            return images / (time.perf_counter() - began)
 
-    def label(epoch: int, index: int) -> int:
-        return SampleRandom(0, epoch, index).integer(0, 1000)
-
-    with _loader(256, threads, decode, label, image_shape=(224, 224, 3)) as loader:
-        for _ in range(4):  # the first permutation, and the ring's memory
-            next(loader)
-        images, began = 0, time.perf_counter()
-        while time.perf_counter() - began < seconds:
-            images += len(next(loader)[1][0])
-        rate = images / (time.perf_counter() - began)
-    ideal = threads / sleep_seconds
+    ideal, reached = workers * rate(1), rate(workers)
     Console().print(
-        f"{threads} threads, {sleep_seconds * 1e3:g} ms an image: {rate:,.0f} images/s of {ideal:,.0f}, {rate / ideal:.1%}"
+        f"{workers} workers, {sleep_seconds * 1e3:g} ms of pixels an image: {reached:,.0f} images/s, {reached / ideal:.1%} of "
+        f"{workers} times one worker's {ideal / workers:,.0f}"
     )
     return {
-        "threads": threads,
+        "workers": workers,
         "sleep_seconds": sleep_seconds,
-        "images_per_second": rate,
+        "images_per_second": reached,
         "ideal_images_per_second": ideal,
-        "fraction": rate / ideal,
+        "fraction": reached / ideal,
     }
 
 
-def memory(*, epochs: float = 2.0, batch: int = 512, threads: int = 2) -> dict[str, Any]:
-    """Resident memory over two epochs of an index of 1.3 million records, memory-mapped as a prepared data set's.
+class _Labels:
+    """(class, some byte) of each record, from arrays as large as a prepared data set's."""
 
-    Each epoch sorts a new permutation. What the process has once the loader is warm and the first epoch is half over is compared with
-    what it has in the end.
+    def __init__(self, labels: np.ndarray, offsets: np.ndarray) -> None:
+        self.labels, self.offsets = labels, offsets
+
+    def __call__(self, epoch: int, index: int) -> tuple[int, int]:
+        return int(self.labels[index]), int(self.offsets[index]) & 0xFF
+
+
+def _marked(data: bytes, drawn: Draw, out: np.ndarray) -> None:
+    out[0, 0] = drawn.label[1]
+
+
+def _nothing(data: bytes, drawn: Draw, out: np.ndarray) -> None:
+    pass
+
+
+def _zero(epoch: int, index: int) -> int:
+    return 0
+
+
+def memory(*, epochs: float = 2.0, batch: int = 512, workers: int = 2) -> dict[str, Any]:
+    """Memory of all processes over two epochs of an index of 1.3 million records, memory-mapped as a prepared data set's.
+
+    Each epoch sorts a new permutation. What the processes have once the loader is warm and the first epoch is half over is compared
+    with what they have in the end.
     -> {"epochs", "steps", "records", "first_mib", "last_mib", "most_mib", "growth"}, the last a share; it is printed too. Linux only.
     """
-    if not Path("/proc/self/statm").exists():
-        raise UserError("the memory measurement reads /proc/self/statm: it runs on Linux only.")
+    require_linux()
     steps = int(epochs * RECORDS / batch)
     console = Console()
     with tempfile.TemporaryDirectory() as folder:
         offsets = _mapped(Path(folder) / "offsets.npy", np.arange(RECORDS, dtype=np.int64) * 110_000)
         labels = _mapped(Path(folder) / "labels.npy", (np.arange(RECORDS) % 1000).astype(np.int32))
 
-        def label(epoch: int, index: int) -> tuple[int, int]:
-            return int(labels[index]), int(offsets[index]) & 0xFF
-
-        def decode(data: bytes, drawn: Draw, out: np.ndarray) -> None:
-            out[0, 0] = drawn.label[1]
-
         def make_batch(images: torch.Tensor, found: list[tuple[int, int]], indices: torch.Tensor) -> Batch:
             return labelled_batch(images, [label for label, _ in found], indices)
 
         sampled: list[float] = []
-        with _loader(batch, threads, decode, label, make_batch=make_batch, last_step=steps) as loader:
+        with _loader(
+            batch, workers, _marked, _Labels(labels, offsets), make_batch=make_batch, last_step=steps
+        ) as loader:
             for step, _ in loader:
                 if step * batch > RECORDS / 2 and step % max(1, steps // 20) == 0:
-                    sampled.append(_resident_mib())
+                    sampled.append(memory_mib())
                     console.print(f"step {step:,}  {sampled[-1]:.1f} MiB")
-        sampled.append(_resident_mib())
+        sampled.append(memory_mib())
     growth = sampled[-1] / sampled[0] - 1
     console.print(
         f"{epochs:g} epochs of {RECORDS:,} records in {steps:,} steps of {batch}: {sampled[0]:.1f} -> {sampled[-1]:.1f} MiB, "
@@ -159,7 +195,7 @@ def memory(*, epochs: float = 2.0, batch: int = 512, threads: int = 2) -> dict[s
     }
 
 
-def boundary(*, threads: int = 2, step_seconds: float = STEP_SECONDS, steps: int = BOUNDARY_STEPS) -> dict[str, Any]:
+def boundary(*, workers: int = 2, step_seconds: float = STEP_SECONDS, steps: int = BOUNDARY_STEPS) -> dict[str, Any]:
     """How long an accelerator waits for each of the steps around the end of an epoch of 1.3 million records.
 
     Between two steps it sleeps as long as an H100 computes on its share of a batch.
@@ -170,7 +206,7 @@ def boundary(*, threads: int = 2, step_seconds: float = STEP_SECONDS, steps: int
     waits: dict[int, float] = {}
 
     around = {"first_step": max(0, last - steps), "last_step": last + steps, "prefetch": System().prefetch}
-    with _loader(SHARE, threads, lambda data, drawn, out: None, lambda epoch, index: 0, **around) as loader:
+    with _loader(SHARE, workers, _nothing, _zero, **around) as loader:
         before = 0.0
         for step, _ in loader:
             waits[step], before = loader.wait_seconds - before, loader.wait_seconds
@@ -195,8 +231,3 @@ def boundary(*, threads: int = 2, step_seconds: float = STEP_SECONDS, steps: int
 def _mapped(path: Path, values: np.ndarray) -> np.ndarray:
     np.save(path, values)
     return np.load(path, mmap_mode="r")
-
-
-def _resident_mib() -> float:
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20

@@ -10,7 +10,6 @@ contender, "unchecked", leaves that out with the first decoder, and the ratio to
 
 from __future__ import annotations
 
-import io
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,21 +20,20 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Column, Table
 
 from paceline.bench.harness import all_rounds, format_ratio, machine_facts, ratio
-from paceline.bench.input_contenders import bare_decode, make_sample, of_task, ours, records_of
+from paceline.bench.input_contenders import bare_decode, of_task, ours, records_of
 from paceline.bench.peers import WHERE, peers
+from paceline.bench.process_tree import cpu_seconds
 from paceline.config.classification import Decoder, PhotoInput
 from paceline.config.errors import DataError, RecipeError, UserError
 from paceline.config.recipe import Quality, Recipe
 from paceline.config.reporting import Lines
 from paceline.datasets.ensure import ensure_prepared
 from paceline.input.decode import require_decoder
-from paceline.input.randomness import SampleRandom
 from paceline.machine.detect import cpu_cores
 from paceline.store.header import read_header
 from paceline.store.manifest import Manifest
@@ -58,6 +56,7 @@ class Contest:
     size: int  # of the output, pixels: its side, or the shorter one
     paths: list[Path]
     ours: Menu  # our contenders
+    with_workers: Callable[[int], Any]  # the first of ours, with so many workers
     objects: int = 0  # in all photos, where a task has objects
     boxes: Sequence[np.ndarray] = ()  # of each photo (n, 4) xywh pixels
     classes: Sequence[np.ndarray] = ()  # of each photo (n,)
@@ -68,11 +67,12 @@ def classification(data: Path, *, size: int, decoders: list[Decoder]) -> Contest
     """The photos of a folder, at any depth. Raises DataError where there are none."""
     paths, size = photos_in(data), size or 224
     cores, records = cpu_cores(), records_of(paths)
-    menu = {f"paceline {one}, {cores} threads": partial(ours, records, size, cores, one) for one in decoders}
-    menu[f"unchecked paceline {decoders[0]}, {cores} threads"] = partial(
+    menu = {f"paceline {one}, {cores} workers": partial(ours, records, size, cores, one) for one in decoders}
+    menu[f"unchecked paceline {decoders[0]}, {cores} workers"] = partial(
         ours, records.unchecked(), size, cores, decoders[0]
     )
-    return Contest("classification", "decode + RandomResizedCrop + flip", PhotoInput(size=size), size, paths, menu)
+    title, first = "decode + RandomResizedCrop + flip", partial(ours, records, size, decoder=decoders[0])
+    return Contest("classification", title, PhotoInput(size=size), size, paths, menu, first)
 
 
 def ssd(data: Path, *, size: int, decoders: list[Decoder]) -> Contest:
@@ -127,9 +127,9 @@ def _with_objects(
     if not task.train_images:
         raise DataError(f"{data}: no training photo has an object. Give annotated photos:  --data DIR")
     tasks = {form: task_of(name, manifest, replace(settings, **changed), batch) for form, changed in forms.items()}
-    menu = {f"paceline {form}, {cores} threads": partial(of_task, one, cores) for form, one in tasks.items()}
+    menu = {f"paceline {form}, {cores} workers": partial(of_task, one, cores) for form, one in tasks.items()}
     first = next(iter(tasks))
-    menu[f"unchecked paceline {first}, {cores} threads"] = partial(of_task, tasks[first], cores, False)
+    menu[f"unchecked paceline {first}, {cores} workers"] = partial(of_task, tasks[first], cores, False)
     numbers = task.train_numbers.tolist()
     rows = [task.wanted_rows(number) for number in numbers]
     return Contest(
@@ -139,6 +139,7 @@ def _with_objects(
         size,
         [Path(task.train.index.name(number)) for number in numbers],
         menu,
+        partial(of_task, tasks[first]),
         int(task.wanted.sum()),
         [task.train.boxes[some] for some in rows],
         [task.train.classes[some] for some in rows],
@@ -182,7 +183,6 @@ def run_input_bench(
         **rates_of(measured),
         **beside(measured),
         "machine": machine_facts(torch.device("cpu")),
-        "python_microseconds_per_image": {decoder: python_microseconds(decoder) for decoder in chosen},
     }
     console.print(_table(report, f"{contest.title} into a batch (medians over rounds)"))
     return report
@@ -217,9 +217,6 @@ def require_linux() -> None:
 
 def rates(make: Callable[[], Any], seconds: float) -> tuple[float, float]:
     """-> (images a second, images a CPU-second) in steady state."""
-    # Worker processes are peers' alone; their clock is written for programs that have no paceline.
-    theirs = peers("peers.peer_protocol")
-    cpu_seconds = time.process_time if theirs is None else theirs.tree_cpu_seconds
     with make() as take:
         for _ in range(WARM_UP_BATCHES):
             take()
@@ -264,20 +261,6 @@ def facts_of(paths: Sequence[Path]) -> dict[str, Any]:
         "mean_bytes": statistics.fmean(len(photo) for photo in photos),
         "mean_megapixels": statistics.fmean(header.height * header.width for header in headers) / 1e6,
     }
-
-
-def python_microseconds(decoder: Decoder, images: int = 2000) -> float:
-    """Our CPU time for a sample when there are almost no pixels (8 x 8 from 16 x 16): Python and the calls' own cost.
-
-    It bounds what one process can do, since the interpreter runs in one thread at a time.
-    """
-    file = io.BytesIO()
-    Image.fromarray(np.full((16, 16, 3), 128, np.uint8)).save(file, "JPEG")
-    jpeg, out, settings = file.getvalue(), np.empty((8, 8, 3), np.uint8), PhotoInput(size=8, decoder=decoder)
-    began = time.process_time()
-    for index in range(images):
-        make_sample(jpeg, "tiny", SampleRandom(0, 0, index), out, settings)
-    return (time.process_time() - began) / images * 1e6
 
 
 def _table(report: Mapping[str, Any], title: str) -> Table:

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from rich.table import Table
 
+from paceline.config.commands import to_install
 from paceline.config.errors import RecipeError
-from paceline.config.nvimgcodec_packages import to_install_nvimgcodec
 from paceline.machine.rates import usual_rates
 
 # Below this share of computing cores, threads wait for something; above this utilisation an accelerator
@@ -136,16 +136,13 @@ def advice(report: Report) -> str:
         )
     if threads < cores:
         return f"{threads} of {cores} cores decode: --system.loader-threads {cores}"
-    decode = report["alone"]["decode"]
-    if computing < COMPUTING and decode["images_per_second"] * decode["cpu_microseconds"] / 1e6 / cores < COMPUTING:
-        return "this machine is busy with other work: measure again when it is not"
     if computing < COMPUTING:
-        return f"cores compute {computing:.0%} of the time: one process's Python is the limit, so start more ranks on this machine"
+        return f"this machine is busy with other work, or reads wait: measure again, or try --system.loader-threads {2 * cores}"
     most = max(costs, key=lambda name: costs[name])
     if most == "decode":
         more = "more cores, or smaller photos (paceline pack DIR --to recordio --short 352 --out SMALLER)"
         if report["decoder"] == "simplejpeg":
-            more = f"--input.decoder nvimgcodec decodes only what a crop needs ({to_install_nvimgcodec()}); else {more}"
+            more = f"--input.decoder nvimgcodec decodes only what a crop needs ({to_install('fast')}); else {more}"
         return f"decoding is the limit ({costs['decode'] / sum(costs.values()):.0%} of the work): {more}"
     if most == "augment":
         return "resizing and colours are the limit: more cores, or weaker augmentation (--input.* flags: paceline show)"

@@ -23,7 +23,7 @@ from paceline.config.classification import PhotoInput
 from paceline.config.plan import make_plan
 from paceline.config.system import System
 from paceline.input.decode import Decoder
-from paceline.input.draw import Draw, draw_training_photo, render
+from paceline.input.draw import Draw, draw_training_photo
 from paceline.input.loader import Loader
 from paceline.input.randomness import SampleRandom
 from paceline.input.stream import batch_indices
@@ -34,11 +34,6 @@ from paceline.tasks.task import InputRank, Task
 
 BATCH = 64
 Take = Callable[[], int]
-
-
-def make_sample(data: bytes, name: str, random: SampleRandom, out: np.ndarray, settings: PhotoInput) -> None:
-    """Our whole host work for one training image, the read apart."""
-    render(data, draw_training_photo(read_header(data, name), name, 0, random, settings), out)
 
 
 def records_of(paths: list[Path]) -> Records:

@@ -1,6 +1,6 @@
 """`paceline bench input RECIPE --data DIR`: what a recipe's own input costs, stage by stage, and whether it feeds an accelerator.
 
-Each stage is measured alone: on one thread (what an image costs) and on all loader threads at once (what they reach together). Then
+Each stage is measured alone: by one worker (what an image costs) and by all at once (what they reach together). Then
 all of it together, as training does it: the loader. Beside them stand two bare limits, the decoder on whole photos from memory, and
 the disk with the kernel's cache of these photos dropped first. With `--emulate` an accelerator stands at the end that takes a batch,
 sleeps as long as its step would take, and takes the next one: its utilisation is the share of the time that it computes, as
@@ -28,6 +28,7 @@ from paceline.accelerators import streams_of, synchronise
 from paceline.batch import Batch
 from paceline.bench.input_advice import Demand
 from paceline.bench.input_contenders import task_loader
+from paceline.bench.process_tree import cpu_seconds
 from paceline.config.recipe import Quality, Recipe
 from paceline.config.system import System
 from paceline.input.decode import decode_alone
@@ -39,6 +40,7 @@ from paceline.store.landing import Landing
 from paceline.store.records import Records
 from paceline.store.stores import scheme_of
 from paceline.tasks.task import Task, records_for
+from paceline.workers.crew import Crew
 
 # A forward has about so many pixels, and at most so many images: enough that handing a batch over costs nothing.
 FORWARD_PIXELS, MOST_IMAGES = 2**23, 64
@@ -46,7 +48,7 @@ SAMPLES = 256  # photos that the stages are measured on, again and again
 STEPS = 20_000  # of the recipe's order that the loader could bring; no measurement lasts so long
 LEAST_STEPS = 6  # of the loader that are measured
 READY_SECONDS = 2e-4  # a batch that comes so soon was ready
-Work = Callable[[int, np.ndarray], Any]  # (number of a sample, memory (H, W, 3) of the thread's own)
+Work = Callable[[int, np.ndarray], Any]  # (number of a sample, memory (H, W, 3) of the worker's own)
 
 
 class Samples:
@@ -69,7 +71,7 @@ class Samples:
     def __len__(self) -> int:
         return len(self.indices)
 
-    def _drawn(self, place: int) -> Draw:
+    def _drawn(self, place: int, _: Any = None) -> Draw:
         index, data = self.indices[place], self.data[place]
         name = self.records.name(index)
         draw = self.draw_with(self.epochs[place], index, read_header(data, name, self.exif), name)
@@ -77,14 +79,15 @@ class Samples:
 
     def stages(self) -> dict[str, Work]:
         """What is done to one sample at each stage, given what the stage before it left."""
-        return {
-            "read": lambda place, _: self.records.read(self.indices[place]),
-            "draw": lambda place, _: self._drawn(place),
-            "decode": lambda place, _: self._decode(place),
-            "decode and augment": lambda place, out: render(self.data[place], self.draws[place], out),
-        }
+        return {"read": self._read, "draw": self._drawn, "decode": self._decode, "decode and augment": self._render}
 
-    def _decode(self, place: int) -> None:
+    def _read(self, place: int, _: Any = None) -> bytes:
+        return self.records.read(self.indices[place])
+
+    def _render(self, place: int, out: np.ndarray) -> None:
+        render(self.data[place], self.draws[place], out)
+
+    def _decode(self, place: int, _: Any = None) -> None:
         draw = self.draws[place]
         for data, each in ((self.data[place], draw), *((other.data, other.draw) for other in draw.others)):
             decode_alone(data, each.header, each.window, decoder=each.decoder, law=each.law)
@@ -131,7 +134,6 @@ def measure_stages(
     if wanted is not None:
         with task_loader(task, system, threads, device) as loader:
             busy = run_loader(loader, seconds, task.recipe.global_batch / wanted.rate, system.prefetch + 2)
-    cpu_seconds = together["cpu_microseconds"] / 1e6
     return {
         "photos": {
             "train_images": task.train_images,
@@ -155,20 +157,21 @@ def measure_stages(
             "images_per_second": wanted.rate,
             "delivered_images_per_second": busy["images_per_second"],
             "utilisation": busy["busy"],
-            "cores_needed": wanted.rate * cpu_seconds,
+            "cores_needed": wanted.rate * together["cpu_microseconds"] / 1e6,
         },
     }
 
 
 def cost_of(work: Work, samples: Samples, threads: int, seconds: float) -> dict[str, float]:
-    """A stage on one thread, then on all.
+    """A stage by one worker, then by all.
 
-    -> microseconds of an image: alone_microseconds on one thread by the clock, alone_cpu_microseconds of them computing (the rest it
-    waited), cpu_microseconds while all loader threads work, whose cores share units and memory; images_per_second of all together
+    -> microseconds of an image: alone_microseconds of one worker by the clock, alone_cpu_microseconds of them computing (the rest it
+    waited), cpu_microseconds while all workers work, whose cores share units and memory; images_per_second of all together
     """
-    wall, cpu, images = _walk(work, samples, 0, 1, seconds / 2)
-    with ThreadPoolExecutor(threads) as pool:
-        parts = list(pool.map(lambda part: _walk(work, samples, part, threads, seconds / 2), range(threads)))
+    walk = partial(_walk, work, samples.fit.shape, len(samples), seconds / 2)
+    wall, cpu, images = walk(1, 0)
+    with Crew(partial(walk, threads), threads, processes=samples.records.portable) as crew:
+        parts = list(crew.in_order(((part,) for part in range(threads)), ahead=threads))
     busy = sum(cpu for _, cpu, _ in parts) / sum(count for _, _, count in parts)
     rate = sum(count / took for took, _, count in parts)
     return {
@@ -179,14 +182,16 @@ def cost_of(work: Work, samples: Samples, threads: int, seconds: float) -> dict[
     }
 
 
-def _walk(work: Work, samples: Samples, first: int, step: int, seconds: float) -> tuple[float, float, int]:
+def _walk(
+    work: Work, shape: tuple[int, int], samples: int, seconds: float, step: int, first: int
+) -> tuple[float, float, int]:
     """Go round the samples that long; -> seconds, CPU-seconds of this thread, images."""
-    out = np.empty((*samples.fit.shape, 3), np.uint8)
-    work(first % len(samples), out)  # what a thread makes once
+    out = np.empty((*shape, 3), np.uint8)
+    work(first % samples, out)  # what a worker makes once
     place, images = first, 0
     began, cpu = time.perf_counter(), time.thread_time()
     while time.perf_counter() - began < seconds or not images:
-        work(place % len(samples), out)
+        work(place % samples, out)
         place, images = place + step, images + 1
     return time.perf_counter() - began, time.thread_time() - cpu, images
 
@@ -229,11 +234,11 @@ def run_loader(loader: Any, seconds: float, step_seconds: float, warm_up: int) -
     """Take batches that long, and sleep `step_seconds` after each as an accelerator would compute.
 
     warm_up  steps taken first, without sleep: then no batch is ready beforehand, and all memory has been touched
-    -> images_per_second; cpu_microseconds an image, of all threads; busy, the share of the time that the accelerator computed
+    -> images_per_second; cpu_microseconds an image, workers' included; busy, the share of the time that the accelerator computed
     """
     for _ in range(warm_up):
         next(loader)
-    began, cpu, steps, images = time.perf_counter(), time.process_time(), 0, 0
+    began, cpu, steps, images = time.perf_counter(), cpu_seconds(), 0, 0
     computes_until = asked = began
     while asked - began < seconds or steps < LEAST_STEPS:
         images += sum(map(len, next(loader)[1]))
@@ -247,21 +252,23 @@ def run_loader(loader: Any, seconds: float, step_seconds: float, warm_up: int) -
     wall = max(asked, computes_until) - began
     return {
         "images_per_second": images / wall,
-        "cpu_microseconds": (time.process_time() - cpu) / images * 1e6,
+        "cpu_microseconds": (cpu_seconds() - cpu) / images * 1e6,
         "busy": steps * step_seconds / wall,
     }
 
 
 def bare_decoder(samples: Samples, threads: int, seconds: float) -> dict[str, float] | None:
-    """libjpeg-turbo on whole photos, from memory, nothing else; None where no photo is a plain JPEG, or it is not installed."""
-    try:
-        import simplejpeg
-    except ImportError:
-        return None
+    """libjpeg-turbo on whole photos, from memory, nothing else; None where no photo is a plain JPEG."""
     plain = [data for data, draw in zip(samples.data, samples.draws) if draw.header.plain_jpeg]
     if not plain:
         return None
-    return cost_of(lambda place, _: simplejpeg.decode_jpeg(plain[place % len(plain)]), samples, threads, seconds)
+    return cost_of(partial(_decode_whole, plain), samples, threads, seconds)
+
+
+def _decode_whole(photos: list[bytes], place: int, _: Any) -> None:
+    import simplejpeg
+
+    simplejpeg.decode_jpeg(photos[place % len(photos)])
 
 
 def bare_disk(samples: Samples, records: Records, threads: int) -> dict[str, float] | None:

@@ -35,7 +35,8 @@ class Flags:
     seconds: float = 3.0  # measured per contender and round
     rounds: int = 5  # rounds; every contender is measured once in each
     out: Path | None = None  # also write the JSON here
-    simulate: int = 0  # instead: rate of the loader with this many threads and a sleeping stand-in for the decoder
+    scaling: tuple[int, ...] = ()  # instead: rates by these numbers of workers; 0 = 1, 2, 4 to twice the cores
+    simulate: int = 0  # instead: rate of the loader with this many workers and a sleeping stand-in for the pixels
     latency: float = 0.0  # instead: with each read so many milliseconds later, with fetch threads, and kept in memory
     peers: tuple[str, ...] = ()  # instead, beside torchvision: dali, ffcv, mxnet, webdataset, grain, spdl, or all
     peers_in: Path | None = None  # folder of their environments; empty = a folder of the cache
@@ -79,6 +80,12 @@ def run_input(arguments: Sequence[str]) -> int:
             )
         run: Callable[..., dict[str, Any]] = needed_peers("input_fetch", "--latency").run_fetch_bench
         further: dict[str, Any] = {"milliseconds": flags.latency, "size": flags.size or 224}
+    elif flags.scaling:
+        from paceline.bench.input import CONTESTS
+        from paceline.bench.input_scaling import run_scaling, workers_of
+
+        run = partial(run_scaling, benched(flags.task, "input", CONTESTS), workers=workers_of(flags.scaling))
+        further = {"size": flags.size}
     else:
         from paceline.bench.input import CONTESTS, run_input_bench
 

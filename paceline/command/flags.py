@@ -344,7 +344,7 @@ def check_shared(flags: Any) -> None:
     """Raises UserError for a negative --workers, where `flags` has that flag."""
     workers = getattr(flags, "workers", 0)
     if workers < 0:
-        raise UserError(f"--workers {workers}: a number of threads, 0 or more (0: one a core).")
+        raise UserError(f"--workers {workers}: a number of processes, 0 or more (0: one a core).")
 
 
 def out_folder(out: str) -> Path | None:

@@ -1,4 +1,4 @@
-"""Verify photos in parallel threads (reading, hashing and decoding release the GIL).
+"""Verify photos, by several processes where there are many.
 
 Also a note on pictures of 16 bits a value that use the lower ones alone, as cameras of 10, 12 or 14 bits write them. Training keeps
 the upper eight (input/picture.py), and nothing in such a file names its white, so they come out nearly black.
@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,8 +27,9 @@ from paceline.store.header import MOST_BYTES, open_picture
 from paceline.store.index import whole_files
 from paceline.store.manifest import FILES
 from paceline.store.orientation import orientations
+from paceline.workers.crew import WORTH_PROCESSES, Crew
 
-# Photos a thread takes at a time, and the most that a kill can lose of its work.
+# Photos that a worker takes at a time. A kill loses at most three times as many for each worker.
 BATCH = 32
 COLUMNS = (np.int64, np.int64, np.int32, np.int32, np.uint8, np.uint64)  # of an Inspection
 # Photos, evenly spaced among those that are no JPEGs, whose brightest value is looked up.
@@ -63,6 +63,7 @@ class Photos:
     """
 
     kind = FILES  # a word of store/records.py's RECORDS
+    portable = True  # whether another process can read them by itself
 
     def __init__(self, root: Path, names: Sequence[bytes]) -> None:
         self.root = root
@@ -119,49 +120,62 @@ def inspect_photos(
 ) -> Inspection:
     """Verify every photo, except those that `known` or the journal has with the same size and time.
 
-    workers    threads; None: one for each usable core
+    workers    processes, or threads for a few photos; None: one for each usable core
     progress   called in this thread with (photos done, photos in all), first of all with (0, N)
     Adds to the journal as it goes.
     """
     names = photos.names
     number = len(names)
     found = Inspection(*[np.zeros(number, dtype) for dtype in COLUMNS], reasons={})
-    is_known = _recall(found, names, [known, read_journal(journal)])
-    writer = PrepareJournal(journal)
-
-    def inspect_batch(first: int) -> int:
-        new = []
-        last = min(first + BATCH, number)
-        for i in range(first, last):
-            with suppress(OSError):
-                if is_known[i] and photos.stamp(i) == (found.sizes[i], found.mtimes[i]):
-                    continue
-            try:
-                facts = photos.facts(i)
-            except NotAnImage as error:
-                found.put(i, Facts(photos.size(i), 0, 0, 0, 0, 0))
-                found.reasons[i] = str(error)
-            else:
+    verification = _Verification(
+        photos, _recall(found, names, [known, read_journal(journal)]), found.sizes, found.mtimes
+    )
+    writer, done = PrepareJournal(journal), 0
+    if progress is not None:
+        progress(done, number)
+    size = max(1, min(workers or cpu_cores(), number // BATCH))
+    with (
+        warnings.catch_warnings(),
+        Crew(verification, size, processes=photos.portable and number >= WORTH_PROCESSES) as crew,
+    ):
+        # Corrupt EXIF, very large pictures: verify() judges by decoding. The filter is the whole process's.
+        warnings.simplefilter("ignore")
+        for batch in crew.in_order(((first,) for first in range(0, number, BATCH)), ahead=2 * size):
+            for i, facts, reason in batch:
                 found.put(i, facts)
-                new.append((names[i], facts))
-        writer.append(new)
-        return last - first
-
-    pool = ThreadPoolExecutor(workers or cpu_cores(), thread_name_prefix="verify")
-    try:
-        with warnings.catch_warnings():
-            # Corrupt EXIF, very large pictures: verify() judges by decoding. The filter is the whole process's.
-            warnings.simplefilter("ignore")
-            done = 0
+                if reason:
+                    found.reasons[i] = reason
+            writer.append([(names[i], facts) for i, facts, reason in batch if not reason])
+            done = min(done + BATCH, number)
             if progress is not None:
                 progress(done, number)
-            for batch in as_completed([pool.submit(inspect_batch, first) for first in range(0, number, BATCH)]):
-                done += batch.result()
-                if progress is not None:
-                    progress(done, number)
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
     return found
+
+
+@dataclass(frozen=True)
+class _Verification:
+    """Of the photos from a number on, BATCH of them."""
+
+    photos: Photos
+    is_known: np.ndarray  # (N,) bool
+    sizes: np.ndarray  # (N,), of those that are known
+    mtimes: np.ndarray
+
+    def __call__(self, first: int) -> list[tuple[int, Facts, str]]:
+        """-> (number, facts, why it cannot be used or "") of those that are not known, or have changed."""
+        last = min(first + BATCH, len(self.photos.names))
+        return [self._verified(i) for i in range(first, last) if not self._unchanged(i)]
+
+    def _unchanged(self, i: int) -> bool:
+        with suppress(OSError):
+            return bool(self.is_known[i]) and self.photos.stamp(i) == (self.sizes[i], self.mtimes[i])
+        return False
+
+    def _verified(self, i: int) -> tuple[int, Facts, str]:
+        try:
+            return i, self.photos.facts(i), ""
+        except NotAnImage as error:
+            return i, Facts(self.photos.size(i), 0, 0, 0, 0, 0), str(error)
 
 
 def _recall(found: Inspection, names: Sequence[bytes], sources: Iterable[Iterable[tuple[bytes, Facts]]]) -> np.ndarray:

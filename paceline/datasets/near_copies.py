@@ -7,9 +7,8 @@ mirror image, is SAME or more. Measured on five small sets (results/lint): copie
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -17,11 +16,14 @@ from PIL import Image
 
 from paceline.datasets.decoded_apart import decoded_apart
 from paceline.input.picture import open_rgb
+from paceline.machine.detect import cpu_cores
 from paceline.store.index import Index
+from paceline.workers.crew import in_order
 
 SIDE, SAME = 32, 0.97
 # Each is compared with each: 60,000 take minutes.
 MOST_PHOTOS = 60_000
+AHEAD = 256  # photos that workers may have begun
 BLOCK = 512  # photos compared with all at once: some 250 MiB where there are the most
 
 
@@ -52,12 +54,11 @@ def near_copies(splits: Mapping[str, Index], passed: Callable[[int], None] = lam
     if len(places) > MOST_PHOTOS:
         return None
 
-    def seen(place: tuple[str, int]) -> tuple[np.ndarray, str] | None:
+    processes, read = all(index.records.portable for index in splits.values()), {}
+    seen = in_order(places, partial(_seen_in, splits), size=cpu_cores(), ahead=AHEAD, processes=processes)
+    for place, photo in zip(places, seen):
+        read[place] = photo
         passed(1)
-        return _seen(splits[place[0]].read(place[1]))
-
-    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        read = dict(zip(places, pool.map(seen, places)))
     damaged = [place for place, photo in read.items() if photo is None]
     apart = [(place, photo[1]) for place, photo in read.items() if photo and photo[1]]
     places = [place for place, photo in read.items() if photo is not None]
@@ -71,6 +72,10 @@ def near_copies(splits: Mapping[str, Index], passed: Callable[[int], None] = lam
             if other > one:
                 pairs.append(Pair(places[first + one], places[first + other], float(min(1.0, alike[one, other]))))
     return Copies(sorted(pairs, key=lambda pair: -pair.alike), damaged, apart)
+
+
+def _seen_in(splits: Mapping[str, Index], place: tuple[str, int]) -> tuple[np.ndarray, str] | None:
+    return _seen(splits[place[0]].read(place[1]))
 
 
 def _seen(data: bytes) -> tuple[np.ndarray, str] | None:

@@ -47,7 +47,7 @@ class FolderFlags:
 
     data: str = ""  # the folder that holds train/ and val/; the flag's name may be left out
     out: str = ""  # where manifest and index go; empty = into the folder itself, or the cache when it is read-only
-    workers: int = 0  # threads that decode; 0 = one a core
+    workers: int = 0  # processes that decode; 0 = one a core
     on_unreadable: OnUnreadable = "refuse"  # a file that does not decode: stop, or leave it out and count it
     val_fraction: float = 0.0  # share of each class that is set apart for validation, where there is no val/
     val_seed: int = 0  # another seed sets other photos apart
@@ -69,7 +69,7 @@ class BoxFlags:
 
     data: str = ""  # the data set's folder; the flag's name may be left out
     out: str = ""  # where manifest and index go; empty = into the folder itself, or the cache when it is read-only
-    workers: int = 0  # threads that decode; 0 = one a core
+    workers: int = 0  # processes that decode; 0 = one a core
     val_fraction: float = 0.0  # share of the images that is set apart for validation, where the set has none
     val_seed: int = 0  # another seed sets other images apart
     val_group: str = ""  # regular expression: images whose paths match with the same captured text stay together
@@ -114,7 +114,7 @@ class ContainerFlags:
     on_unreadable: OnUnreadable = "refuse"  # a photo that does not decode: stop, or leave it out and count it
     on_missing: OnUnreadable = "refuse"  # an annotated photo that is not there: stop, or leave it out and count it
     on_class_mismatch: OnMismatch = "refuse"  # objects in val of a class that train does not know
-    workers: int = 0  # threads that list and decode; 0 = one a core
+    workers: int = 0  # processes that decode, threads that list; 0 = one a core
 
 
 @dataclass(frozen=True)

@@ -34,10 +34,10 @@ def inputs(
     shape  H, W of the file's input; None: the input that `predict` makes of each photo
     Raises UserError where there are none, with what to do.
     """
-    found, recipe, predictor = [], trained.recipe, Predictor(trained)
+    found, recipe, read = [], trained.recipe, Predictor(trained).reader()
     for photo in _photos(trained, flags) if photos is None else photos:
         try:
-            seen = predictor._read(photo)
+            seen = read(photo)
         except DataError:  # damaged
             continue
         if shape is None:

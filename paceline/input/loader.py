@@ -3,15 +3,11 @@
 The workers (paceline/workers) take chunks of samples from a pipe, and map the ring's memory, so no pixel is copied and none needs
 the lock of this process's interpreter; labels come back through pipes. A batch's content depends on its samples' keys alone, never
 on which worker made which part or in what order. One loader serves a whole run: it has no epochs, so nothing pauses between them.
-What cannot be sent to other processes (a workload in a file of the user's, say) is rendered by threads of this process, in the same
-ring.
-
-Letters: B samples of one step on this rank, H and W pixels of the network's input.
+What cannot be sent to other processes (a workload in a file of the user's) is rendered by threads of this process, in the same ring.
 
 Life of a slot of the ring: free -> a thread opens it with a step's schedule -> workers take chunks of its samples: bytes from the
 records, header, draw, render (input/draw.py) -> with the last chunk its batches are made (and their copy to the device starts) -> the
-consumer takes it -> free. With fetch threads, those open slots and read the bytes ahead of the workers, as many as the ring has slots
-for: a slow store then idles no core.
+consumer takes it -> free. With fetch threads, those open slots and read the bytes ahead of the workers.
 """
 
 from __future__ import annotations
@@ -44,10 +40,10 @@ from paceline.workers.jobs import CannotPickle, SharedBytes, pickled
 from paceline.workers.pool import Workers
 
 MOST_SLOTS = 100  # slots that worker processes can share: each has two descriptors, and a message carries at most 253
+NICE = 10  # of workers: a thread that wants their core too gets nine tenths of it
 JOIN_SECONDS = 10.0  # a thread finishes the sample it is at within a second, or hangs
 
-# (images (n, 3, H, W) uint8, labels of length n, indices (n,) int64) -> the batch of one forward; images are on the host
-# unless a RenderBatch made them, all else is.
+# (images (n, 3, H, W) uint8, labels of length n, indices (n,) int64), all on the host but a RenderBatch's images -> a forward's batch
 MakeBatch = Callable[[Tensor, list[Any], Tensor], Batch]
 
 
@@ -63,8 +59,8 @@ class Loader:
     render_batch a forward's samples at once, instead; called by one thread when the last of a step is drawn, on a CUDA device with the
                  loader's own stream as the current one
     first_step, last_step   the steps first_step .. last_step - 1; last_step None: without end. Starting costs the same at any step.
-    threads      workers; they never set a thread count and call nothing that would start more
-    processes    whether workers are processes. If the job cannot be sent to processes, they are threads: see `why_threads`
+    threads      workers; they call nothing that would start more threads
+    processes    whether they are processes; where the job cannot be sent to these they are threads all the same: see `why_threads`
     fetch_threads  threads that read bytes ahead; 0: the workers read
     prefetch     steps kept ready ahead of the one in use
     image_shape  (H, W, 3): of every image, or the largest where the schedule gives the shapes of its forwards
@@ -76,11 +72,9 @@ class Loader:
     is requested or the loader is closed: copy what must live longer. Work sent to a CUDA device before that reads it whole, if it was
     sent to the stream that is current at the next request, or one that joined it.
 
-    An exception in a thread is raised at the consumer's next request, even when earlier steps are ready. `close` (or leaving the with
-    block) stops and joins all threads; it may be called again. `wait_seconds` is the time the consumer has waited for data so far.
-
-    A sample that does not come within a minute, while the consumer waits, is named on stderr once a minute, and after
-    overdue.FAIL_SECONDS it is a DataError. The thread that waits for it is then abandoned: nothing can end a read that hangs.
+    An exception in a thread is raised at the next request, even when earlier steps are ready. `close` stops and joins all threads;
+    it may be called again. `wait_seconds` is how long the consumer has waited for data so far. A sample that does not come within a
+    minute is named on stderr once a minute, and after overdue.FAIL_SECONDS it is a DataError.
     """
 
     def __init__(
@@ -128,10 +122,9 @@ class Loader:
             for slot in self._ring:
                 if slot.landing is not None:
                     slot.landing.make_room(like)
-        # Daemons, so that a loader left open does not keep a failing interpreter alive.
         stages = self._stages(threads, fetch_threads)
         self._watch = Watch(len(stages), None if self._workers is None else self._seen)
-        self._threads = [
+        self._threads = [  # daemons: a loader left open keeps no failing interpreter alive
             Thread(target=self._work, args=(stage, i), name=f"{name}-{i}", daemon=True)
             for i, (stage, name) in enumerate(stages)
         ]
@@ -217,10 +210,11 @@ class Loader:
         seen.grow(16 * count)
         self._seen = np.frombuffer(seen.memory, np.int64).reshape(count, 2)  # type: ignore[arg-type]
         self._seen[:] = IDLE
-        descriptors = [descriptor for slot in self._ring for descriptor in slot.descriptors()]
+        descriptors = [*(each for slot in self._ring for each in slot.descriptors()), seen.descriptor]
         self._job = RenderJob(self._records, self._exif, self._draw, self._render)
         try:
-            self._workers = Workers(self._job, count, [*descriptors, seen.descriptor])
+            # A step's kernels are sent by one thread, which must not wait for a core. On a CPU the step itself is spread over all.
+            self._workers = Workers(self._job, count, descriptors, nice=NICE * (self._device.type != "cpu"))
         except CannotPickle as reason:
             self.why_threads = str(reason)
             for slot in self._ring:
@@ -230,8 +224,9 @@ class Loader:
     def _stages(self, threads: int, fetch_threads: int) -> list[tuple[Callable[[int], None], str]]:
         """What each thread of this process does, and its name."""
         first, last = self._next_step, self._last_step
-        # Small enough that workers finish a step together, large enough that distribution costs nothing.
-        parts = threads if self._workers is not None else 4 * threads
+        parts = (
+            threads if self._workers is not None else 4 * threads
+        )  # they finish a step together, and are given work seldom
         chunk: Callable[[int], int] = lambda n: min(16, max(1, n // parts))  # noqa: E731
         self._fetching: Cursor | None = None
         if self._workers is not None:
@@ -274,7 +269,10 @@ class Loader:
     def _collect(self, _: int) -> None:
         """Take what the workers have made."""
         assert self._workers is not None
-        for (number, _, start, stop, *_), made in self._workers.results():  # type: ignore[misc]
+        for task, made, error in self._workers.results():
+            number, _, start, stop = task[:4]
+            if error is not None:
+                raise error
             slot = self._ring[number]
             if self._render_batch is None:
                 slot.labels[start:stop] = made

@@ -24,14 +24,15 @@ from paceline.workers.jobs import Task, unpickled
 # Numbers of a task: the slot and the step; its first sample and the one behind its last; bytes of the table, of all notes and of all
 # pixels; and flags. FETCHED: the samples' bytes are in the notes. KEPT: they are wanted there and not rendered.
 FETCHED, KEPT = 1, 2
+POPULATE = getattr(mmap, "MAP_POPULATE", 0)  # since Python 3.10.?
 IDLE = -1
 
 
 class Samples(NamedTuple):
     """A step's table."""
 
-    epochs: list[int]
-    indices: list[int]
+    epochs: np.ndarray
+    indices: np.ndarray
     draws: list[DrawSample]  # of each forward
     shapes: list[tuple[int, int]]  # H, W of each forward
     sizes: list[int]  # n of each forward
@@ -54,6 +55,7 @@ class RenderJob:
         # A step's draws are mostly methods of one task, whose arrays must not be sent again with each table.
         owner = getattr(getattr(draw, "func", draw), "__self__", None)
         self.shared: Sequence[Any] = () if owner is None else (owner,)
+        self.module = __name__
 
     def start(self, number: int, descriptors: Sequence[int]) -> Callable[[Task], Any]:
         """descriptors: pixels and notes of each slot, and last of what is watched."""
@@ -72,7 +74,8 @@ class _Worker:
         """The memory of a descriptor, mapped again where it has grown."""
         found = self.maps.get(place)
         if found is None or len(found) < size:
-            found = self.maps[place] = mmap.mmap(self.descriptors[place], size)
+            # With its page tables: else each page's first use is a fault, in every worker.
+            found = self.maps[place] = mmap.mmap(self.descriptors[place], size, mmap.MAP_SHARED | POPULATE)
         return found
 
     def __call__(self, task: Task) -> list[Any]:
@@ -84,10 +87,10 @@ class _Worker:
         of = [draw for draw, size in zip(samples.draws, samples.sizes) for _ in range(size)]
         job, found = self.job, []
         for at in range(start, stop):
-            index = samples.indices[at]
+            index, epoch = int(samples.indices[at]), int(samples.epochs[at])
             self.at[:] = index, time.monotonic_ns()
             data = notes[places[at] : places[at + 1]] if flags & FETCHED else read_together(job.records, [index])[0]
-            draw = drawn_sample(data, job.records, of[at], samples.epochs[at], index, job.exif)
+            draw = drawn_sample(data, job.records, of[at], epoch, index, job.exif)
             if flags & KEPT:
                 notes[places[at] : places[at + 1]] = data
                 found.append(draw)
@@ -102,8 +105,9 @@ class _Worker:
     ) -> tuple[Samples, list[np.ndarray], list[int]]:
         """A step's table, the pixels of each of its samples, and where their bytes are in the notes."""
         samples: Samples = unpickled(table, self.job.shared)
-        lengths = self.job.records.places.lengths
-        places = bytes_at([int(lengths[index]) for index in samples.indices], notes_begin) if flags else []
+        places = []
+        if flags:
+            places = bytes_at(self.job.records.places.lengths[samples.indices].tolist(), notes_begin)
         if flags & KEPT:
             return samples, [], places
         shapes = [(size, *shape, 3) for size, shape in zip(samples.sizes, samples.shapes)]

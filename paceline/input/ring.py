@@ -116,7 +116,8 @@ class Slot:
 
     def samples(self) -> Samples:
         """The step's table for worker processes."""
-        return Samples(self.epochs, self.indices, self.draws, self.shapes, self.sizes)
+        # Arrays: each number of a list would cost the pickler a call.
+        return Samples(np.array(self.epochs), np.array(self.indices), self.draws, self.shapes, self.sizes)
 
     def write(self, table: bytes, lengths: Sequence[int]) -> None:
         """Write a step's table into the shared notes, and make room behind it for encoded bytes of these lengths."""

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from paceline.command.printing import say
 from paceline.config.errors import DataError, UserError
 from paceline.config.printable import did_you_mean, some
+from paceline.machine.detect import cpu_cores
 from paceline.pages.pictures import jpeg
-from paceline.predict.ahead import in_order
 from paceline.predict.answers import Answers, picture_names
 from paceline.predict.folders import Listing, Unreadable
 from paceline.predict.formats import Coco, Format, Masks, Place, ScoredYolo, Table, Yolo, for_people
 from paceline.predict.label_tools import Cvat, LabelMe, LabelStudio
 from paceline.predict.results import Found, Result
+from paceline.workers.crew import in_order
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -148,7 +149,7 @@ def answer_all(
     def drawn(one: Asked) -> tuple[Asked, bytes | DataError | Image.Image | None]:
         return one, None if isinstance(one.result, Unreadable) or draw is None else draw(one.result, shown)
 
-    for one, picture in in_order(answered(), drawn, ahead=DRAWN_BESIDE):
+    for one, picture in in_order(answered(), drawn, size=cpu_cores(), ahead=DRAWN_BESIDE):
         if isinstance(one.result, Unreadable):
             count.without.append(one.result)
             printed.record(one.result._asdict())

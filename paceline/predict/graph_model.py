@@ -8,7 +8,7 @@ Letters: n photos   H, W pixels of the input   K classes   D places for objects 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from paceline.config.card import NCHW
+from paceline.config.classification import Exif
 from paceline.config.commands import to_install
 from paceline.config.errors import CheckpointError, UserError
 from paceline.config.graph_file import refuse_graph
@@ -103,17 +104,12 @@ class GraphModel:
         """How a photo becomes its input, as `reader.as_input` takes it."""
         return {**self.facts["graph"], "task": self.recipe.task, "input": asdict(self.recipe.input)}
 
-    def read(self, data: bytes, name: str) -> tuple[Header, Input]:
-        """An encoded photo as the graph takes it: an evaluation's very pixels. Raises DataError where it cannot be decoded.
+    def reader(self) -> Callable[[bytes, str], tuple[Header, Input]]:
+        """A function that makes an encoded photo what the graph takes, an evaluation's very pixels; other processes may call it.
 
-        name  the file, for the message
+        It takes the photo and its name, and raises DataError, naming it, where it cannot be decoded.
         """
-        header = read_header(data, name, self.recipe.input.exif)
-        try:
-            pixels, size, _ = as_input(data, self.rules)
-        except Exception as reason:  # Pillow's format plugins raise many types where a file is damaged
-            raise undecodable(name, reason) from reason
-        return header, Input(pixels, size)
+        return partial(_read, self.recipe.input.exif, self.rules)
 
     def outputs(self, photos: Sequence[Input]) -> list[Outputs]:
         """Of each photo. Raises CheckpointError where the graph fails, or gives what its card does not say."""
@@ -228,10 +224,8 @@ class GraphPredictor(PhotoPredictor):
     def __init__(self, opened: GraphModel) -> None:
         self.trained: GraphModel = opened
 
-    def _read(self, photo: Photo) -> Seen:
-        data, name = encoded(photo)
-        header, (pixels, size) = self.trained.read(data, name)
-        return Seen(photo, header, orientation_of(data), pixels, size)
+    def reader(self) -> Callable[[Photo], Seen]:
+        return partial(_seen, self.trained.reader())
 
     def _answers(self, part: Sequence[Seen]) -> list[Result]:
         outputs = self.trained.outputs([Input(seen.pixels, seen.label) for seen in part])
@@ -255,3 +249,18 @@ class GraphPredictor(PhotoPredictor):
         for place, box in zip(places, corners):
             mask = pasted(masks[place], box, h, w, rules.mask_above, rules.paste)
             yield encode(np.asfortranarray(mask, np.uint8))["counts"]
+
+
+def _read(exif: Exif, rules: dict[str, Any], data: bytes, name: str) -> tuple[Header, Input]:
+    header = read_header(data, name, exif)
+    try:
+        pixels, size, _ = as_input(data, rules)
+    except Exception as reason:  # Pillow's format plugins raise many types where a file is damaged
+        raise undecodable(name, reason) from reason
+    return header, Input(pixels, size)
+
+
+def _seen(read: Callable[[bytes, str], tuple[Header, Input]], photo: Photo) -> Seen:
+    data, name = encoded(photo)
+    header, (pixels, size) = read(data, name)
+    return Seen(photo, header, orientation_of(data), pixels, size)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -10,11 +11,13 @@ import numpy as np
 import torch
 
 from paceline.batch import Batch, FoundInstances
-from paceline.predict.ahead import in_order
+from paceline.machine.detect import cpu_cores
 from paceline.predict.graph_model import GraphModel, Input, Outputs, detections
 from paceline.ranks.world import World
+from paceline.store.index import Index
 from paceline.tasks.task import Evaluation, Task
 from paceline.training.evaluate import Scoring
+from paceline.workers.crew import in_order
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,10 +31,9 @@ def evaluate_file(
     """As `training.evaluate.evaluate`, in one process. Raises DataError for a photo that cannot be decoded."""
     score, index = task.new_score(), task.val_index
 
-    def photo(number: int) -> tuple[int, Input]:
-        return number, opened.read(index.read(number), index.name(number))[1]
-
-    read = in_order(task.val_numbers.tolist(), photo, ahead=batch)
+    cores, portable = cpu_cores(), index.records.portable
+    photo = partial(_read, opened.reader(), index)
+    read = in_order(task.val_numbers.tolist(), photo, size=cores, ahead=batch + cores, processes=portable)
     while part := list(islice(read, batch)):
         numbers = np.array([number for number, _ in part])
         photos = [photo for _, photo in part]
@@ -41,6 +43,10 @@ def evaluate_file(
         score.add(images, _as_network(opened.outputs(photos), photos))
         passed(len(part))
     return Scoring(task, world, score, key).result()
+
+
+def _read(read: Callable[[bytes, str], tuple[Any, Input]], index: Index, number: int) -> tuple[int, Input]:
+    return number, read(index.read(number), index.name(number))[1]
 
 
 def _as_network(outputs: Sequence[Outputs], photos: Sequence[Input]) -> Tensor | FoundInstances:

@@ -18,12 +18,13 @@ import numpy as np
 
 from paceline.config.errors import DataError
 from paceline.log.events import read_events
-from paceline.predict.ahead import MOST_THREADS, in_order
+from paceline.machine.detect import cpu_cores
 from paceline.predict.folders import Unreadable, find_photos
 from paceline.predict.photos import WANTED, Photo, is_photo, name_of, whole_photo
 from paceline.predict.results import Answer, Found, Result
 from paceline.predict.tiles import OVERLAP, in_tiles
 from paceline.store.header import Header
+from paceline.workers.crew import in_order
 
 # Numbers of objects, (m,), and their boxes' corners in the photo, (m, 4) pixels -> their masks as COCO's run lengths.
 Draw: TypeAlias = Callable[[np.ndarray, np.ndarray], Iterable[bytes]]
@@ -122,38 +123,42 @@ class PhotoPredictor(ABC):
     ) -> Iterator[Result | Unreadable]:
         """Results one after the other, in the photos' order; a photo that cannot be read is an Unreadable in its place.
 
-        photos  as `predict` takes them: one, a folder, or several, which are taken as they are needed, a few ahead; files are
-                read and decoded on threads
+        photos  as `predict` takes them: one, a folder, or several, which are taken as they are needed, a few ahead. Files of a folder
+                or a list are read and decoded by processes where they are many, all else by threads
         batch, tile, overlap  as `predict` takes them
         """
         by_name = _is_one(photos) or isinstance(photos, str | os.PathLike)  # a name is no list of letters
-        listed = _listed(photos) if by_name else cast("Iterable[Photo]", photos)
+        listed = list(_listed(photos)) if by_name else cast("Iterable[Photo]", photos)
         if tile and self.finds_objects:
             alone = partial(self.stream, batch=batch)
             yield from in_tiles(alone, listed, self.trained.recipe.input, tile=tile, overlap=overlap)
             return
         size = self.trained.workload.photos_at_once if batch is None else max(1, batch)
-        inputs = in_order(listed, self._read_or_reason, ahead=MOST_THREADS + size)
+        cores = cpu_cores()
+        read = partial(_read_or_reason, self.reader())
+        portable = isinstance(listed, Sequence) and all(isinstance(photo, str | os.PathLike) for photo in listed)
+        inputs = in_order(listed, read, size=cores, ahead=cores + size, processes=portable)
         while part := list(islice(inputs, size)):
             answers = iter(self._answers([read for read in part if not isinstance(read, Unreadable)]))
             yield from (read if isinstance(read, Unreadable) else next(answers) for read in part)
 
     @abstractmethod
-    def _read(self, photo: Photo) -> Seen:
-        """The photo as the network takes it; called on threads. Raises DataError."""
+    def reader(self) -> Callable[[Photo], Seen]:
+        """A function that reads a photo as the network takes it, and raises DataError. Threads and other processes call it."""
 
     @abstractmethod
     def _answers(self, part: Sequence[Seen]) -> Iterable[Result]:
         """The results of photos that were read, in their order."""
 
-    def _read_or_reason(self, photo: Photo) -> Seen | Unreadable:
-        try:
-            return self._read(photo)
-        except DataError as problem:
-            # The first line is the reason; the others are advice on training sets.
-            name = name_of(photo)
-            reason = str(problem).partition("\n")[0].removeprefix(f"{name}: ")
-            return Unreadable(name, reason.rstrip("."))
+
+def _read_or_reason(read: Callable[[Photo], Seen], photo: Photo) -> Seen | Unreadable:
+    try:
+        return read(photo)
+    except DataError as problem:
+        # The first line is the reason; the others are advice on training sets.
+        name = name_of(photo)
+        reason = str(problem).partition("\n")[0].removeprefix(f"{name}: ")
+        return Unreadable(name, reason.rstrip("."))
 
 
 def _is_one(photos: object) -> bool:

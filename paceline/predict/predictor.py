@@ -5,7 +5,7 @@ Letters: n photos   K classes   D places for detections   S side of a mask
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import repeat
 from typing import Any
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from paceline.batch import FoundInstances
 from paceline.boxes.paste import paste_to_rle
+from paceline.config.recipe import Recipe
 from paceline.input.draw import render
 from paceline.predict.photo_predictor import PhotoPredictor, Seen, best_in, found_in
 from paceline.predict.photos import Photo, encoded
@@ -23,6 +24,7 @@ from paceline.predict.results import Found, Result
 from paceline.store.header import read_header
 from paceline.store.orientation import orientation_of
 from paceline.tasks.metrics.top_k import best_classes
+from paceline.tasks.workload import Workload
 from paceline.training.evaluate import inference
 from paceline.training.trained import Trained
 
@@ -33,15 +35,8 @@ class Predictor(PhotoPredictor):
     def __init__(self, trained: Trained) -> None:
         self.trained: Trained = trained
 
-    def _read(self, photo: Photo) -> Seen:
-        """The photo as the network takes it; called on threads. Raises DataError."""
-        workload, recipe = self.trained.workload, self.trained.recipe
-        data, name = encoded(photo)
-        header = read_header(data, name, recipe.input.exif)
-        shape = workload.eval_shape(recipe, header.height, header.width)
-        pixels, draw = np.empty((*shape, 3), np.uint8), workload.draw_eval(recipe, header, name, shape)
-        render(data, draw, pixels)
-        return Seen(photo, header, orientation_of(data), pixels, draw.label)
+    def reader(self) -> Callable[[Photo], Seen]:
+        return partial(_read, self.trained.workload, self.trained.recipe)
 
     def _answers(self, part: Sequence[Seen]) -> list[Result]:
         """The results of photos that were read, in their order. Those of one shape share a forward: no answer depends on others."""
@@ -89,3 +84,12 @@ def _pasted(masks: Tensor, seen: Seen, trained: Trained, places: np.ndarray, cor
     rules, h, w = trained.recipe.model.detect, seen.header.height, seen.header.width
     chosen = masks[torch.from_numpy(places)]
     return paste_to_rle(chosen, torch.from_numpy(corners), h, w, threshold=rules.mask_above, law=rules.paste)
+
+
+def _read(workload: Workload, recipe: Recipe[Any, Any], photo: Photo) -> Seen:
+    data, name = encoded(photo)
+    header = read_header(data, name, recipe.input.exif)
+    shape = workload.eval_shape(recipe, header.height, header.width)
+    pixels, draw = np.empty((*shape, 3), np.uint8), workload.draw_eval(recipe, header, name, shape)
+    render(data, draw, pixels)
+    return Seen(photo, header, orientation_of(data), pixels, draw.label)

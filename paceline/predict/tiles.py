@@ -20,10 +20,10 @@ import numpy as np
 
 from paceline.boxes.run_lengths import bitmap, compress
 from paceline.config.errors import DataError
-from paceline.predict.ahead import in_order
 from paceline.predict.folders import Unreadable
 from paceline.predict.photos import Photo, whole_photo
 from paceline.predict.results import Found, Result
+from paceline.workers.crew import in_order
 
 # Share of a tile's side that its neighbour has too, where no other is asked for.
 OVERLAP = 0.2
@@ -84,7 +84,7 @@ def in_tiles(
             return photo, None
 
     def parts() -> Iterator[Photo]:
-        for photo, pixels in in_order(photos, decoded, ahead=1):
+        for photo, pixels in in_order(photos, decoded, size=1, ahead=1):
             places = [] if pixels is None else windows(pixels.shape[0], pixels.shape[1], tile, overlap)
             waiting.append(places)
             yield photo

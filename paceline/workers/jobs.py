@@ -25,6 +25,11 @@ class Job(Protocol):
 
     shared: Sequence[Any]  # objects that `unpickled` finds again by their place, in messages to this job
 
+    @property
+    def module(self) -> str:
+        """What the template imports, once for all workers."""
+        ...
+
     def start(self, number: int, descriptors: Sequence[int]) -> Callable[[Task], Any]:
         """Begin in worker `number`; return the function that carries out tasks. descriptors: the caller's, open in this process."""
         ...

@@ -16,16 +16,19 @@ from paceline.workers.jobs import Job, Task, dump_job
 from paceline.workers.template import ENDED, TASK, template
 
 PIPE_BYTES = 2**20
+MOST_A_CORE = 2  # processes: one computes while the other reads. More would take turns, and find their caches empty
 
 
 class Workers:
-    """`count` processes that run a job.
+    """Processes that run a job, `count` of them, or as many as compute no slower together.
 
+    nice  by how much they give way to this process, as `os.nice` has it
     Raises CannotPickle for a job that cannot be sent to them, and OSError.
     """
 
-    def __init__(self, job: Job, count: int, descriptors: Sequence[int] = ()) -> None:
-        content = dump_job(job)
+    def __init__(self, job: Job, count: int, descriptors: Sequence[int] = (), *, nice: int = 0) -> None:
+        content, cores = dump_job(job), sorted(os.sched_getaffinity(0))
+        self.size = min(count, MOST_A_CORE * len(cores))
         self._selector, self._results = selectors.DefaultSelector(), list[Connection]()
         self._wake, wake = os.pipe()
         self._ended, ended = os.pipe()
@@ -40,11 +43,11 @@ class Workers:
             self._selector.register(self._wake, selectors.EVENT_READ)
             self._selector.register(self._ended, selectors.EVENT_READ)
             self._key = self._template.key()
-            for number in range(count):
+            for number in range(self.size):
                 result, theirs = os.pipe()
                 self._results.append(Connection(result, writable=False))
                 self._selector.register(result, selectors.EVENT_READ, self._results[-1])
-                facts = (type(job).__module__, sorted(os.sched_getaffinity(0)))
+                facts = (job.module, cores, nice)
                 sent = [tasks, theirs, ended, content.descriptor, *descriptors]
                 self._template.send(("start", self._key, number, *facts), sent)
                 os.close(theirs)
@@ -58,10 +61,10 @@ class Workers:
         with suppress(BrokenPipeError):  # no worker is left: `results` says why
             os.write(self._tasks, TASK.pack(*task, *(0,) * (8 - len(task))))
 
-    def results(self) -> Iterator[tuple[Task, Any]]:
-        """Yield (task, result) as they arrive, until `close`. One thread calls it.
+    def results(self) -> Iterator[tuple[Task, Any, Exception | None]]:
+        """Yield (task, result, what it raised) as they arrive, until `stop`. One thread calls it.
 
-        Raises what a task raised; Shortage where a worker ended.
+        Raises Shortage where a worker ended.
         """
         while not self._closed:
             for key, _ in self._selector.select():
@@ -70,13 +73,11 @@ class Workers:
                 if key.fd == self._ended:
                     raise _how_it_ended(os.read(self._ended, ENDED.size))
                 try:
-                    task, value, error = pickle.loads(key.data.recv_bytes())
+                    found = pickle.loads(key.data.recv_bytes())
                 except (EOFError, OSError):  # the template says why
                     self._selector.unregister(key.fd)
                     continue
-                if error is not None:
-                    raise error
-                yield task, value
+                yield found
 
     def stop(self) -> None:
         """End the workers at once, and `results`. Any thread may call it, also more than once."""

@@ -20,11 +20,11 @@ from benchmarks.input_simulation import boundary, memory, simulate
 from benchmarks.input_torchvision import coco_detection, loader_of
 from benchmarks.peers.peer_protocol import tree_cpu_seconds
 from paceline.bench import input as bench
-from paceline.bench import input_contenders, peers
+from paceline.bench import input_contenders, input_scaling, peers
 from paceline.bench.input import classification, maskrcnn, run_input_bench, ssd
 from paceline.bench.input_contenders import BATCH, bare_decode, ours, records_of
 from paceline.cli.bench import run as command
-from paceline.config.errors import DataError, UserError
+from paceline.config.errors import DataError, RecipeError, UserError
 from paceline.input import stream as bench_stream
 from paceline.input.loader import Loader
 from paceline.store.records import digest_of
@@ -148,6 +148,28 @@ def test_the_report_holds_rates_ratios_machine_and_versions(contests, coco, tmp_
     assert report["photos"]["count"] == len(contest.paths) and report["machine"]["versions"]["torch"]
 
 
+@pytest.mark.parametrize("task", ["classification", pytest.param("maskrcnn", marks=ONE_MORE)])
+def test_scaling_has_a_row_for_each_number_of_workers_beside_torchvision(contests, tmp_path, monkeypatch, capsys, task):
+    monkeypatch.setattr(input_scaling, "WARM_UP_SECONDS", 0.0)
+    monkeypatch.setitem(bench.CONTESTS, task, lambda *_, **__: contests[task])
+    out = tmp_path / "scaling.json"
+    words = f"--data X --seconds 0.02 --rounds 1 --task {task} --scaling 1 2 --out {out}"
+    assert command(["input", *words.split()]) == 0
+    report, shown = json.loads(out.read_text()), capsys.readouterr().out
+    assert list(report["median"]) == ["paceline 1", "torchvision 1", "paceline 2", "torchvision 2"]
+    for row in report["median"].values():
+        assert set(row) == set(input_scaling.COLUMNS) and all(value >= 0 for value in row.values())
+        assert row["images_per_second"] > 0 and row["memory_mib"] > 50
+    assert all(name in shown for name in report["median"])
+
+
+def test_numbers_of_workers(monkeypatch):
+    monkeypatch.setattr(input_scaling, "cpu_cores", lambda: 3)
+    assert input_scaling.workers_of([4, 1]) == [1, 4] and input_scaling.workers_of([0, 6]) == [1, 2, 4, 6]
+    with pytest.raises(RecipeError, match="--scaling 2 -1"):
+        input_scaling.workers_of([2, -1])
+
+
 def test_without_a_checkout_ours_is_measured_alone_and_peers_are_refused(photos, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(peers, "CHECKOUT", tmp_path)
     report = run_input_bench(classification, photos, seconds=0.02, size=32, decoders=["simplejpeg"], rounds=1)
@@ -169,9 +191,9 @@ def test_folders_without_photos_or_objects_are_refused(tmp_path, contests):
 def test_the_simulation_reports_a_share_of_the_ideal_rate():
     began = time.perf_counter()
     report = simulate(4, seconds=0.3, sleep_seconds=0.002)
-    assert time.perf_counter() - began > 0.3
-    assert report["ideal_images_per_second"] == 2000
-    assert 0 < report["fraction"] <= 1.02
+    assert time.perf_counter() - began > 0.6
+    assert 0 < report["ideal_images_per_second"] <= 2000
+    assert report["fraction"] == report["images_per_second"] / report["ideal_images_per_second"]
 
 
 def test_the_bench_of_fetch_threads_names_all_contenders_and_its_command(photos, monkeypatch):

@@ -50,7 +50,7 @@ def test_what_is_written_in_place_takes_no_address(here, words, out, capsys):
 )
 def test_a_number_of_threads_below_0_is_refused(here, words, capsys):
     said = command(capsys, *words, "--out", "o", "--workers", -1)
-    refused(said, "--workers -1: a number of threads, 0 or more (0: one a core).", lines=1)
+    refused(said, "--workers -1: a number of processes, 0 or more (0: one a core).", lines=1)
     assert not (here / "o").exists()
 
 

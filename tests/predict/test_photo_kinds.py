@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import cycle
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,11 +22,12 @@ from stand_in_predictors import predictor_of
 from paceline.config.classification import PhotoInput
 from paceline.config.errors import DataError, UserError
 from paceline.config.recipe import Recipe
-from paceline.predict.ahead import MOST_THREADS, in_order
+from paceline.machine.detect import cpu_cores
 from paceline.predict.folders import Unreadable
 from paceline.predict.photos import encoded, whole_photo
 from paceline.predict.predictor import Predictor
 from paceline.predict.results import Answer, Found
+from paceline.workers.crew import WORTH_PROCESSES, in_order
 
 
 class Pixels(torch.nn.Module):
@@ -162,9 +164,13 @@ def test_threads_give_the_bits_of_one_photo_after_the_other(predictor, tmp_path)
         size = tuple(random.integers(20, 200, 2))
         paths.append(tmp_path / f"{number:02d}.jpg")
         Image.fromarray(random.integers(0, 256, (*size, 3), dtype=np.uint8)).save(paths[-1])
-    one_by_one = [predictor._read(path).pixels for path in paths]
-    for threaded, alone in zip(in_order(paths, predictor._read, ahead=5), one_by_one, strict=True):
-        assert (threaded.pixels == alone).all()
+    read = predictor.reader()
+    one_by_one = [read(path).pixels for path in paths]
+    for processes in (False, True):
+        many = paths * (WORTH_PROCESSES // len(paths) + 1)
+        there = in_order(many, read, size=4, ahead=5, processes=processes)
+        for seen, alone in zip(there, cycle(one_by_one), strict=False):
+            assert (seen.pixels == alone).all()
 
 
 def test_results_come_in_order_a_few_ahead_and_errors_where_they_belong():
@@ -183,14 +189,14 @@ def test_results_come_in_order_a_few_ahead_and_errors_where_they_belong():
             raise DataError("fifty")
         return 2 * number
 
-    results = in_order(items(), work, ahead=6)
+    results = in_order(items(), work, size=4, ahead=6)
     threading.Timer(0.05, gate.set).start()
     assert next(results) == 0 and len(taken) <= 8
     assert [next(results) for _ in range(49)] == list(range(2, 100, 2))
     with pytest.raises(DataError, match="fifty"):
         next(results)
     assert len(taken) <= 50 + 8
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("paceline-photos")]
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("paceline-crew")]
 
 
 def test_a_stream_that_is_left_early_reads_no_more_photos(predictor, scene, tmp_path):
@@ -200,7 +206,7 @@ def test_a_stream_that_is_left_early_reads_no_more_photos(predictor, scene, tmp_
     stream = predictor.stream((read.append(path) or path for _ in range(10_000)), batch=2)
     next(stream)
     stream.close()
-    assert len(read) <= MOST_THREADS + 2 + 3
+    assert len(read) <= cpu_cores() + 2 + 3
 
 
 def test_a_result_draws_saves_and_can_be_pickled(predictor, scene, tmp_path):

@@ -151,6 +151,7 @@ class ContainedPhotos(Photos):
             **name_arrays(held.files),
         )
         self._records = open_records(held.kind, places)
+        self.portable = self._records.portable
 
     def title(self, i: int) -> str:
         """The container, and the photo's name in it."""

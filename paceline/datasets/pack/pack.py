@@ -113,7 +113,8 @@ def pack(
         write_classes(out, manifest, request)
         at_once = max((source.index.records.at_once for source in sources.values()), default=1)
         threads = workers or max(cpu_cores(), min(64, at_once))
-        with closing(Pool(threads, request, lambda more: progress(done + more, total, "packing"))) as pool:
+        wanted, written = list(sources.values()), lambda more: progress(done + more, total, "packing")
+        with closing(Pool(threads, wanted, request, written)) as pool:
             for shard in left:
                 record.finish(shard, write_shard(out, shard, sources[shard.split], request, pool))
         packed = _prepare_packed(out, manifest, sources, shards, request, workers, progress)

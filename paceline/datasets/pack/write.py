@@ -10,10 +10,8 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-from collections import deque
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import islice
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,6 +24,7 @@ from paceline.datasets.pack.plan import PackRequest, Shard, Source
 from paceline.store.containers.recordio import Packed, idx_text, lst_line, write_recordio
 from paceline.store.containers.tar import write_tar
 from paceline.store.containers.tfrecord import write_tfrecord
+from paceline.workers.crew import Crew
 
 
 class Photo(NamedTuple):
@@ -37,42 +36,40 @@ class Photo(NamedTuple):
 
 
 class Pool:
-    """Threads that read photos and encode them, a bounded number ahead of the writer.
+    """Workers that read photos and encode them, a bounded number ahead of the writer.
 
+    sources   of all shards
     progress  called with the number of records written so far, after each
-    Threads, not processes: hashing, and Pillow's decoding, resizing and encoding, release the GIL.
     """
 
-    def __init__(self, workers: int, request: PackRequest, progress: Callable[[int], None]) -> None:
-        self._threads = ThreadPoolExecutor(workers, thread_name_prefix="pack")
-        self._ahead = 2 * workers
-        self._request, self._progress, self._written = request, progress, 0
+    def __init__(
+        self, workers: int, sources: Sequence[Source], request: PackRequest, progress: Callable[[int], None]
+    ) -> None:
+        self._sources, self._ahead, self._progress, self._written = sources, 2 * workers, progress, 0
+        # What is only copied is soon read; who waits for a store needs no core.
+        anew = any(source.anew.any() for source in sources)
+        portable = all(source.index.records.portable for source in sources)
+        self._crew = Crew(partial(_photo, sources, request), workers, processes=anew and portable)
 
     def photos(self, source: Source, first: int, last: int) -> Iterator[Photo]:
         """The records at these places, in order. Raises DataError where one cannot be read, or changed."""
-        waiting: deque[Future[Photo]] = deque()
-        places = iter(range(first, last))
-        try:
-            while True:
-                for place in islice(places, self._ahead + 1 - len(waiting)):
-                    waiting.append(self._threads.submit(self._photo, source, place))
-                if not waiting:
-                    return
-                yield waiting.popleft().result()
-                self._written += 1
-                self._progress(self._written)
-        finally:
-            for future in waiting:
-                future.cancel()
+        number = next(number for number, one in enumerate(self._sources) if one is source)
+        for photo in self._crew.in_order(((number, place) for place in range(first, last)), ahead=self._ahead):
+            yield photo
+            self._written += 1
+            self._progress(self._written)
 
     def close(self) -> None:
-        self._threads.shutdown(wait=True, cancel_futures=True)
+        """End the workers."""
+        self._crew.close()
 
-    def _photo(self, source: Source, place: int) -> Photo:
-        row, index = int(source.order[place]), source.index
-        if source.anew[row]:
-            return Photo(place, row, encoded_anew(index, row, self._request.short, self._request.jpeg_quality))
-        return Photo(place, row, Encoded(index.read(row), int(index.heights[row]), int(index.widths[row])))
+
+def _photo(sources: Sequence[Source], request: PackRequest, number: int, place: int) -> Photo:
+    source = sources[number]
+    row, index = int(source.order[place]), source.index
+    if source.anew[row]:
+        return Photo(place, row, encoded_anew(index, row, request.short, request.jpeg_quality))
+    return Photo(place, row, Encoded(index.read(row), int(index.heights[row]), int(index.widths[row])))
 
 
 def write_shard(out: Path, shard: Shard, source: Source, request: PackRequest, pool: Pool) -> dict[str, dict[str, Any]]:
