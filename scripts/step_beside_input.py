@@ -2,8 +2,8 @@
 
     python tests/simulated/device.py scripts/step_beside_input.py FOLDER [--workers 1 2 4] [--rounds 5] [--out FILE.json]
 
-The device is simulated, so a step takes only what the host does: it sends ResNet-50's kernels. FOLDER has JPEG files. The loader never has
-a batch ready, since nothing computes: so it is at full speed. Rounds without and with each number of workers are interleaved.
+The device is simulated, so a step takes only what the host does: it sends ResNet-50's kernels. FOLDER has JPEG files. The loader works
+at full speed, since a thread takes its batches as they come. Rounds without and with each number of workers are interleaved.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import os
 import statistics
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -75,7 +76,9 @@ def main() -> None:
     for name, value in median.items():
         print(f"{name:28} {value:10,.1f}{'' if 'images' in name else ' ms a step'}")
     if asked.out:
-        asked.out.write_text(json.dumps({"rounds": found, "median": median, **machine_facts(torch.device("cpu"))}, indent=1) + "\n")
+        asked.out.write_text(
+            json.dumps({"rounds": found, "median": median, **machine_facts(torch.device("cpu"))}, indent=1) + "\n"
+        )
 
 
 def take(loader: Loader, taking: SimpleNamespace) -> None:
@@ -87,10 +90,9 @@ def take(loader: Loader, taking: SimpleNamespace) -> None:
 def loader_of(records, workers: int, device: torch.device) -> Loader:
     """Random crops, copied to the device."""
     settings = PhotoInput(size=SIZE)
-    from functools import partial
-
     return Loader(
-        records=records, draw=partial(draw_unlabelled, settings), threads=workers, processes=True, image_shape=(SIZE, SIZE, 3), device=device,
+        records=records, draw=partial(draw_unlabelled, settings), threads=workers, processes=True,
+        image_shape=(SIZE, SIZE, 3), device=device,
         schedule=lambda step: [batch_indices(len(records), seed=0, step=step, global_batch=IMAGES)],
     )  # fmt: skip
 

@@ -55,6 +55,7 @@ def all_items(workers: int) -> tuple[Item, ...]:
         measurement(1, "steps", "ssd-128", 90),
         measurement(1, "steps", "maskrcnn-12", 90),
         tests(1, "gpu-tests", 200, "not compiled", workers),
+        measurement(3, "probes", "input", 120, photos=True, packages=True),
         loop("gate-resnet", 110),
         loop("gate-ssd", 110),
         loop("gate-maskrcnn", 110),
@@ -75,6 +76,5 @@ def all_items(workers: int) -> tuple[Item, ...]:
         *(measurement(4, "oracles", f"oracle-{name}", 90, packages=True) for name in ("resnet", "ssd", "maskrcnn")),
         measurement(1, "probes", "conv-relu", 40),
         measurement(1, "probes", "decode", 30, photos=True),
-        measurement(1, "probes", "loader", 50, photos=True, packages=True),
         measurement(1, "probes", "convolutions", 60),
     )

@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,13 @@ import torch.nn.functional as F
 from item import Item, run
 from torch import Tensor
 
-from paceline.bench.input_contenders import bare_decode, ours, records_of
+from paceline.accelerators import synchronise
+from paceline.bench.input_contenders import bare_decode, draw_unlabelled, ours, records_of
+from paceline.bench.process_tree import cpu_seconds
 from paceline.bench.timing import seconds_of
+from paceline.config.classification import PhotoInput
+from paceline.input.device_render import DeviceRenderer, nvjpeg_on
+from paceline.store.header import read_header
 
 # Input channels, output channels, kernel side, stride, side of the input: the convolutions of ResNet-50 at 224 pixels that take
 # most of its time, and the largest of SSD's and of Mask R-CNN's.
@@ -147,27 +154,57 @@ def decode(item: Item) -> None:
         item.attempt(f"decode {number} photos on {item.device.type}", work)
 
 
-def loader(item: Item) -> None:
-    """Photos into batches by our threads, and bare decoding on as many: images a second."""
-    paths, size = photos_of(item), 32 if item.tiny else 224
-    records = records_of(paths)
-    cores = len(os.sched_getaffinity(0))
-    for threads in sorted({cores, max(1, cores // 2)}):
-        for what, make in (
-            ("our loader", lambda threads=threads: ours(records, size, threads, "simplejpeg")),
-            ("bare decoding", lambda threads=threads: bare_decode(paths, threads)),
-        ):
+def whole_input(item: Item) -> None:
+    """Images into batches: our loader by its workers, torchvision's, bare decoding, nvJPEG with crop and resize."""
+    from benchmarks.input_torchvision import photo_loader
+
+    cores, size = len(os.sched_getaffinity(0)), 32 if item.tiny else 224
+    assert item.photos is not None
+    for name in ("imagenette224", "coco_mini"):
+        paths = sorted((item.photos / name).rglob("*.jpg"))
+        records = records_of(paths)
+        counts = (
+            [1, 2] if item.tiny else [2**power for power in range((2 * cores).bit_length()) if 2**power <= 2 * cores]
+        )
+        menu: dict[str, Callable[[], Any]] = {
+            f"our loader, {count} workers": partial(ours, records, size, count, "simplejpeg") for count in counts
+        }
+        menu[f"torchvision's loader, {cores} workers"] = partial(photo_loader, paths, size, cores, "tensor")
+        menu[f"bare decoding, {cores} threads"] = partial(bare_decode, paths, cores)
+        menu["nvJPEG, crop and resize on the device"] = partial(on_the_device, item, paths, size)
+        for what, make in menu.items():
 
             def work(make: Callable[[], Any] = make) -> dict[str, Any]:
                 with make() as take:
-                    take()
-                    began, images = time.perf_counter(), take()
-                    while time.perf_counter() - began < (0.1 if item.tiny else 5.0):
+                    for _ in range(2 if item.tiny else 20):
+                        take()
+                    began, cpu, images = time.perf_counter(), cpu_seconds(), take()
+                    while time.perf_counter() - began < (0.1 if item.tiny else 2.5):
                         images += take()
-                    return {"images_per_second": round(images / (time.perf_counter() - began), 1)}
+                    wall = time.perf_counter() - began
+                    return {
+                        "images_per_second": round(images / wall, 1),
+                        "cpu_ms_an_image": 1e3 * (cpu_seconds() - cpu) / images,
+                    }
 
-            item.attempt(f"{what}, {threads} threads", work)
+            item.attempt(f"{name}, {what}", work)
+
+
+@contextmanager
+def on_the_device(item: Item, paths: list[Path], size: int) -> Iterator[Callable[[], int]]:
+    """Random crops of 64 images, decoded and resized on the device, headers and draws included."""
+    renderer, data = DeviceRenderer(item.device, nvjpeg_on(item.device)), [path.read_bytes() for path in paths]
+    settings, numbers = PhotoInput(size=size, decoder="nvjpeg"), itertools.count()
+
+    def take() -> int:
+        some = [next(numbers) % len(data) for _ in range(4 if item.tiny else 64)]
+        draws = [draw_unlabelled(settings, 0, place, read_header(data[place], "it"), "it") for place in some]
+        renderer([data[place] for place in some], draws, (size, size))
+        synchronise(item.device)
+        return len(some)
+
+    yield take
 
 
 if __name__ == "__main__":
-    run({"conv-relu": conv_relu, "convolutions": convolutions, "decode": decode, "loader": loader})
+    run({"conv-relu": conv_relu, "convolutions": convolutions, "decode": decode, "input": whole_input})

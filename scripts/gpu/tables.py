@@ -131,8 +131,8 @@ def decoded(*, known: Results) -> str:
 
 
 def loaded(*, known: Results) -> str:
-    """photos/s by the number of threads."""
-    found = {what: facts for what, facts in known.of["loader"].items() if what.startswith("our loader")}
+    """images/s by the number of workers."""
+    found = {what: facts for what, facts in known.of["input"].items() if "our loader" in what}
     return "; ".join(
         f"{cell([facts.get('images_per_second')])} ({what.split(', ')[-1]})" for what, facts in found.items()
     )
