@@ -47,6 +47,7 @@ ADDED = {
     "command": str,
     "started": str,
     "fitted": dict,
+    "feeding": dict,
     "auto": dict,
 }
 Node = TypeVar("Node")

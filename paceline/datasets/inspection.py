@@ -127,17 +127,14 @@ def inspect_photos(
     names = photos.names
     number = len(names)
     found = Inspection(*[np.zeros(number, dtype) for dtype in COLUMNS], reasons={})
-    verification = _Verification(
-        photos, _recall(found, names, [known, read_journal(journal)]), found.sizes, found.mtimes
-    )
+    is_known = _recall(found, names, [known, read_journal(journal)])
+    verification = _Verification(photos, is_known, found.sizes, found.mtimes)
     writer, done = PrepareJournal(journal), 0
     if progress is not None:
         progress(done, number)
     size = max(1, min(workers or cpu_cores(), number // BATCH))
-    with (
-        warnings.catch_warnings(),
-        Crew(verification, size, processes=photos.portable and number >= WORTH_PROCESSES) as crew,
-    ):
+    processes = photos.portable and number >= WORTH_PROCESSES
+    with warnings.catch_warnings(), Crew(verification, size, processes=processes) as crew:
         # Corrupt EXIF, very large pictures: verify() judges by decoding. The filter is the whole process's.
         warnings.simplefilter("ignore")
         for batch in crew.in_order(((first,) for first in range(0, number, BATCH)), ahead=2 * size):

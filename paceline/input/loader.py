@@ -224,9 +224,8 @@ class Loader:
     def _stages(self, threads: int, fetch_threads: int) -> list[tuple[Callable[[int], None], str]]:
         """What each thread of this process does, and its name."""
         first, last = self._next_step, self._last_step
-        parts = (
-            threads if self._workers is not None else 4 * threads
-        )  # they finish a step together, and are given work seldom
+        # Workers finish a step together, and are given work seldom.
+        parts = self._workers.size if self._workers is not None else 4 * threads
         chunk: Callable[[int], int] = lambda n: min(16, max(1, n // parts))  # noqa: E731
         self._fetching: Cursor | None = None
         if self._workers is not None:

@@ -26,6 +26,7 @@ from paceline.input.draw import drawn_sample, render
 from paceline.machine.provenance import cpu_name, versions
 from paceline.machine.rates import published_for
 from paceline.tasks.task import InputRank, Task
+from paceline.tasks.workloads import WORKLOADS
 
 SAMPLES = 64  # that are measured at most
 
@@ -50,8 +51,8 @@ class Feeding:
 
 
 def feeding_of(task: Task, place: InputRank, world: int) -> Feeding | None:
-    """None on a CPU, and for made-up batches."""
-    if place.device.type == "cpu" or not hasattr(task, "train_index"):
+    """None on a CPU, for made-up batches, and for a workload that is not ours."""
+    if place.device.type == "cpu" or not hasattr(task, "train_index") or task.recipe.task not in WORKLOADS:
         return None
     question = {"cpu": cpu_name(), "data": task.facts, "input": asdict(task.recipe.input), **versions()}
     kept = remembered("input-rate", question, lambda: {"one_core": one_core(task)})

@@ -34,7 +34,7 @@ class _Calls:
     shared: Sequence[Any] = ()
 
     def __init__(self, work: Callable[..., Any]) -> None:
-        self.work = work
+        self.work, self.folder = work, os.getcwd()
 
     @property
     def module(self) -> str:
@@ -45,6 +45,7 @@ class _Calls:
     def start(self, number: int, descriptors: Sequence[int]) -> Callable[[Task], Any]:
         """In a worker, whose warnings nobody reads: each worker would print them for itself."""
         warnings.simplefilter("ignore")
+        os.chdir(self.folder)  # names of files may be relative
         return lambda task: self.work(*task[2 : 2 + task[1]])
 
 
@@ -89,7 +90,7 @@ class Crew(Generic[Done]):
         self._numbers, self._lock = count(), threading.Lock()
         self._failed: Exception | None = None
         if processes and size > 1 and hasattr(os, "memfd_create"):
-            with suppress(CannotPickle):
+            with suppress(CannotPickle, FileNotFoundError):  # or this process's folder is gone
                 self._workers = Workers(_Calls(work), size)
         if self._workers is None:
             self._threads = ThreadPoolExecutor(size, thread_name_prefix="paceline-crew")

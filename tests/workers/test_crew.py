@@ -15,6 +15,7 @@ from paceline.config.errors import DataError, Shortage
 from paceline.workers import crew as crew_module
 from paceline.workers.crew import WORTH_PROCESSES, Crew, in_order
 
+OWNER = os.getpid()
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="needs Linux's memfd")
 
 
@@ -27,6 +28,10 @@ def power(base: int, exponent: int) -> tuple[int, int]:
 def slowly(number: int) -> int:
     time.sleep(0.02)
     return number
+
+
+def content_of(name: str) -> tuple[str, bool]:
+    return Path(name).read_text(), os.getpid() == OWNER
 
 
 def process_of(_: int) -> int:
@@ -53,6 +58,14 @@ def test_a_long_list_is_sent_to_processes_and_a_short_one_is_not() -> None:
     assert set(ask(list(range(WORTH_PROCESSES)))) == {os.getpid()}
     assert set(ask(iter(range(WORTH_PROCESSES)), processes=True)) == {os.getpid()}
     assert list(ask([], processes=True)) == []
+
+
+def test_files_are_named_from_where_this_process_is(tmp_path: Path, monkeypatch) -> None:
+    with Crew(slowly, 2) as crew:  # the template is there, and stays where it began
+        crew.submit(1).result()
+    monkeypatch.chdir(tmp_path)
+    Path("here").write_text("found")
+    assert set(in_order(["here"] * WORTH_PROCESSES, content_of, size=2, ahead=4, processes=True)) == {("found", False)}
 
 
 def test_what_cannot_be_pickled_is_called_by_threads() -> None:
