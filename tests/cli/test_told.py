@@ -103,6 +103,7 @@ def test_every_flag_that_a_message_of_training_names_exists():
     }  # torchrun's, mpirun's and srun's; of programs asked
     known |= {"--train", "--val"}  # of `paceline prepare`, which data in containers need first
     known |= {"--trust"}  # of `paceline predict`, `eval` and `serve`
+    known |= {"--to", "--short"}  # of `paceline pack`
     known |= {
         "--recipe",
         "--checkpoint",
