@@ -182,7 +182,7 @@ def memory(*, epochs: float = 2.0, batch: int = 512, workers: int = 2) -> dict[s
                 if step * batch > RECORDS / 2 and step % max(1, steps // 20) == 0:
                     sampled.append(memory_mib())
                     console.print(f"step {step:,}  {sampled[-1]:.1f} MiB")
-        sampled.append(memory_mib())
+            sampled.append(memory_mib())  # before the workers end
     growth = sampled[-1] / sampled[0] - 1
     console.print(
         f"{epochs:g} epochs of {RECORDS:,} records in {steps:,} steps of {batch}: {sampled[0]:.1f} -> {sampled[-1]:.1f} MiB, "
