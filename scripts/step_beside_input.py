@@ -1,4 +1,4 @@
-"""Measure the host's time for an eager step while the loader works at full speed beside it, and without a loader.
+"""Measure the host's time for an eager step while the loader works at full speed, and without a loader.
 
     python tests/simulated/device.py scripts/step_beside_input.py FOLDER [--workers 1 2 4] [--rounds 5] [--out FILE.json]
 

@@ -56,7 +56,7 @@ class Contest:
     size: int  # of the output, pixels: its side, or the shorter one
     paths: list[Path]
     ours: Menu  # our contenders
-    with_workers: Callable[[int], Any]  # the first of ours, with so many workers
+    with_workers: Callable[[int], Any]  # the first of ours, with that number of workers
     objects: int = 0  # in all photos, where a task has objects
     boxes: Sequence[np.ndarray] = ()  # of each photo (n, 4) xywh pixels
     classes: Sequence[np.ndarray] = ()  # of each photo (n,)

@@ -1,4 +1,4 @@
-"""`paceline bench input --data DIR --scaling 1 2 4`: how the loader's rate grows with its workers, beside torchvision's DataLoader.
+"""`paceline bench input --data DIR --scaling 1 2 4`: the rate by number of workers, compared with torchvision's DataLoader.
 
 Contenders of each number of workers take turns, round after round, as in bench/input.py. Each is warmed up before it is measured.
 """
@@ -57,7 +57,7 @@ def run_scaling(
     require_linux()
     contest, console, theirs = find(data, size=size, decoders=["simplejpeg"]), Console(), peers("input_torchvision")
     if theirs is None:
-        console.print(f"{WHERE}: ours is measured alone", markup=False)
+        console.print(f"{WHERE}: only ours is measured", markup=False)
     menu: dict[str, Callable[[], Any]] = {}
     for count in workers:
         menu[f"paceline {count}"] = partial(contest.with_workers, count)
@@ -102,9 +102,9 @@ def measured(make: Callable[[], Any], seconds: float) -> Measured:
 def _table(median: Mapping[str, Measured], title: str) -> Table:
     """A row for each contender; of the first number of workers, rates are also shown as multiples."""
     table = Table(
-        Column("loader, workers", min_width=15),
-        *(Column(name, min_width=8, justify="right") for name, _ in COLUMNS.values()),
-        Column("x its first", justify="right"),
+        Column("loader, workers", width=15),
+        *(Column(name, width=8, justify="right") for name, _ in COLUMNS.values()),
+        Column("x the first", width=6, justify="right"),
         title=title, title_style="none", title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True,
     )  # fmt: skip
     least: dict[str, float] = {}

@@ -29,7 +29,7 @@ One of your own needs no entry: ./file.py:function (docs/recipe.md)."""
 DECODERS = {
     "auto": ("torch", "", "nvjpeg in a run on CUDA whose cores would be too slow, else simplejpeg"),
     "simplejpeg": ("simplejpeg", "pip install simplejpeg", "libjpeg-turbo, the default; the same pixels as Pillow"),
-    "nvimgcodec": ("nvidia.nvimgcodec", to_install("fast"), "decodes a crop alone where it can; Linux"),
+    "nvimgcodec": ("nvidia.nvimgcodec", to_install("fast"), "decodes only the crop where it can; Linux"),
     "nvjpeg": ("torchvision", "pip install torchvision", "decodes whole photos on a CUDA device"),
     "pillow": ("PIL", "pip install pillow", "the reference; resizes differently by two levels of 255 at most"),
 }

@@ -121,7 +121,7 @@ def decoder_rule(photo: Any) -> tuple[str, Any, bool, str]:
     if photo.resize.startswith("tensorflow"):
         changed.append("resize")
     flags = ", ".join(f"--input.{name.replace('_', '-')} {getattr(photo, name)}" for name in changed)
-    what = f"what follows decoding must be done on the device too, and {flags} is done on the CPU alone; use simplejpeg"
+    what = f"what follows decoding must be done on the device too, and {flags} runs only on the CPU; use simplejpeg"
     return "--input.decoder", photo.decoder, photo.decoder != "nvjpeg" or not changed, what
 
 

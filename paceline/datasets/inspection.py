@@ -132,7 +132,7 @@ def inspect_photos(
     writer, done = PrepareJournal(journal), 0
     if progress is not None:
         progress(done, number)
-    size = max(1, min(workers or cpu_cores(), number // BATCH))
+    size = max(1, min(workers or cpu_cores(), -(-number // BATCH)))
     processes = photos.portable and number >= WORTH_PROCESSES
     with warnings.catch_warnings(), Crew(verification, size, processes=processes) as crew:
         # Corrupt EXIF, very large pictures: verify() judges by decoding. The filter is the whole process's.

@@ -6,7 +6,7 @@ name, which tests hold to Pillow; here a region is resized in float32 and rounde
 most. nvJPEG's own inverse DCT and colours differ further: tests/gpu/test_decode_on_cuda.py states the bound.
 
 What nvJPEG does not take (other formats, CMYK, files without their end) is rendered by a CPU thread, and copied.
-torchvision's decoder alone has run on a GPU (results/gpu), not yet in a training: in the tests it decodes on a CPU (docs/input.md).
+torchvision's decoder has run on a GPU (results/gpu), this module has not: in the tests the CPU decodes (docs/input.md).
 
 Letters: n photos   H, W the network's input   h, w a photo's stored region
 """
@@ -29,7 +29,7 @@ from paceline.input.decode import END_OF_IMAGE
 from paceline.input.draw import Draw, RenderBatch, render
 from paceline.store.orientation import TURNS
 
-# Pixels of photos that are decoded at once: 192 MiB of the device, beside what nvJPEG takes.
+# Pixels of photos that are decoded at once: 192 MiB of the device, in addition to what nvJPEG takes.
 MOST_PIXELS = 2**26
 # Encoded photos -> (3, h, w) uint8 of each as it is stored, on the device, in the order of its current stream; None for what could
 # not be decoded.
@@ -121,7 +121,7 @@ def _is_for_a_device(draw: Draw) -> bool:
 
 
 def _groups(numbers: Sequence[int], draws: Sequence[Draw]) -> Iterator[list[int]]:
-    """The numbers in order, in groups that have at most MOST_PIXELS, or are one photo alone."""
+    """The numbers in order, in groups of at most MOST_PIXELS, or of one larger photo."""
     group, pixels = [], 0
     for at in numbers:
         more = draws[at].header.height * draws[at].header.width

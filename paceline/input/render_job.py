@@ -24,7 +24,7 @@ from paceline.workers.jobs import Task, unpickled
 # Numbers of a task: the slot and the step; its first sample and the one behind its last; bytes of the table, of all notes and of all
 # pixels; and flags. FETCHED: the samples' bytes are in the notes. KEPT: they are wanted there and not rendered.
 FETCHED, KEPT = 1, 2
-POPULATE = getattr(mmap, "MAP_POPULATE", 0)  # of Linux alone, as the workers are
+POPULATE = getattr(mmap, "MAP_POPULATE", 0)  # only on Linux, as are worker processes
 IDLE = -1
 
 

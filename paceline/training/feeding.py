@@ -1,7 +1,7 @@
-"""Whether cores make images as fast as an accelerator's step takes them: said before the run. --input.decoder auto follows from it.
+"""Whether CPU cores make images as fast as an accelerator's step takes them. The plan states it, --input.decoder auto uses it.
 
-What one core makes is measured on the data set itself, once for each processor, data set and data treatment, and kept in the cache
-folder. What the step takes is known of published measurements, of networks and inputs as large as these alone.
+The rate of one core is measured on the data set itself, once for each processor, data set and data treatment, and kept in the cache
+folder. The rate of the step comes from published measurements, and is known only for the recipes' own input sizes.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def feeding_of(task: Task, place: InputRank, world: int) -> Feeding | None:
 
 
 def one_core(task: Task) -> float:
-    """Training images that one core makes in a second of its own time, whoever else wants it."""
+    """Training images per second of CPU time of one core, which other processes do not change."""
     epochs, places = task.samples(0)
     numbers, began = task.train_numbers[places][:SAMPLES], 0.0
     fit = task.shapes.of_step(0, numbers)
@@ -76,13 +76,16 @@ def one_core(task: Task) -> float:
     return len(samples) / max(1e-6, time.thread_time() - began)
 
 
-def settle_decoder(recipe: Recipe, system: System, exact: bool, saved: Mapping[str, Any] | None) -> Recipe:
-    """`auto` where no data are needed to decide: as a run that goes on has it, and the CPU's where only this can be."""
+def settle_decoder(recipe: Recipe, system: System, on_cpu: bool, saved: Mapping[str, Any] | None) -> Recipe:
+    """`auto` where no data are needed to decide: a resumed run keeps its decoder, and the CPU decodes where nothing else can.
+
+    on_cpu  --exact asks for it, or --synthetic decodes nothing
+    """
     if getattr(recipe.input, "decoder", "") != "auto":
         return recipe
     if saved is not None:
         return decoded_by(recipe, saved["recipe"]["input"]["decoder"])
-    where_it_can_be = system.accelerator == "cuda" and not exact and _fits_a_device(recipe)
+    where_it_can_be = system.accelerator == "cuda" and not on_cpu and _fits_a_device(recipe)
     return recipe if where_it_can_be else decoded_by(recipe, "simplejpeg")
 
 

@@ -124,7 +124,7 @@ def settle(asked: Asked, held: ExitStack) -> Settled:
     check_request(recipe, controls.data)
     if not request.repeats:
         recipe = settle_pixels(recipe, controls.weights, given, reporter, saved=saved.facts)
-    recipe = settle_decoder(recipe, system, controls.exact, saved.facts)
+    recipe = settle_decoder(recipe, system, controls.exact or controls.synthetic, saved.facts)
     if controls.auto:
         refuse_auto(request.name, repeats=request.repeats)
         if saved.facts is not None:

@@ -1,6 +1,6 @@
 """One function for many calls: by worker processes, or by threads of this process.
 
-For work whose results are small beside what they cost: photos verified, compared, encoded, or read for a network.
+For work that takes longer than sending its result: images are verified, compared, encoded, or read for a network.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from paceline.workers.jobs import CannotPickle, Task
 from paceline.workers.pool import Workers
 
 JOIN_SECONDS = 10.0
-# From so many calls on, processes have carried them out before threads would have.
+# With this many calls or more, processes finish before threads would, although they take longer to start.
 WORTH_PROCESSES = 256
 Item = TypeVar("Item")
 Done = TypeVar("Done")
@@ -43,7 +43,7 @@ class _Calls:
         return (work.func if isinstance(work, partial) else work).__module__
 
     def start(self, number: int, descriptors: Sequence[int]) -> Callable[[Task], Any]:
-        """In a worker, whose warnings nobody reads: each worker would print them for itself."""
+        """In a worker. Its warnings are not shown: each worker would print them again."""
         warnings.simplefilter("ignore")
         os.chdir(self.folder)  # names of files may be relative
         return lambda task: self.work(*task[2 : 2 + task[1]])
@@ -152,7 +152,7 @@ class Crew(Generic[Done]):
                     future.set_exception(error)
                 else:
                     future.set_result(value)
-        except Exception as reason:  # a worker was killed: whoever waits for any call learns it
+        except Exception as reason:  # a worker was killed: every call that is waited for raises it
             with self._lock:
                 self._failed = reason
             for future in self._called.values():

@@ -106,5 +106,5 @@ def _how_it_ended(content: bytes) -> Shortage:
     if not os.WIFSIGNALED(status):
         return Shortage(f"worker process {number} ended with exit code {os.waitstatus_to_exitcode(status)}.")
     name = signal.Signals(os.WTERMSIG(status)).name
-    memory = " The kernel does this if memory runs out: use fewer --system.loader-threads." if name == "SIGKILL" else ""
+    memory = " Memory may be full: use fewer workers (--system.loader-threads, --workers)." if name == "SIGKILL" else ""
     return Shortage(f"worker process {number} was ended by {name}.{memory}")

@@ -222,9 +222,8 @@ def _long_slices() -> None:
 
     Where workers are more than cores, each change between them empties a core's caches.
     """
-    call = {"x86_64": 314, "aarch64": 274}.get(
-        os.uname().machine, -1
-    )  # sched_setattr; there is no call -1, which is no harm
+    # sched_setattr; on other machines call -1, which fails harmlessly
+    call = {"x86_64": 314, "aarch64": 274}.get(os.uname().machine, -1)
     # struct sched_attr: size, SCHED_BATCH, flags, nice, priority, nanoseconds of a slice, deadline, period
     wanted = struct.pack("=IIQiIQQQ", 48, os.SCHED_BATCH, 0, os.nice(0), 0, SLICE_NS, 0, 0)
     ctypes.CDLL(None).syscall(call, 0, wanted, 0)  # an older Linux leaves the slice as it is

@@ -161,6 +161,9 @@ def test_scaling_has_a_row_for_each_number_of_workers_beside_torchvision(contest
         assert set(row) == set(input_scaling.COLUMNS) and all(value >= 0 for value in row.values())
         assert row["images_per_second"] > 0 and row["memory_mib"] > 50
     assert all(name in shown for name in report["median"])
+    rows = [line.split() for line in shown.splitlines() if line.strip().startswith(("paceline", "torchvision"))]
+    assert [len(row) for row in rows] == [8] * 4  # nothing is cut off at 80 columns
+    assert [rows[0][-1], rows[1][-1]] == ["1.00", "1.00"]
 
 
 def test_numbers_of_workers(monkeypatch):

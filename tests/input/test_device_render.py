@@ -116,11 +116,11 @@ def with_decoder(name: str, **more):
         (
             "resnet50",
             {"augment": "trivial", "erase": 0.5},
-            "--input.augment trivial, --input.erase 0.5 is done on the CPU",
+            "--input.augment trivial, --input.erase 0.5 runs only on the CPU",
         ),
-        ("ssd", {}, "--input.jitter hsv is done on the CPU alone; use simplejpeg"),
-        ("maskrcnn", {"copy_paste": 0.5}, "--input.copy-paste 0.5 is done on the CPU alone"),
-        ("ssd-gaudi", {"jitter": "none"}, "--input.resize tensorflow is done on the CPU alone"),
+        ("ssd", {}, "--input.jitter hsv runs only on the CPU; use simplejpeg"),
+        ("maskrcnn", {"copy_paste": 0.5}, "--input.copy-paste 0.5 runs only on the CPU"),
+        ("ssd-gaudi", {"jitter": "none"}, "--input.resize tensorflow runs only on the CPU"),
     ],
 )
 def test_what_follows_decoding_on_the_cpu_is_refused_by_its_flag(name, more, wanted):

@@ -140,3 +140,23 @@ def test_qualify_measures_a_device_and_judges_it_by_its_kind(on_device, tmp_path
     by_name = {row["name"]: row for row in found["rows"]}
     assert by_name["ResNet-50, step"]["expected"] == 7950 and by_name["SSD, step"]["verdict"] == "not judged"
     assert by_name["matrix products, the slowest"]["expected"] == 790 and len(by_name) == 13
+
+
+def test_synthetic_batches_need_no_decoder_to_be_chosen(on_device, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    words = [
+        "resnet50-tiny",
+        "--system",
+        "gpu",
+        "--synthetic",
+        "--steps",
+        "1",
+        "--eval-every",
+        "100",
+        "--out",
+        str(run),
+    ]
+    done, _ = on_device("-m", "paceline", "train", *words, "--input.decoder", "auto")
+    assert done.returncode == 0, done.stdout + done.stderr
+    facts = json.loads((run / "run.json").read_text())
+    assert facts["recipe"]["input"]["decoder"] == "simplejpeg" and "feeding" not in facts

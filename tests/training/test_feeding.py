@@ -74,7 +74,7 @@ def test_auto_decodes_on_the_device_only_where_the_cores_are_short_and_it_can(mo
 
 
 @pytest.mark.parametrize(
-    ("name", "system", "exact", "saved", "expected"),
+    ("name", "system", "on_cpu", "saved", "expected"),
     [
         ("resnet50", "cuda", False, None, "auto"),  # the rates decide
         ("resnet50", "cuda", True, None, "simplejpeg"),
@@ -84,11 +84,11 @@ def test_auto_decodes_on_the_device_only_where_the_cores_are_short_and_it_can(mo
         ("resnet50", "cuda", False, "simplejpeg", "simplejpeg"),
     ],
 )
-def test_what_needs_no_rates_is_settled_first(name, system, exact, saved, expected):
+def test_what_needs_no_rates_is_settled_first(name, system, on_cpu, saved, expected):
     facts = saved and {"recipe": {"input": {"decoder": saved}}}
-    assert settle_decoder(recipe(name), System(system), exact, facts).input.decoder == expected
+    assert settle_decoder(recipe(name), System(system), on_cpu, facts).input.decoder == expected
     named = recipe(name, decoder="pillow")
-    assert settle_decoder(named, System(system), exact, facts) is named
+    assert settle_decoder(named, System(system), on_cpu, facts) is named
 
 
 def test_the_remedy_names_auto_only_where_it_helps():

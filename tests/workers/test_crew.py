@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from paceline.config.errors import DataError, Shortage
-from paceline.workers import crew as crew_module
 from paceline.workers.crew import WORTH_PROCESSES, Crew, in_order
+from paceline.workers.template import template
 
 OWNER = os.getpid()
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="needs Linux's memfd")
@@ -97,10 +97,9 @@ def test_a_killed_worker_is_named_to_whoever_waits(number: int) -> None:
 
 
 def children_of(crew: Crew) -> list[int]:
-    template = crew_module.Workers.__init__.__globals__["template"]()
-    found: list[int] = []
+    process, found = template().process, list[int]()
     for _ in range(500):
-        words = Path(f"/proc/{template.process}/task/{template.process}/children").read_text().split()
+        words = Path(f"/proc/{process}/task/{process}/children").read_text().split()
         found = [int(word) for word in words if not gone([int(word)], 0)]
         if len(found) == 2:
             break
