@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.plain_loop import normalised, plain_loop
-from paceline.bench.harness import WARM_UP_STEPS, Made, Menu, Step, variants
+from paceline.bench.harness import WARM_UP_STEPS, Contender, Made, Menu, Step, variants
 from paceline.bench.step import laid_out, placed
 from paceline.bench.step_resnet import Photos, ResNetBench
 from paceline.config.system import Precision
@@ -27,6 +27,9 @@ def contenders(bench: ResNetBench, precision: Precision, scene: Photos, device: 
     found: Menu = {}
     for name in filter(importlib.util.find_spec, LIBRARIES):
         found |= variants(name, partial(plain_step, bench, precision, name, scene, device))
+    if device.type == "cpu" and "torchvision" in found:
+        layout, other = bench.other_layout()
+        found[f"torchvision {layout}"] = Contender(partial(plain_step, other, precision, "torchvision", scene, device))
     return found
 
 

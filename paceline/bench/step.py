@@ -17,7 +17,18 @@ import torch
 from torch import nn
 
 from paceline.batch import Batch
-from paceline.bench.harness import OURS, Made, Menu, Operation, compared, machine_facts, possible, run_steps, variants
+from paceline.bench.harness import (
+    OURS,
+    Contender,
+    Made,
+    Menu,
+    Operation,
+    compared,
+    machine_facts,
+    possible,
+    run_steps,
+    variants,
+)
 from paceline.bench.peers import WHERE, needed_peers, peers
 from paceline.bench.profile import Part
 from paceline.bench.timing import STEPS
@@ -83,8 +94,17 @@ class StepBench(ABC):
         return ()
 
     def ours(self, precision: Precision, scene: Any, device: torch.device) -> Menu:
-        """Our contenders."""
-        return variants(OURS, partial(our_step, self, precision, scene, device), both=True, profiled=True)
+        """Our contenders; on a CPU also in the memory layout that a run would not choose."""
+        found = variants(OURS, partial(our_step, self, precision, scene, device), both=True, profiled=True)
+        if device.type == "cpu":
+            name, other = self.other_layout()
+            found[f"{OURS} {name}"] = Contender(partial(our_step, other, precision, scene, device))
+        return found
+
+    def other_layout(self) -> tuple[str, Any]:
+        """The memory layout that a run would not choose: its name, and this benchmark in it."""
+        value, name = ("on", "channels_last") if self.system.channels_last == "off" else ("off", "contiguous")
+        return name, replace(self, system=replace(self.system, channels_last=value))
 
     def predictor(self, precision: Precision, scene: Any, device: torch.device) -> Callable[[], Any] | None:
         """What predicts on the scene's batch; None where that is not measured."""
@@ -175,7 +195,8 @@ def steps_of(
     graph: bool = False,
 ) -> Callable[[Any], torch.Tensor]:
     """What takes an optimiser step of paceline on a batch that lies on the device -> its loss, on the device."""
-    system = replace(bench.system, images_per_forward=bench.batch, precision=precision, compile=compile, graph=graph)
+    system = replace(bench.system, images_per_forward=bench.batch, precision=precision)
+    system = replace(system, compile="on" if compile else "off", graph="on" if graph else "off")
     recipe = bench.recipe()
     plan = make_plan(recipe, system, world=1, most=bench.batch, train_images=TRAIN_IMAGES, val_images=VAL_IMAGES)
     if plan.loss_group:
@@ -189,7 +210,7 @@ def steps_of(
 
 def laid_out(batch: Any, system: System) -> Any:
     """The batch in the memory layout that the system's models work in."""
-    if not system.channels_last:
+    if system.channels_last == "off":
         return batch
     return replace(batch, images=batch.images.contiguous(memory_format=torch.channels_last))
 
@@ -197,7 +218,7 @@ def laid_out(batch: Any, system: System) -> Any:
 def placed(model: nn.Module, system: System, device: torch.device) -> Any:
     """The model on the device, in the memory layout that the system asks for."""
     model = model.to(device)
-    return model.to(memory_format=torch.channels_last) if system.channels_last else model  # type: ignore[call-overload]
+    return model.to(memory_format=torch.channels_last) if system.channels_last != "off" else model  # type: ignore[call-overload]
 
 
 def predicting(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -87,6 +87,10 @@ def _common(flags: Flags, system: System, *usual: Precision) -> dict[str, Any]:
     """What every workload's benchmark is told in the same way; usual: number formats beside the system's, where none is asked for."""
     precisions = flags.precision.split(",") if flags.precision else dict.fromkeys((*usual, system.precision))
     same = {name: getattr(flags, name) for name in ("rounds", "seconds", "compile", "matrix", "threads")}
+    from paceline.training.forms import layout_for
+
+    if system.channels_last == "auto" and (layout := layout_for(flags.task, replace(system, precision="fp32"))):
+        system = replace(system, channels_last=layout.faster)
     part = "predict" if flags.part == "eval" else flags.part
     return {**same, "precisions": tuple(precisions), "part": part, "system": system}
 

@@ -101,7 +101,7 @@ def ours_of(words: Sequence[str], devices: int) -> dict[str, Any]:
     plan = make_plan(
         recipe,
         replace(
-            asked.system_flags, graph=False
+            asked.system_flags, graph="off"
         ),  # of no number here, and refused where this machine has no such device
         world=devices,
         most=recipe.global_batch,

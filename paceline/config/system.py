@@ -15,9 +15,12 @@ from paceline.config.errors import RecipeError
 # Named, so that its field fits on one line with its comment.
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 HALF: tuple[Precision, ...] = ("bf16", "fp16")
+# Fields that choose among forms of the same step, and what they are if nothing faster has been measured.
+FORMS = {"channels_last": "on", "compile": "off", "graph": "off", "kernels": "torch"}
 # torch's device types; AMD's ROCm calls itself cuda too.
 Accelerator = Literal["cpu", "cuda", "hpu", "xpu", "mps"]
-Kernels = Literal["torch", "triton"]
+Kernels = Literal["auto", "torch", "triton"]
+Form = Literal["auto", "on", "off"]
 Fabric = Literal["", "tcp", "roce", "ib", "efa"]
 Binding = Literal["off", "node", "no-smt", "exclusive"]
 # More than any machine has, or can use; at too many threads OpenMP would end the process without a word.
@@ -41,10 +44,10 @@ class System:
     images_per_forward: Forward = 0  # most images in one forward; 0 = what the memory estimate allows
     precision: Precision = "fp32"  # of convolutions and products (tf32: NVIDIA Ampere or newer); weights stay fp32
     loss_scale: Annotated[float, Ge(0), Le(2.0**127)] = 0.0  # fp16 only: a fixed loss scale; 0 = dynamic
-    channels_last: bool = True  # NHWC memory for images and activations
-    compile: bool = False  # torch.compile the model
-    graph: bool = False  # capture the step of each input shape as a CUDA graph and replay it; run on one H200
-    kernels: Kernels = "torch"  # torch, or triton: paceline's for matching, NMS, RoIAlign, BatchNorm; run on one H200
+    channels_last: Form = "auto"  # NHWC memory for images and activations
+    compile: Form = "auto"  # compile the model with torch.compile
+    graph: Form = "auto"  # capture the step of each input shape as a CUDA graph and replay it; one GPU
+    kernels: Kernels = "auto"  # triton: paceline's own for matching, NMS, RoIAlign and BatchNorm, on CUDA
     loader_threads: Threads = 0  # worker processes per rank that read and decode; 0: cores of the node / ranks on it
     fetch_threads: Threads = 0  # threads a rank that fetch photos ahead of decoding; 0 = 2 for buckets, none for files
     store_cache: str = "off"  # local disk for what buckets and web servers send, e.g. 200GiB, in PACELINE_CACHE; off
@@ -78,15 +81,11 @@ def check_system(system: System) -> None:
         raise RecipeError(
             f"--system.precision tf32: only NVIDIA GPUs compute in TF32, and this run uses {system.accelerator}. Use fp32."
         )
-    if system.graph and system.accelerator != "cuda":
-        raise RecipeError(
-            f"--system.graph: CUDA graphs are captured on cuda, and this run computes on {system.accelerator}. Leave it away."
-        )
-    if system.kernels != "torch" and system.accelerator != "cuda":
-        raise RecipeError(
-            f"--system.kernels {system.kernels}: those kernels are for cuda, and this run computes on {system.accelerator}. "
-            "Leave it away."
-        )
+    for flag, value, needs_cuda in (("graph", system.graph, "on"), ("kernels", system.kernels, "triton")):
+        if value == needs_cuda and system.accelerator != "cuda":
+            raise RecipeError(
+                f"--system.{flag} {value}: this needs cuda, and the run computes on {system.accelerator}. Remove the flag."
+            )
     if not re.fullmatch(r"[A-Za-z0-9_.:@+-]{0,15}", system.interface):
         raise RecipeError(
             f"--system.interface {system.interface!r}: a network interface has a name such as eth0, of at most 15 letters."

@@ -42,7 +42,7 @@ def uncompiled(error: BaseException) -> RecipeError | None:
         return None
     return RecipeError(
         f"--system.compile: a network was to be compiled in more than {_dynamo('config').recompile_limit} forms, and would go on "
-        "uncompiled from here. Go on without: --system.no-compile. TORCH_LOGS=recompiles says in what the forms differ."
+        "uncompiled from here. Train without it: --system.compile off. TORCH_LOGS=recompiles says in what the forms differ."
     )
 
 

@@ -59,7 +59,6 @@ def gpu() -> System:
         per_node=devices,
         memory_gib=round(memory / GIB, 1),
         precision=_accelerator_precision(kind),
-        compile=False,
         chip=device_name(torch.device(kind, 0)),
     )
 

@@ -127,7 +127,7 @@ def choose_kernels(system: System) -> None:
     wanted = system.kernels == "triton"
     if wanted and importlib.util.find_spec("triton") is None:
         raise RecipeError(
-            "--system.kernels triton: there is no package triton beside this torch; CUDA's build brings it. Leave it away."
+            "--system.kernels triton: Triton is not installed. torch's CUDA build brings it; or use --system.kernels torch."
         )
     use_triton(wanted)
 

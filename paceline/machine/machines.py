@@ -29,13 +29,13 @@ def _two_sockets(chip: str, memory_gib: float, precision: Precision, *, cores: i
 
 def dgx_h100() -> System:
     """NVIDIA DGX H100: eight H100 SXM5 80 GB, two Xeon 8480C, eight NDR400 InfiniBand adapters."""
-    more = {"compile": True, "bind": "exclusive", "fabric": "ib", "bucket_mib": 64, "host_memory_gib": 2048}
+    more = {"bind": "exclusive", "fabric": "ib", "bucket_mib": 64, "host_memory_gib": 2048}
     return _two_sockets("H100-SXM5-80GB", 80, "bf16", cores=56, **more)
 
 
 def dgx_a100() -> System:
     """NVIDIA DGX A100: eight A100 SXM 40 GB, two sockets of 64 cores, InfiniBand (one of 80 GB: --system.memory-gib 80)."""
-    more = {"compile": True, "bind": "exclusive", "interface": "ib0", "fabric": "ib"}
+    more = {"bind": "exclusive", "interface": "ib0", "fabric": "ib"}
     return _two_sockets("A100-SXM4-40GB", 40, "bf16", cores=64, **more)
 
 
@@ -93,7 +93,7 @@ def mi300x8() -> System:
 def h100x8() -> System:
     """Eight NVIDIA H100 SXM 80 GB a node."""
     chip = "H100-SXM5-80GB"
-    return System("cuda", per_node=8, memory_gib=80, precision="bf16", compile=True, loader_threads=12, chip=chip)
+    return System("cuda", per_node=8, memory_gib=80, precision="bf16", loader_threads=12, chip=chip)
 
 
 def h200x8() -> System:

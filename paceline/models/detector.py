@@ -106,15 +106,18 @@ def hardest(losses: Tensor, candidates: Tensor, wanted: Tensor) -> Tensor:
 
     losses      (B, A) float32, 0 or more; candidates (B, A) bool
     """
-    if losses.shape[1] == 0:
-        return candidates
     losses = losses.masked_fill(~candidates, -1.0)
     wanted = wanted.minimum(candidates.sum(dim=1)).unsqueeze(1)
     if fixed_shapes(losses):
-        ranked = losses.sort(dim=1, descending=True).values
-    else:
-        ranked = losses.topk(max(1, int(wanted.max())) if len(wanted) else 1, dim=1).values
-    bar = ranked.gather(1, (wanted - 1).clamp_(min=0))
+        # Not as below: torch 2.11 cannot compile a cumulative sum whose rows are padded.
+        order = losses.sort(dim=1, descending=True, stable=True).indices
+        return torch.zeros_like(candidates).scatter(
+            1, order, torch.arange(losses.shape[1], device=losses.device) < wanted
+        )
+    most = min(losses.shape[1], max(1, int(wanted.max()))) if len(wanted) else 0
+    if most == 0:
+        return candidates
+    bar = losses.topk(most, dim=1).values.gather(1, (wanted - 1).clamp_(min=0))
     above = losses > bar
     level = losses == bar
     room = wanted - above.sum(dim=1, keepdim=True)

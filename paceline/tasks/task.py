@@ -366,7 +366,7 @@ class Task(ABC):
 
 def each_shape_counts(system: System, device: torch.device) -> bool:
     """Whether a step's first input of a new shape costs more than others: on accelerators, and where the network is compiled."""
-    return device.type != "cpu" or system.compile
+    return device.type != "cpu" or system.compile == "on"
 
 
 def records_for(index: Index, system: System) -> Records:

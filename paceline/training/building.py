@@ -45,7 +45,7 @@ def build_model(task: Task, run: Run, world: World, *, trains: bool = True) -> n
     """
     system, plan = run.system, run.plan
     model = task.build(world.device)
-    if system.channels_last:
+    if system.channels_last != "off":
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     cut_model(model, plan, world, trains=trains)
     return model

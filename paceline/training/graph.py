@@ -1,4 +1,4 @@
-"""`--system.graph`: a step is captured once for each kind of batches, and replayed: the host sends one command in place of thousands.
+"""`--system.graph on`: a step is captured once for each kind of batches, and replayed: the host sends one command, not thousands.
 
 A capture holds addresses, not values, and no Python. What changes from step to step must therefore be in tensors that keep their
 addresses: batches are copied into tensors of the capture's own, rates into the step's numbers (optim/step_numbers.py), and whatever
@@ -73,7 +73,7 @@ class CudaGraphs:
 
 def captures_on(system: System, device: torch.device) -> Capture | None:
     """The capture of steps where the system asks for it; None: every step is sent again."""
-    return CudaGraphs(device) if system.graph else None
+    return CudaGraphs(device) if system.graph == "on" else None
 
 
 class Replayable(ABC):
@@ -136,7 +136,7 @@ class Replayable(ABC):
         if len(self._own) >= MOST_CAPTURES:
             raise RecipeError(
                 f"--system.graph: with images of {tuple(batches[0].images.shape)} this run has more than the {MOST_CAPTURES} kinds of "
-                "batches that are captured. Train with fewer input shapes, or leave --system.graph away."
+                "batches that are captured. Train with fewer input shapes, or with --system.graph off."
             )
         self._own[kind] = own = [batch.to(batch.images.device, copy=True) for batch in batches]
         with self.capture.aside():
@@ -159,7 +159,7 @@ class Replayable(ABC):
             raise
         except RuntimeError as problem:
             raise RecipeError(
-                f"--system.graph: this step cannot be captured: {str(problem).splitlines()[0]}. Leave --system.graph away."
+                f"--system.graph: this step cannot be captured: {str(problem).splitlines()[0]}. Train with --system.graph off."
             ) from problem
 
     def close(self) -> None:

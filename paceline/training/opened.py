@@ -7,6 +7,8 @@ From then on the number counts and no clock: repeating or resuming the run takes
 
 from __future__ import annotations
 
+import json
+import math
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -20,9 +22,10 @@ from paceline.config.plan import Plan, shorten
 from paceline.config.recipe import Recipe
 from paceline.config.reporting import Reporter
 from paceline.config.run import Controls, Run, seconds_in
+from paceline.config.system import System
 from paceline.input.device_render import renderer_for
 from paceline.machine.host_memory import keep_freed_memory
-from paceline.machine.machine import make_exact
+from paceline.machine.machine import choose_kernels, make_exact
 from paceline.machine.provenance import provenance
 from paceline.machine.shortage import check_addresses, failures_in_words
 from paceline.ranks.exchange import from_main
@@ -33,6 +36,7 @@ from paceline.training.alike import data_facts
 from paceline.training.building import build_model, build_state
 from paceline.training.feeding import chosen_decoder, decoded_by, feeding_of, remedy
 from paceline.training.few_photos import refuse_few, report_length
+from paceline.training.forms import choose_forms
 from paceline.training.local_copies import staged_photos
 from paceline.training.look import command_without, look
 from paceline.training.opening import check_metrics, open_task, opened_again, plan_for, refuse_profile, settle_target
@@ -82,6 +86,7 @@ def open_data(settled: Settled, held: ExitStack) -> Opened:
         refuse_few(request.name, recipe, plan, controls, request.given, system.accelerator)
         if not (controls.steps or controls.fit_schedule):
             report_length(request.name, recipe, plan, request.given, system.accelerator == "cpu", reporter)
+    system, forms = _forms_chosen(settled, task, recipe, plan)
     check_addresses(memory.total(plan.images_per_forward), threads["loader"] + threads["intra_op"])
     renderer_for(recipe.input, place.device)  # refused before anything is written
     make_exact(controls.exact)
@@ -102,6 +107,7 @@ def open_data(settled: Settled, held: ExitStack) -> Opened:
     facts |= {
         **settled.placed.facts,
         **({"fitted": fitted} if fitted else {}),
+        **({"forms": forms} if forms else {}),
         **({} if feeding is None else {"feeding": asdict(feeding)}),
         **({} if auto is None else {"auto": auto}),
     }
@@ -114,6 +120,21 @@ def open_data(settled: Settled, held: ExitStack) -> Opened:
         if feeding.short and run.recipe.input.decoder != "nvjpeg":
             reporter.warning(f"note: the accelerator will wait for images. {remedy(run.recipe)}")
     return Opened(settled, task, run, memory, place, init_began[0])
+
+
+def _forms_chosen(settled: Settled, task: Task, recipe: Recipe, plan: Plan) -> tuple[System, str]:
+    """The system with a form of the step for each `auto`, and the reason: rank 0 chooses for all ranks, and prints it."""
+    asked, controls = settled.asked, settled.controls
+    seconds = seconds_in(controls.time_budget) if controls.time_budget else math.inf
+    found = choose_forms(
+        *(recipe, settled.system, plan, task.workload), exact=controls.exact, varied=task.shapes.vary, seconds=seconds
+    )
+    chosen, reason = json.loads(from_main(asked.world, json.dumps(found), "forms"))
+    if reason:
+        asked.reporter.line(f"forms of the step: {reason}")
+    system = replace(settled.system, **chosen)
+    choose_kernels(system)
+    return system, reason
 
 
 def _looked_at(settled: Settled, task: Task) -> tuple[Task, Controls, dict[str, Any] | None]:

@@ -197,15 +197,15 @@ def settle_system(recipe: Recipe, system: System, exact: bool, reporter: Reporte
     workload = workload_of(recipe.task)
     if exact and system.accelerator != "cpu" and workload.no_exact:
         own = workload.exact_in_triton(recipe)
-        if not (own and system.kernels == "triton"):
+        if not (own and system.accelerator == "cuda" and system.kernels != "torch"):
             raise RecipeError(
                 f"--exact: {recipe.task} has no deterministic form on an accelerator: {workload.no_exact}. Leave --exact away, "
                 f"or train with {'--system.kernels triton (CUDA), or with ' * own}--system cpu."
             )
-    if not system.compile or not workload.no_compile:
+    if system.compile != "on" or not workload.no_compile:
         return system
     reporter.line(f"compile off: {recipe.task}: {workload.no_compile}")
-    return replace(system, compile=False)
+    return replace(system, compile="off")
 
 
 def refuse_inexact(system: System, exact: bool) -> None:

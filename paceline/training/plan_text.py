@@ -150,9 +150,8 @@ def _losses(plan: Plan) -> list[str]:
 
 def _switches(system: System) -> list[str]:
     """What of a system is switched on."""
-    on = {"channels_last": system.channels_last, "compile": system.compile, "graph": system.graph}
-    on["kernels triton"] = system.kernels == "triton"
-    return [name for name, value in on.items() if value]
+    on = [name for name in ("channels_last", "compile", "graph") if getattr(system, name) == "on"]
+    return on + ["kernels triton"] * (system.kernels == "triton")
 
 
 def in_roles(plan: Plan) -> str:

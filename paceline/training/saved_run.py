@@ -21,7 +21,7 @@ from paceline.config.recipe import Recipe
 from paceline.config.reporting import Reporter
 from paceline.config.run import Controls, fill, read_run, saved_system, seconds_in
 from paceline.config.submission import Submission
-from paceline.config.system import MOST_THREADS, System
+from paceline.config.system import FORMS, MOST_THREADS, System
 from paceline.log.events import metrics_of, read_events
 from paceline.log.prose import duration
 from paceline.machine.detect import cpu_cores
@@ -183,6 +183,8 @@ class SavedRun:
         if "system.precision" not in given:
             scale = wanted.loss_scale if "system.loss_scale" in given else saved.loss_scale
             wanted = replace(wanted, precision=saved.precision, loss_scale=scale)
+        kept = {name: getattr(saved, name) for name in FORMS if getattr(wanted, name) == "auto"}
+        wanted = replace(wanted, **kept)
         if self.facts["world"] != world:
             return wanted
         if "system" not in given:

@@ -181,7 +181,7 @@ def _job(built: Built, held: ExitStack) -> Iterator[Job]:
                 plan.global_batch,
                 ranks=plan.world,
                 flop=memory.flop_of if memory.flop else None,
-                compiled=compilations if run.system.compile else None,
+                compiled=compilations if run.system.compile == "on" else None,
             ),
             due=Due.of(plan, controls),
             stragglers=Stragglers(roles.peers.hosts),

@@ -70,10 +70,10 @@ class TrainStep(Replayable):
         self.sizes = StepSizes(state.model)
         self._measured = False
         network: nn.Module = state.model
-        if system.compile:
+        if system.compile == "on":
             network.compile(dynamic=False)
         # A compiled network needs fixed shapes: shapes that depend on values would be compiled again for each.
-        self.forms = fixed if system.compile else nullcontext
+        self.forms = fixed if system.compile == "on" else nullcontext
         capture = capture or captures_on(system, device)
         super().__init__(capture, plan.world, plan.forwards)
         if plan.world > 1:

@@ -105,7 +105,7 @@ def open_trained(
     except CheckpointError as problem:
         raise CheckpointError(f"{path}: {problem}") from None
     model = own.build(recipe, len(classes))
-    if system.channels_last:
+    if system.channels_last != "off":
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # missing in torch's stubs
     load_model(model, tensors)
     model = model.to(device).eval()

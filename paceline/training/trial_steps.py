@@ -86,7 +86,7 @@ def shortage_alone(run: Run, task: Task, state: State, device: torch.device) -> 
     Nothing is exchanged; weights, statistics and gradients are as before.
     """
     alone = replace(run.plan, world=1, bn_join=1, loss_join=1)
-    step_once = TrainStep(state, alone, replace(run.system, compile=False, graph=False), device)
+    step_once = TrainStep(state, alone, replace(run.system, compile="off", graph="off"), device)
     short = None
     _free_memory(device)  # of a run that measured its speed and is thrown away
     with _own_statistics(state.model):
@@ -194,14 +194,14 @@ def warm_up(job: Job, step_once: TrainStep) -> None:
         return
     began, compiled = time.monotonic(), compilations()
     shapes = task.input_shapes(run.plan)
-    if run.system.compile:
+    if run.system.compile == "on":
         allow_forms(len(shapes))
     steps = [partial(task.warm_up_step, run.plan, device, shape) for shape in shapes]
     for number, made_up in enumerate(steps, start=1):
         job.recorder.doing(f"warming up {number} of {len(shapes)} shapes")
         step_once.warm_up(made_up())
     # A captured step keeps its memory, so none is captured before all are warmed up.
-    for number, made_up in enumerate(steps if run.system.graph else (), start=1):
+    for number, made_up in enumerate(steps if run.system.graph == "on" else (), start=1):
         job.recorder.doing(f"capturing {number} of {len(shapes)} shapes")
         step_once.prepare(made_up())
     synchronise(device)

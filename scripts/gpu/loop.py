@@ -114,7 +114,8 @@ def system_of(item: Item, precision: Precision, *, compile: bool, graph: bool) -
     """Where a run computes. A CPU has neither the other number formats nor graphs."""
     if item.cpu:
         return replace(item.system, precision="fp32")
-    return replace(item.system, precision=precision, compile=compile, graph=graph)
+    forms = {name: "on" if value else "off" for name, value in (("compile", compile), ("graph", graph))}
+    return replace(item.system, precision=precision, kernels="torch", **forms)
 
 
 def warm_up_of(out: Path) -> dict[str, Any]:
@@ -295,7 +296,7 @@ def resume(item: Item) -> None:
         def work(recipe: str = recipe, data: list[str] = data, form: str = form, graph: bool = graph) -> dict[str, Any]:
             steps, stop = (40, 2) if item.tiny else (200, 60)
             words = [*data, "--steps", str(steps), "--log-every", "1", "--save-every", "50", "--exact"]
-            words += ["--system.graph"] if graph and not item.cpu else []
+            words += ["--system.graph", "on"] if graph and not item.cpu else []
             if item.tiny:
                 small = {
                     "resnet50-tiny": "--model.width 8 --input.size 32",

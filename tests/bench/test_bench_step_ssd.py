@@ -90,7 +90,7 @@ def test_an_accelerators_forward_compiles_as_one_graph_with_its_backward():
 
 def test_the_report_has_every_part(facts):
     found = facts["step"]["fp32"]
-    names = {"paceline", "paceline, fused heads", "plain eager", "plain eager channels_last"}
+    names = {"paceline", "paceline contiguous", "paceline, fused heads", "plain eager", "plain eager channels_last"}
     assert set(found["images_per_second"]) == set(found["seconds"]) == set(found["share_of_ceiling"]) == names
     assert set(found["times_faster"]) == names - {"paceline"}
     assert found["first_losses"]["paceline"] == pytest.approx(found["first_losses"]["plain eager"], rel=1e-4)

@@ -12,7 +12,7 @@ from paceline.config.errors import RecipeError
 from paceline.config.system import System
 from paceline.machine.machines import DETECTED, SYSTEMS
 
-FOUND = System("cuda", per_node=4, memory_gib=33.0, precision="fp16", channels_last=False, loader_threads=5)
+FOUND = System("cuda", per_node=4, memory_gib=33.0, precision="fp16", channels_last="off", loader_threads=5)
 
 
 @pytest.fixture
@@ -36,9 +36,9 @@ def test_the_machine_is_asked_once_and_only_when_its_answer_is_read(asked, name)
 
 
 def test_fields_given_by_hand_stand_over_the_machines_answer(asked):
-    found = parsed("--system.memory-gib", "7", "--system.channels-last", "--system.no-score-beside").system
+    found = parsed("--system.memory-gib", "7", "--system.channels-last=on", "--system.no-score-beside").system
     assert found == System(
-        "cuda", per_node=4, memory_gib=7.0, precision="fp16", channels_last=True, loader_threads=5, score_beside=False
+        "cuda", per_node=4, memory_gib=7.0, precision="fp16", channels_last="on", loader_threads=5, score_beside=False
     )
     assert parsed("--system.loader_threads=0").system.loader_threads == 0  # as given, though it is a default
 
@@ -51,10 +51,10 @@ def test_whether_a_loss_scale_fits_is_judged_by_the_machines_precision(asked, mo
 
 
 @pytest.mark.parametrize("words", [(), ("--system", "gpu")])
-@pytest.mark.parametrize("flag", ["--system.graph", "--system.kernels=triton"])
+@pytest.mark.parametrize("flag", ["--system.graph=on", "--system.kernels=triton"])
 def test_what_is_for_cuda_is_judged_by_the_machines_accelerator(asked, monkeypatch, words, flag):
     found = parsed(*words, flag).system
-    assert found.graph or found.kernels == "triton"
+    assert found.graph == "on" or found.kernels == "triton"
     monkeypatch.setitem(SYSTEMS, (words or ("auto",))[-1], System)
     with pytest.raises(RecipeError, match=rf"{flag.partition('=')[0]}\b.* computes on cpu"):
         _ = parsed(*words, flag).system

@@ -142,7 +142,7 @@ def test_a_list_of_class_names_is_certain_where_published_ones_were_not(tmp_path
 
 def test_msras_trains_in_two_steps_and_in_its_own_network_alone(photos, tmp_path, capsys):
     file, out = msra(tmp_path), tmp_path / "R-50.safetensors"
-    words = ["--model.depth", 50, "--model.width", 4, "--system.no-compile"]
+    words = ["--model.depth", 50, "--model.width", 4, "--system.compile", "off"]
     refused(
         train(capsys, photos, tmp_path / "run", *words, "--model.stride-in", "1x1", "--weights", file),
         f"{file}: pickled arrays are read by one verb alone. Name the file that it writes:  "

@@ -57,7 +57,7 @@ def test_a_plain_run_on_a_cpu_has_no_warm_up(capsys, tmp_path, monkeypatch):
 @pytest.mark.nightly("trains with warm-up or compiled")
 def test_a_compiled_run_has_compiled_all_before_its_first_step(capsys, tmp_path, compiled):
     run = tmp_path / "run"
-    said = train(capsys, run, "--system.compile", "--log-every", "1")
+    said = train(capsys, run, "--system.compile", "on", "--log-every", "1")
     assert said.code == 0 and "warmed up 1 shape in" in said.out and "1 graph compiled" in said.out
     first = read_events(run / "events.jsonl")[0]
     assert (first["event"], first["step"], first["shapes"], first["captures"]) == ("warm_up", 0, 1, 0)
@@ -70,7 +70,7 @@ def test_a_compiled_run_has_compiled_all_before_its_first_step(capsys, tmp_path,
 def test_a_run_that_goes_on_has_a_warm_up_of_its_own_and_the_report_shows_the_last(capsys, tmp_path, compiled):
     run = tmp_path / "run"
     for steps in (3, 4):
-        assert train(capsys, run, "--system.compile", steps=steps).code == 0
+        assert train(capsys, run, "--system.compile", "on", steps=steps).code == 0
     assert ">warm-up</" in write_report(run).read_text()
     assert [event["step"] for event in events_of(run, "warm_up")] == [0, 3]
 
@@ -79,7 +79,7 @@ def test_a_run_that_goes_on_has_a_warm_up_of_its_own_and_the_report_shows_the_la
 def test_a_shape_that_the_warm_up_did_not_have_is_told_and_counted(capsys, tmp_path, compiled, monkeypatch):
     monkeypatch.setattr(Task, "input_shapes", lambda self, plan: [(40, 40)])
     run = tmp_path / "run"
-    said = train(capsys, run, "--system.compile", "--log-every", "1")
+    said = train(capsys, run, "--system.compile", "on", "--log-every", "1")
     assert said.code == 0 and said.out.count("warning: 1 graph compiled in the steps up to 1,") == 1
     assert [event.get("recompilations", 0) for event in events_of(run, "train")] == [1, 0, 0]
 
@@ -138,7 +138,7 @@ def test_what_the_loader_brings_is_what_was_warmed(recipe, capsys, tmp_path, com
     data = make(tmp_path / "photos", train=8, val=2)
     small = ["--data", data, "--global-batch", "4", "--optim.lr", "0.001", "--bn-span", "2"]
     small += TINY[:4] if recipe == "resnet50-tiny" else ["--input.size", "96"]
-    words = ["--steps", "6", "--log-every", "1", "--system.images-per-forward", "2", "--system.compile"]
+    words = ["--steps", "6", "--log-every", "1", "--system.images-per-forward", "2", "--system.compile", "on"]
     said = command(capsys, "train", recipe, "--out", tmp_path / "run", *small, *words)
     assert said.code == 0, said
     assert [event["compilations"] for event in events_of(tmp_path / "run", "warm_up")] == [1]
@@ -149,12 +149,12 @@ def test_what_the_loader_brings_is_what_was_warmed(recipe, capsys, tmp_path, com
 def test_past_the_limit_nothing_goes_on_uncompiled(capsys, tmp_path, compiled, monkeypatch):
     monkeypatch.setattr(Task, "input_shapes", lambda self, plan: [(side, side) for side in range(33, 42)])
     monkeypatch.setattr(compiler, "SPARE_FORMS", 0)
-    said = train(capsys, tmp_path / "run", "--system.compile")
+    said = train(capsys, tmp_path / "run", "--system.compile", "on")
     assert said.code == 2 and len(events_of(tmp_path / "run", "warm_up")) == 1
     # torch's own log says above it which input was the last.
     last = said.err.splitlines()[-1]
     assert last.startswith("paceline: --system.compile: a network was to be compiled in more than 9 forms")
-    assert "--system.no-compile" in last and "Traceback" not in said.err
+    assert "--system.compile off" in last and "Traceback" not in said.err
     (end,) = events_of(tmp_path / "run", "end")
     assert end["status"] == "failed" and "--system.compile" in end["reason"]
 

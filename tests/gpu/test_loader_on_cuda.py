@@ -87,7 +87,7 @@ def test_one_loader_after_another_takes_the_same_memory() -> None:
 
 
 def test_a_step_is_captured_while_the_loader_copies() -> None:
-    recipe, system = small("classification"), System("cuda", precision="fp32", graph=True)
+    recipe, system = small("classification"), System("cuda", precision="fp32", graph="on")
     plan = plan_of(recipe, system)
     take = TrainStep(state_of(recipe, plan, system, CUDA), plan, system, CUDA)
     steps = 0

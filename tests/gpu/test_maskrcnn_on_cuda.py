@@ -128,6 +128,7 @@ def test_pasted_masks_are_the_cpus_but_for_rounding() -> None:
 
 
 def test_every_operation_gives_what_torchvisions_gives() -> None:
+    pytest.importorskip("pycocotools")
     for operation in operations(TINY, CUDA):
         row, _ = compared(operation, 1, 0.0, CUDA)
         assert all(row["agrees"].values()), row

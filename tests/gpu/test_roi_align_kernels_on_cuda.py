@@ -26,8 +26,12 @@ FAR = {torch.float32: 1e-3, torch.float16: 2e-3, torch.bfloat16: 1e-2}
 @pytest.mark.parametrize(("side", "aligned"), [(7, False), (14, True)])
 def test_they_pool_as_torchvision_s_give_the_same_bits_again_and_do_not_wait(side, aligned, dtype):
     random = torch.Generator(CUDA).manual_seed(side)
-    maps = [torch.randn(2, 256, 200 // s, 333 // s, generator=random, device=CUDA) for s in (1, 2, 4, 8)]
-    maps = [map.to(dtype).contiguous(memory_format=torch.channels_last).requires_grad_() for map in maps]
+    stream = torch.cuda.Stream()
+    # A backward runs each leaf's last node on the stream that was current when the leaf was made: a capture refuses another stream.
+    with torch.cuda.stream(stream):
+        maps = [torch.randn(2, 256, 200 // s, 333 // s, generator=random, device=CUDA) for s in (1, 2, 4, 8)]
+        maps = [map.to(dtype).contiguous(memory_format=torch.channels_last).requires_grad_() for map in maps]
+    torch.cuda.synchronize()
     ends = torch.rand(1000, 2, generator=random, device=CUDA) * torch.tensor([1332.0, 800.0], device=CUDA)
     boxes = torch.cat((ends, ends + torch.rand(1000, 2, generator=random, device=CUDA).pow(3) * 800), dim=1)
     image = torch.arange(1000, device=CUDA) % 3 - 1
@@ -39,10 +43,10 @@ def test_they_pool_as_torchvision_s_give_the_same_bits_again_and_do_not_wait(sid
         output = pooled()
         return output, *torch.autograd.grad(output, maps, upstream)
 
-    wanted = step()
+    with torch.cuda.stream(stream):
+        wanted = step()
     use_triton(True)
     try:
-        stream = torch.cuda.Stream()
         with torch.cuda.stream(stream):
             found, again = step(), step()
             assert first_wait(step, CUDA) == ""

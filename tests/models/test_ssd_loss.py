@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from paceline.boxes.anchors import default_boxes
+from paceline.boxes.forms import fixed
 from paceline.boxes.geometry import SSD_CODER, to_cxcywh, to_ltrb
 from paceline.boxes.matching import match
 from paceline.config.detection import grids
@@ -80,10 +81,10 @@ def plain_focal(logits: Tensor, boxes: Tensor, labels: Tensor, gamma: float, wei
     return torch.stack(losses)
 
 
-@pytest.mark.parametrize("fixed", [False, True])
+@pytest.mark.parametrize("fixed_form", [False, True])
 @pytest.mark.parametrize("gamma", [0.0, 0.5, 2.0])
-def test_focal_losses_and_gradients_are_the_plain_ones_over_all_boxes(gamma, fixed, monkeypatch) -> None:
-    monkeypatch.setattr(module, "fixed_shapes", lambda _: fixed)
+def test_focal_losses_and_gradients_are_the_plain_ones_over_all_boxes(gamma, fixed_form, monkeypatch) -> None:
+    monkeypatch.setattr(module, "fixed_shapes", lambda _: fixed_form)
     logits, deltas, boxes, labels = batch(4, 7)
     weights, weight = torch.linspace(0.5, 3.0, K + 1), torch.tensor([1.0, 2.0, 0.5, 3.0])
     ours = logits.clone().requires_grad_()
@@ -152,6 +153,8 @@ def test_mining_is_the_head_of_a_full_sort_and_the_first_of_equals_wins(rows) ->
     candidates = torch.tensor([[flag for _, flag in row] for row, _ in rows], dtype=torch.bool).reshape(-1, 9)
     wanted = torch.tensor([count for _, count in rows], dtype=torch.int64)
     chosen = hardest(losses, candidates, wanted)
+    with fixed():
+        assert torch.equal(hardest(losses, candidates, wanted), chosen)
     for image in range(len(rows)):
         places = candidates[image].nonzero().squeeze(1).tolist()
         expected = sorted(places, key=lambda place: (-float(losses[image, place]), place))[: int(wanted[image])]

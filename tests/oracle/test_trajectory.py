@@ -75,7 +75,7 @@ def ours(
     recipe: Recipe, batches: Sequence[tuple[Tensor, Tensor]], *, late: int = 0, channels_last: bool = True
 ) -> list[float]:
     """Losses of our own step. late: plants an lr that is so many steps behind."""
-    system = System(precision="fp32", channels_last=channels_last)
+    system = System(precision="fp32", channels_last="on" if channels_last else "off")
     rows = [Batch(images, labels, labels) for images, labels in batches]
     return column(take_steps(recipe, lambda device: first_model(recipe), rows, system=system, late=late)[0])
 

@@ -26,7 +26,7 @@ def asked(system: System, nodes: int = 1, **more) -> dict[str, str]:
 
 
 def test_an_exchange_that_is_captured_asks_nccl_not_to_watch_it():
-    assert asked(System("cuda", graph=True)) == {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"} and asked(System("cuda")) == {}
+    assert asked(System("cuda", graph="on")) == {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"} and asked(System("cuda")) == {}
 
 
 def test_a_published_machine_on_several_nodes_asks_for_its_fabric_interface_and_own_variables():

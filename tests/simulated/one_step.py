@@ -101,7 +101,7 @@ def build(options: argparse.Namespace, world: Any) -> tuple[Any, ...]:
     system = System(
         "cuda",
         precision=options.precision,
-        graph=options.graph,
+        graph="on" if options.graph else "off",
         images_per_forward=options.images,
         kernels=options.kernels,
     )

@@ -31,6 +31,7 @@ def test_a_full_size_recipe_is_captured_and_replayed(on_device, tmp_path: Path, 
         "--system",
         "gpu",
         "--system.graph",
+        "on",
         "--synthetic",
         "--steps",
         "3",
@@ -74,8 +75,8 @@ def test_a_run_that_is_replayed_stopped_and_resumed_has_the_bits_of_one_that_is_
         return load_file(last)
 
     sent = weights("sent")
-    weights("replayed", "--system.graph", "--steps", "2")
-    resumed = weights("replayed", "--system.graph")
+    weights("replayed", "--system.graph", "on", "--steps", "2")
+    resumed = weights("replayed", "--system.graph", "on")
     for name, tensor in sent.items():
         assert torch.equal(resumed[name], tensor), name
 

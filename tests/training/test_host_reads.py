@@ -102,7 +102,7 @@ def faked(task: str, **changes: Any) -> Iterator[tuple[State, Recipe, Batch]]:
 
     recipe = small(task, {"ema": 0.9, **changes})
     with FakeTensorMode():
-        state = state_of(recipe, plan_of(recipe, System()), System(channels_last=False), CPU, to_cuda)
+        state = state_of(recipe, plan_of(recipe, System()), System(channels_last="off"), CPU, to_cuda)
         yield state, recipe, batch_of(recipe, 4, 0).to("cuda")
 
 

@@ -289,7 +289,7 @@ def test_a_capture_that_the_device_refuses_ends_in_one_line_and_want_of_memory_i
     recipe = small("classification")
     refused = trainer(recipe, System(), capture=Refusing(RuntimeError("CUDA error: not permitted\nCompile with ...")))
     with pytest.raises(
-        RecipeError, match=r"^--system\.graph: .*CUDA error: not permitted\. Leave --system\.graph away\.$"
+        RecipeError, match=r"^--system\.graph: .*CUDA error: not permitted\. Train with --system\.graph off\.$"
     ):
         refused.steps(0, 1)
     short = trainer(recipe, System(), capture=Refusing(torch.OutOfMemoryError("CUDA out of memory")))
@@ -329,7 +329,7 @@ def test_cuda_is_asked_for_one_pool_a_stream_of_its_own_and_captures_that_other_
     ):  # fmt: skip
         assert hasattr(torch.cuda, name)
         monkeypatch.setattr(torch.cuda, name, stand_in)
-    graphs = graph.captures_on(System("cuda", graph=True), torch.device("cuda", 0))
+    graphs = graph.captures_on(System("cuda", graph="on"), torch.device("cuda", 0))
     assert graphs is not None and graph.captures_on(System("cuda"), torch.device("cuda", 0)) is None
     with graphs.aside():
         said.append(("warm",))
@@ -346,6 +346,6 @@ def test_cuda_is_asked_for_one_pool_a_stream_of_its_own_and_captures_that_other_
 
 @pytest.mark.parametrize("accelerator", ["cpu", "hpu", "xpu", "mps"])
 def test_graphs_are_refused_where_there_are_none(accelerator: Any) -> None:
-    check_system(System("cuda", graph=True))
-    with pytest.raises(RecipeError, match=rf"^--system\.graph: .* computes on {accelerator}\. Leave it away\.$"):
-        check_system(System(accelerator, graph=True))
+    check_system(System("cuda", graph="on"))
+    with pytest.raises(RecipeError, match=rf"^--system\.graph on: .* computes on {accelerator}\. Remove the flag\.$"):
+        check_system(System(accelerator, graph="on"))

@@ -131,7 +131,7 @@ def system(call: Call) -> dict[str, Any]:
     return {
         "precision": "fp16" if half else "fp32",
         "loss_scale": float(call["--batch-size"]) if half else 0.0,
-        **({"channels_last": False} if mixed else {}),
+        **({"channels_last": "off"} if mixed else {}),
     }
 
 

@@ -139,7 +139,7 @@ def system(call: Call) -> dict[str, Any]:
     """Number format and layout."""
     form = call["--precision"].lower()
     scale = call["--fp16-loss-scale"] if form == "fp16" else 0.0
-    layout = {} if call["--data-layout"].upper() == "NHWC" else {"channels_last": False}
+    layout = {} if call["--data-layout"].upper() == "NHWC" else {"channels_last": "off"}
     return {"precision": "fp32" if form == "fp32" else "fp16", "loss_scale": scale, **layout}
 
 

@@ -1,0 +1,154 @@
+"""Choose the fastest measured form of a training step: compiled or not, captured or not, by whose kernels, in which memory layout.
+
+Each row of the tables is a measurement, and names the page of results/ that has it. `auto` means the fastest row that this run can
+use. If none fits, the step takes its plain form (FORMS of config/system.py). Nothing is timed at the start of a run, so the same
+command on the same machine always chooses the same form. Forms differ in rounding only.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import os
+import shutil
+import sysconfig
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from paceline.config.classification import RESNET
+from paceline.config.plan import Plan
+from paceline.config.recipe import Recipe
+from paceline.config.system import FORMS, System
+from paceline.machine.detect import cpu_cores
+from paceline.tasks.workload import Workload
+
+
+@dataclass(frozen=True)
+class Rate:
+    """Images per second of one form of a training step, on one NVIDIA H200 in bf16, with the batch on the device."""
+
+    task: str
+    compile: str
+    graph: str
+    kernels: str
+    rate: float
+    measured: str = "results/gpu"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Seconds of a training step in fp32 on two cores of a CPU, in both memory layouts."""
+
+    task: str
+    instructions: str  # of torch.backends.cpu.get_cpu_capability()
+    channels_last: float
+    contiguous: float
+    measured: str = "results/layouts"
+
+    @property
+    def faster(self) -> str:
+        """Value of --system.channels-last."""
+        return "on" if self.channels_last <= self.contiguous else "off"
+
+
+RATES = (
+    Rate("classification", "on", "on", "torch", 6827),
+    Rate("classification", "on", "off", "torch", 6719),
+    Rate("classification", "off", "on", "triton", 5741),
+    Rate("classification", "off", "on", "torch", 4776),
+    Rate("classification", "off", "off", "torch", 4689),
+    Rate("classification", "off", "off", "triton", 3230),
+    Rate("ssd", "off", "on", "triton", 3198),
+    Rate("ssd", "off", "off", "triton", 2920),
+    Rate("ssd", "off", "on", "torch", 2741),
+    Rate("ssd", "off", "off", "torch", 2657),
+    Rate("maskrcnn", "off", "on", "triton", 172.1),
+    Rate("maskrcnn", "off", "off", "triton", 166.9),
+    Rate("maskrcnn", "off", "on", "torch", 111.4),
+    Rate("maskrcnn", "off", "off", "torch", 104.3),
+)
+LAYOUTS = (
+    Layout("classification", "AVX2", 5.30, 5.46),
+    Layout("ssd", "AVX2", 8.39, 8.26),
+    Layout("maskrcnn", "AVX2", 15.2, 9.58),
+)
+# Compiling takes at most this long on COMPILE_CORES busy cores (results/gpu), and longer on fewer.
+COMPILE_SECONDS, COMPILE_CORES = 120.0, 16
+
+
+def choose_forms(
+    recipe: Recipe,
+    system: System,
+    plan: Plan,
+    workload: Workload,
+    *,
+    exact: bool,
+    varied: bool,
+    seconds: float = math.inf,
+) -> tuple[dict[str, str], str]:
+    """Choose a value for each `auto` among the system's FORMS. -> (field -> value, the choice and its reason in one line, or "")
+
+    varied   whether the run's images have several shapes
+    seconds  time budget of the run
+    """
+    asked = {name: getattr(system, name) for name in FORMS}
+    chosen = {name: FORMS[name] for name, value in asked.items() if value == "auto"}
+    if not chosen:
+        return {}, ""
+    why, measured = "nothing faster was measured", getattr(recipe.model, "trunk", "") == RESNET
+    if exact:
+        why = "--exact uses one fixed form"
+        if "kernels" in chosen and system.accelerator == "cuda" and workload.no_exact:
+            chosen["kernels"] = "triton"  # check_exact has refused the run if that is not enough
+    elif measured and "channels_last" in chosen and (layout := layout_for(recipe.task, system)):
+        chosen["channels_last"] = layout.faster
+        why = (
+            f"{layout.channels_last:g} s a step in channels_last, {layout.contiguous:g} s contiguous with "
+            f"{layout.instructions}: {layout.measured}"
+        )
+    elif measured and (system.accelerator, system.precision) == ("cuda", "bf16") and torch.version.hip is None:
+        row = _fastest(asked, plan, workload, task=recipe.task, varied=varied, seconds=seconds)
+        if row is not None:
+            chosen |= {name: getattr(row, name) for name in chosen if name != "channels_last"}
+            why = f"{row.rate:g} images/s on one H200: {row.measured}"
+    words = ", ".join(f"{name} {value}" for name, value in chosen.items())
+    return chosen, f"{words} ({why})"
+
+
+def layout_for(task: str, system: System) -> Layout | None:
+    """The measurement of both memory layouts on such a CPU; None if there is none."""
+    if (system.accelerator, system.precision) != ("cpu", "fp32"):
+        return None
+    instructions = torch.backends.cpu.get_cpu_capability()
+    return next((row for row in LAYOUTS if (row.task, row.instructions) == (task, instructions)), None)
+
+
+def _fastest(
+    asked: Mapping[str, str], plan: Plan, workload: Workload, *, task: str, varied: bool, seconds: float
+) -> Rate | None:
+    """The row with which the run ends first, its compilation included; None if none fits what is asked."""
+    builds = can_build()
+    rows = [
+        row
+        for row in RATES
+        if row.task == task
+        and all(asked[name] in ("auto", getattr(row, name)) for name in ("compile", "graph", "kernels"))
+        and (builds or (row.compile, row.kernels) == ("off", "torch"))
+        and not (row.compile == "on" and workload.no_compile)
+        # Graphs were measured on one GPU, with images of one shape.
+        and not (row.graph == "on" and asked["graph"] == "auto" and (plan.world > 1 or varied))
+    ]
+    most = seconds * max((row.rate for row in rows), default=0.0)
+    images = min(plan.stop_after * plan.global_batch / plan.world, most)
+    compiling = COMPILE_SECONDS * max(1.0, COMPILE_CORES / cpu_cores())
+    return min(rows, key=lambda row: images / row.rate + compiling * (row.compile == "on"), default=None)
+
+
+def can_build() -> bool:
+    """Whether this machine can build the kernels of Triton and of torch.compile: both call a C compiler and need Python's headers."""
+    compiler = os.environ.get("CC") or next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
+    headers = Path(sysconfig.get_paths()["include"]) / "Python.h"
+    return importlib.util.find_spec("triton") is not None and bool(compiler) and headers.is_file()
