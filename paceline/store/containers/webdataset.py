@@ -38,6 +38,12 @@ class Sample(NamedTuple):
         photos = exact or [name for name in self.fields if name.rsplit(b".", 1)[-1] in _PHOTO_FIELDS]
         if len(photos) == 1:
             return self.fields[photos[0]]
+        if len(photos) > 1 and all(b"." in name for name in photos):
+            raise DataError(
+                f"{archive}: sample {shown(self.key)} has {len(photos):,} photos ({shown(self.fields[photos[0]].name)}, ...), "
+                "expected one. A sample's name ends at its first dot. If these are several samples, pack them under names without "
+                "dots before the suffix."
+            )
         raise DataError(
             f"{archive}: sample {shown(self.key)} has {len(photos) or 'no'} photo{'s' if photos else ''}, one is needed; its fields "
             f"are {', '.join(map(shown, self.fields))}."
