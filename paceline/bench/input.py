@@ -191,12 +191,8 @@ def run_input_bench(
 
 def photos_in(data: Path) -> list[Path]:
     """The JPEG files in a folder, at any depth, sorted. Raises DataError where there are none."""
-    paths = sorted(
-        path
-        for at, _, names in walk(data)
-        for path in (Path(at, name) for name in names)
-        if path.suffix.lower() in _SUFFIXES
-    )
+    files = (Path(place, name) for place, _, names in walk(data) for name in names)
+    paths = sorted(path for path in files if path.suffix.lower() in _SUFFIXES)
     if not paths:
         raise DataError(f"{data}: no JPEG photos in this folder or below it.\nGive a folder with photos:  --data DIR")
     return paths

@@ -9,23 +9,22 @@ from __future__ import annotations
 import fnmatch
 import glob
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import AnyStr
 
-SYSTEM_NAMES = frozenset(
-    (
-        *("__macosx", "icon\r"),
-        *("thumbs.db", "ehthumbs.db", "desktop.ini", "$recycle.bin", "recycler", "system volume information"),
-        *("lost+found", "@eadir", "#recycle", "#snapshot", "@tmp", "@recycle", "@recently-snapshot"),
-    )
+_SYSTEM = re.compile(
+    r"__macosx|icon\r|(eh)?thumbs\.db|desktop\.ini|\$recycle\.bin|recycler|system volume information|lost\+found|"
+    "@eadir|@tmp|#recycle|#snapshot|@recycle|@recently-snapshot",
+    re.IGNORECASE,
 )
 
 
 def is_system_name(name: str | bytes) -> bool:
     """True for the name of a hidden file or folder, or of one that an operating system writes."""
     text = os.fsdecode(name)
-    return text.startswith(".") or text.lower() in SYSTEM_NAMES
+    return text.startswith(".") or _SYSTEM.fullmatch(text) is not None
 
 
 def in_system_folder(path: str | bytes) -> bool:
@@ -59,6 +58,6 @@ def walk(folder: str | Path) -> Iterator[tuple[str, list[str], list[str]]]:
 
 def glob_paths(pattern: str, *, recursive: bool = False) -> list[str]:
     """Return the paths that `pattern` matches, sorted, without system entries that it does not name itself."""
-    named = {part.lower() for part in pattern.split(os.sep)}
+    named = set(pattern.split(os.sep))
     found = sorted(glob.iglob(pattern, recursive=recursive))
-    return [path for path in found if not (SYSTEM_NAMES - named) & {part.lower() for part in path.split(os.sep)}]
+    return [path for path in found if not any(map(_SYSTEM.fullmatch, {*path.split(os.sep)} - named))]

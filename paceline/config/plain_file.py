@@ -99,7 +99,7 @@ def read_problem(error: OSError | UnicodeDecodeError) -> str:
     """Why a text file cannot be read, in a few words."""
     if isinstance(error, OSError):
         return str(error.strerror or error)
-    return f"byte {error.start} is not UTF-8. Save the file as UTF-8:  iconv -f LATIN1 -t UTF-8 FILE > NEW"
+    return f"byte {error.start} is not UTF-8; convert the file to UTF-8, for example with iconv"
 
 
 def _not_plain(mode: int, path: str | bytes | Path) -> OSError:

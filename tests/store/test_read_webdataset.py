@@ -116,5 +116,5 @@ def test_a_tar_that_is_cut_off_counts_whole_samples():
 
 def test_names_with_dots_are_named_as_the_cause():
     names = [f"img.{number}.{field}" for number in range(3) for field in ("jpg", "cls")]
-    with pytest.raises(DataError, match=r"sample img has 3 photos \(img\.0\.jpg, \.\.\.\).* first dot"):
+    with pytest.raises(DataError, match=r"sample img has 3 photos.* first dot"):
         grouped(*names)[0].photo("a.tar")

@@ -160,7 +160,7 @@ def _archived(
     if not any(photos):
         raise DataError(f"{files.first}: no photo in it (.jpg, .jpeg, .png, ...), {ignored:,} others. Check the path.")
     bases = [os.path.basename(one.path) for one in chain.from_iterable(entries) if not one.is_photo]
-    others = Counter(suffix_of(base) for base in bases if not is_system_name(base))
+    others = Counter(suffix_of(base) for base in bases if not (is_system_name(base) or is_image_name(base)))
     if OTHER_PICTURES & others.keys() or (others and not files.listed):  # annotations beside them name what is used
         files.notes.append(f"{files.first}: left out {by_suffix(others)}")
     if files.listed:

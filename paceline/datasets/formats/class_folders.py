@@ -98,9 +98,7 @@ def list_class_folders(root: Path, out: Path | None = None) -> Listing:
         )
     for same in (train, val):
         if len(same) > 1:
-            raise DataError(
-                f"{root}: both {same[0]}/ and {same[1]}/ are there. Rename or remove the one that is not meant."
-            )
+            raise DataError(f"{root}: both {same[0]}/ and {same[1]}/ are there. Rename or remove one of them.")
     return Listing(root, {"train": list_split(root / train[0]), "val": list_split(root / val[0])})
 
 

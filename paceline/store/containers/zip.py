@@ -34,8 +34,7 @@ _LONGEST_COMMENT = 0xFFFF
 _FULL, _ZIP64_FIELD = 0xFFFFFFFF, 1
 _ENCRYPTED, _DESCRIPTOR, _MASKED = 0x1, 0x8, 0x2000
 _DOS, _UNIX = 0, 3
-# Bit 11 of the flags: the name is UTF-8. Without it, the name may stand in Info-ZIP's extra field (6.3.10, section 4.6.9).
-_UTF8, _NAME_FIELD = 0x800, 0x7075
+_UTF8 = 0x800  # bit 11 of the flags
 _KIND_OF_FILE, _LINK = 0o170000, 0o120000
 _STORED, _DEFLATED = 0, 8
 _METHODS = {
@@ -176,9 +175,11 @@ def _before_the_cut(file: BinaryIO, size: int, archive: str) -> Iterator[ZipMemb
             length, stored_length = _large_numbers((length, stored_length), texts[name_length:], archive, at)
         if flags & _DESCRIPTOR or offset + stored_length > size:
             break
-        name = texts[:name_length]
-        utf8 = _utf8_name(name, flags, texts[name_length:])
-        if member := _plain(_Entry(utf8, name, at, length, stored_length, method, flags, crc, False), offset, archive):
+        stored_name = texts[:name_length]
+        name = _utf8_name(stored_name, flags)
+        if member := _plain(
+            _Entry(name, stored_name, at, length, stored_length, method, flags, crc, False), offset, archive
+        ):
             yield member
             records += 1
         at = offset + stored_length
@@ -237,7 +238,7 @@ def _read_entries(file: BinaryIO, directory: _Directory, archive: str) -> Iterat
                 (length, stored_length, local), data[extra_at : extra_at + extra], archive, directory.begin + at
             )
         system = made_by >> 8
-        name = _utf8_name(name, flags, data[extra_at : extra_at + extra])
+        name = _utf8_name(name, flags)
         if system == _DOS:
             name = name.replace(b"\\", b"/")
         is_link = system == _UNIX and (outside >> 16) & _KIND_OF_FILE == _LINK
@@ -264,21 +265,12 @@ def _large_numbers(numbers: tuple[int, ...], extra: bytes, archive: str, where: 
     raise _damaged(archive, where)
 
 
-def _utf8_name(name: bytes, flags: int, extra: bytes) -> bytes:
-    """The name of a member in UTF-8: without bit 11 and if it is not UTF-8, that of Info-ZIP's field, or the name in cp437."""
+def _utf8_name(name: bytes, flags: int) -> bytes:
+    """The name of a member in UTF-8; one without bit 11 that is not UTF-8 is in cp437."""
     try:
-        name.decode()
-        return name
+        return name if flags & _UTF8 else name.decode().encode()
     except UnicodeDecodeError:
-        if flags & _UTF8:
-            return name
-    at = 0
-    while at + 9 <= len(extra):
-        field, length, _, crc = struct.unpack_from("<HHBI", extra, at)
-        if field == _NAME_FIELD and crc == zlib.crc32(name):
-            return extra[at + 9 : at + 4 + length]
-        at += 4 + length
-    return name.decode("cp437").encode()
+        return name.decode("cp437").encode()
 
 
 def _find_zip64(file: BinaryIO, end: int) -> tuple[int, int, int, int, int, int] | None:
