@@ -15,6 +15,8 @@ from urllib.parse import unquote
 
 from paceline.config.listing import scan
 
+SPLITS = ("train", "training", "val", "valid", "validation", "test")
+
 
 def form_of(name: str) -> str:
     """`name` in lower case and in the composed Unicode form."""
@@ -68,11 +70,13 @@ class NearNames:
     def other_machines(self, path: str, folders: Sequence[str]) -> str:
         """The file or folder that the longest end of `path`, a path of another machine, names in `folders`; "" for none.
 
-        An end of a single part is used only for a path that leads out of every folder (absolute, of Windows, with `..`).
+        An end of a single part is used only for a path that leads out of every folder (absolute, of Windows, with `..`), and no
+        end lacks the name of a split that `path` has.
         """
         parts = re.split(r"[/\\]", re.sub(r"^[A-Za-z]:", "", path))
         shortest = 1 if os.path.isabs(path) or ".." in parts or re.match(r"[A-Za-z]:|.*\\", path) else 2
         parts = [part for part in parts if part not in ("", ".", "..")]
-        ends = [os.sep.join(parts[at:]) for at in range(len(parts) - shortest + 1)]
+        last = max((at for at, part in enumerate(parts) if part.lower() in SPLITS), default=len(parts))
+        ends = [os.sep.join(parts[at:]) for at in range(min(last, len(parts) - shortest) + 1)]
         tried = (self.path(os.path.join(folder, end)) for end in ends for folder in folders)
         return next((place for place in tried if place), "")

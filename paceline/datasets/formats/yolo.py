@@ -43,8 +43,6 @@ MOST_CLASS = 2**31 - 1
 HEADER_BYTES = 1 << 17
 # Rounding in exporters leaves fractions a little outside 0..1; anything further is pixels, or another format.
 SLACK = 0.01
-# How YOLO writes the visibility of a key point.
-VISIBILITIES = {"0", "1", "2", "0.0", "1.0", "2.0", "0.000000", "1.000000", "2.000000"}
 _NO_PATH = re.compile("[\0\n\ud800-\udfff]")
 
 
@@ -68,15 +66,11 @@ def read_yolo(path: Path, only: str = "") -> tuple[dict[str, Annotations], list[
     names, points = _names(file, record), _key_points(file, record)
     notes: list[str] = []
     both = (("train", "train"), ("val", next((key for key in VAL_FOLDERS if key in record), "val")))
-    wanted = [
-        (split, key) for split, key in ((("val", only),) if only else both) if key in record or split == "train" or only
-    ]
+    wanted = [("val", only)] if only else [(split, key) for split, key in both if key in record or split == "train"]
     found = {split: _images(file, record, key, notes) for split, key in wanted}
-    labels = LabelFiles({split: images for split, (_, images) in found.items()})
+    labels = LabelFiles(image for _, images in found.values() for image in images)
     read = {split: _read_photos(file, split, images, labels, names, points) for split, (_, images) in found.items()}
-    every = [photo for photos in read.values() for photo in photos]
-    refuse_broken(labels.shared(photo.file_name for photo in every if photo.boxes))
-    unused = labels.unused([photo.file_name for photo in every])
+    refuse_broken(labels.shared(photo.file_name for photos in read.values() for photo in photos if photo.boxes))
     splits: dict[str, Annotations] = {}
     for split, photos in read.items():
         source, images = found[split]
@@ -88,9 +82,8 @@ def read_yolo(path: Path, only: str = "") -> tuple[dict[str, Annotations], list[
         for photo, image in zip(photos, images):
             photo.file_name = os.path.relpath(image, folder)
         splits[split] = as_annotations(source, folder, photos, names, after=splits.get("train"))
-    if unused:
-        names_shown = some(shown(path, str(file.parent)) for path in sorted(unused))
-        notes.append(f"{counted(len(unused), 'label file')} without an image, not read: {names_shown}")
+    if unused := [shown(path, str(file.parent)) for path in labels.unused()]:
+        notes.append(f"no image uses {counted(len(unused), 'label file')}: {some(unused)}")
     return splits, notes
 
 
@@ -118,7 +111,7 @@ def read_label_file(path: Path, photo: PhotoLabels, names: dict[int, str], point
         fields = line.split()
         if not fields:
             continue
-        if points and len(fields) == 5 + points:
+        if len(fields) == 5 + points:
             fields = fields[:5]
         if reason := _count_problem(fields, points) or _add_object(fields, photo, names):
             problems.append(f"{path}:{number}: {reason}")
@@ -126,25 +119,34 @@ def read_label_file(path: Path, photo: PhotoLabels, names: dict[int, str], point
 
 
 def _count_problem(fields: list[str], points: int) -> str:
-    """ "" or why so many fields are no object."""
+    """Why so many fields are no object, or nothing."""
     count = len(fields)
     if count == 5 or (not points and count >= 7 and count % 2):
         return ""
     form = (
         f"class cx cy w h and the {points} numbers of kpt_shape"
         if points
-        else "class cx cy w h, or class x1 y1 x2 y2 x3 y3 ..."
+        else "class cx cy w h or class x1 y1 x2 y2 x3 y3 ..."
     )
-    text = f"{count} numbers, expected {form}"
-    if count == 1 and re.search("[,;]", fields[0]):
-        return f"{text}. Its values are separated by {fields[0].lstrip('-+.0123456789')[:1]!r}. Replace it with spaces"
+    text = f"{counted(count, 'number')}, expected {form}"
+    if count == 1 and (signs := re.findall("[,;]", fields[0])):
+        return f"{text}; the line is separated by {signs[0]!r}, replace it with spaces"
+    if hint := _key_point_hint(fields):
+        return text + hint
     if count == 6:
-        return f"{text}. The sixth is usually a score or a track id of a prediction. Delete it:  cut -d' ' -f1-5"
-    if not points and count >= 8 and (count - 5) % 3 == 0 and set(fields[7::3]) <= VISIBILITIES:
-        return (
-            f"{text}. These are key points: add kpt_shape: [{(count - 5) // 3}, 3] to the YAML file to read their boxes"
-        )
+        return f"{text}; the sixth is usually a score or a track id of a prediction, delete it:  cut -d' ' -f1-5"
     return text
+
+
+def _key_point_hint(fields: list[str]) -> str:
+    """What to add to data.yaml if every third number after a box may be the visibility of a key point."""
+    count, rest = divmod(len(fields) - 5, 3)
+    seen = all(re.fullmatch(r"[012](\.0*)?", one) for one in fields[7::3])
+    return (
+        f"; if these are key points, add kpt_shape: [{count}, 3] to the YAML file"
+        if seen and count > 0 and not rest
+        else ""
+    )
 
 
 def _add_object(fields: list[str], photo: PhotoLabels, names: dict[int, str]) -> str:
@@ -161,10 +163,8 @@ def _add_object(fields: list[str], photo: PhotoLabels, names: dict[int, str]) ->
         return f"a width or height below 0 ({fractions[2]:g}, {fractions[3]:g})"
     outside = [value for value in fractions if not -SLACK <= value <= 1 + SLACK]
     if outside:
-        text = f"{outside[0]:g} is not a fraction of the image. Coordinates are between 0 and 1, not in pixels"
-        if len(fields) > 5 and (len(fields) - 5) % 3 == 0 and set(fields[7::3]) <= VISIBILITIES:
-            text += f". If these are key points, add kpt_shape: [{(len(fields) - 5) // 3}, 3] to the YAML file"
-        return text
+        text = f"{outside[0]:g} is not a fraction of the image; coordinates are between 0 and 1, not in pixels"
+        return text + _key_point_hint(fields)
     if len(fields) == 5:
         cx, cy, w, h = fractions
         box = ((cx - w / 2) * photo.width, (cy - h / 2) * photo.height, w * photo.width, h * photo.height)
@@ -254,14 +254,10 @@ def _key_points(file: Path, record: dict[str, Any]) -> int:
     shape = record.get("kpt_shape")
     if shape is None:
         return 0
-    numbers = (
-        [int(one) for one in shape if isinstance(one, str) and re.fullmatch("[0-9]{1,4}", one)]
-        if isinstance(shape, list)
-        else []
-    )
-    if len(numbers) != 2 or len(shape) != 2 or not numbers[0] or numbers[1] not in (2, 3):
+    text = " ".join(map(str, shape)) if isinstance(shape, list) else ""
+    if not re.fullmatch("[1-9][0-9]{0,3} [23]", text):
         raise DataError(f"{file}: kpt_shape: is {short(shape)}, expected [number of key points, 2 or 3]. Correct it.")
-    return numbers[0] * numbers[1]
+    return int(text[:-1]) * int(text[-1])
 
 
 def _images(file: Path, record: dict[str, Any], key: str, notes: list[str]) -> tuple[Path, list[str]]:
@@ -283,24 +279,25 @@ def _images(file: Path, record: dict[str, Any], key: str, notes: list[str]) -> t
 def _folders(file: Path, record: dict[str, Any]) -> list[str]:
     """The folders that paths may be relative to: `path:`, and the folder of the YAML file."""
     here, base = os.path.dirname(os.path.abspath(file)), record.get("path")
-    named = isinstance(base, str) and not _NO_PATH.search(base)
-    return list(dict.fromkeys(([os.path.normpath(os.path.join(here, str(base)))] if named else []) + [here]))
+    return (
+        [os.path.normpath(os.path.join(here, base)), here]
+        if isinstance(base, str) and not _NO_PATH.search(base)
+        else [here]
+    )
 
 
 def _existing(file: Path, folders: list[str], key: str, entry: str, notes: list[str]) -> Path:
     """The first that exists: relative to `path:`, to data.yaml, and to data.yaml without the ../ that Roboflow writes."""
     if _NO_PATH.search(entry):
         raise DataError(f"{file}: {key}: {short(entry, 200)!r} is no path. Correct it.")
-    tried = [os.path.normpath(os.path.join(place, entry)) for place in folders]
-    tried.append(os.path.normpath(os.path.join(folders[-1], entry.removeprefix("../"))))
-    for place in tried:
-        if os.path.exists(place):
-            return Path(place)
+    tried = [os.path.join(place, entry) for place in folders] + [os.path.join(folders[-1], entry.removeprefix("../"))]
+    tried = [os.path.normpath(place) for place in tried]
     near = NearNames()
-    place = next((found for one in tried if (found := near.path(one))), "") or near.other_machines(entry, folders)
-    if os.path.exists(place):
-        notes.append(f"{file}: {key}: {short(entry, 200)} was not found, so {short(place, 900)} is read")
-        return Path(place)
+    for place in (next(filter(os.path.exists, tried), ""), *map(near.path, tried), near.other_machines(entry, folders)):
+        if os.path.exists(place):
+            if place not in tried:
+                notes.append(f"{file}: {key}: {short(entry, 200)} was not found, so {short(place, 900)} is read")
+            return Path(place)
     looked = some(dict.fromkeys(tried))
     raise DataError(f"{file}: {key}: {short(entry, 200)} is not there (looked for {short(looked, 900)}). Correct it.")
 
@@ -322,12 +319,10 @@ def _listed(file: Path, folders: list[str], notes: list[str]) -> list[str]:
     for line in read_list(file, MOST_LIST_BYTES, "Expected a text file with one image path per line."):
         path = os.path.normpath(os.path.join(file.parent, line))
         if not os.path.lexists(path):
-            near_path = (
-                near.path(path) or near.other_machines(line, folders) or near.other_machines(unquote(line), folders)
-            )
-            if near_path:
-                found.append(f"{short(line, 120)} as {short(near_path, 300)}")
-            path = near_path or path
+            ways = (near.path(path), *(near.other_machines(one, folders) for one in (line, unquote(line))))
+            if place := next(filter(None, ways), ""):
+                found.append(f"{short(line, 120)} as {short(place, 300)}")
+            path = place or path
         images.append(path)
     if found:
         notes.append(f"{file}: {len(found):,} of its paths were not found and are read from another place ({found[0]})")

@@ -7,19 +7,21 @@ file that differs in case, Unicode form, spaces, URL encoding, or suffix (a.TXT,
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections import Counter
+import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 
+from paceline.config.listing import walk
 from paceline.config.names import OTHER_PICTURES, is_image_name, suffix_of
 from paceline.config.plain_file import open_plain
 from paceline.config.printable import counted, one_line, some
 from paceline.datasets.formats.near_names import NearNames, form_of, grouped, loose_form_of
 
 IMAGE_FOLDERS = ("images", "image", "imgs", "img")
-# A line of a label has at least a class and a box. Lists and read-me files lie next to labels, too.
-LEAST_NUMBERS, BEGINNING = 5, 1 << 12
+# Captions, lists and read-me files lie next to labels, too. A wrong label may lack a number.
+LEAST_NUMBERS, BEGINNING = 4, 1 << 12
 
 
 def label_path(image: str) -> str:
@@ -28,33 +30,26 @@ def label_path(image: str) -> str:
     parts = folder.split(os.sep)
     if "images" in parts:
         parts[len(parts) - 1 - parts[::-1].index("images")] = "labels"  # the last one
-    return os.path.join(os.sep.join(parts), os.path.splitext(name)[0] + ".txt")
+    return os.path.join(os.sep.join(parts), f"{_stem(name)}.txt")
 
 
 class LabelFiles:
-    """The label files of all images of a data set.
+    """The label files of the images of all splits of a data set.
 
     Args:
-        splits (dict[str, list[str]]): paths of the images of each split.
+        images (Iterable[str]): paths of the images.
     """
 
-    def __init__(self, splits: dict[str, list[str]]) -> None:
+    def __init__(self, images: Iterable[str]) -> None:
+        self._images = dict.fromkeys(images)
         self._near = NearNames()
         self._folders, self._by_form = cache(self._near_folders), cache(self._labels_by_form)
-        self._stems = cache(lambda folder: {os.path.splitext(name)[0] for name in self._pictures(folder)})
-        images = dict.fromkeys(image for paths in splits.values() for image in paths)
-        self.paths = {image: path for image in images if os.path.lexists(path := label_path(image))}  # image -> label
-        self.near: dict[str, str] = {}  # those found under another name
-        counts = Counter(self.paths.values())
-        for image, path in self.paths.items():  # a.jpg and a.png would share a.txt
-            full = os.path.join(os.path.dirname(path), f"{os.path.basename(image)}.txt")
-            if counts[path] > 1 and os.path.lexists(full):
-                self.near[image] = full
-        self.paths |= self.near
+        self._names = cache(lambda folder: {one for name in self._pictures(folder) for one in (name, _stem(name))})
+        # paths: the label of each image; near: of those, the labels that were found under another name.
+        self.paths = {image: path for image in self._images if os.path.lexists(path := label_path(image))}
         used = set(self.paths.values())
-        for image in images:
-            if image not in self.paths and (label := self._search(image, used)):
-                self.near[image] = label
+        lacking = (image for image in self._images if image not in self.paths)
+        self.near = {image: path for image in lacking if (path := self._search(image, used))}
         self.paths |= self.near
 
     def notes(self, split: str, images: Sequence[str], folder: str) -> list[str]:
@@ -64,66 +59,59 @@ class LabelFiles:
         notes = []
         if near:
             first = f"{shown(self.near[near[0]], folder)} for {shown(near[0], folder)}"
-            notes.append(
-                f"{split}: {counted(len(near), 'label file')} read under another name or place, the first is {first}"
-            )
+            notes.append(f"{split}: {counted(len(near), 'label file')} read under another name or place, first {first}")
         if without:
             notes.append(f"{split}: {without:,} of {len(images):,} images have no label file: images without objects")
         return notes
 
     def shared(self, with_objects: Iterable[str]) -> list[str]:
         """A line per label file that is the label of two or more images with objects."""
-        owners: dict[str, list[str]] = {}
-        for image in dict.fromkeys(with_objects):
-            owners.setdefault(self.paths[image], []).append(image)
+        owners = grouped((self.paths[image], image) for image in dict.fromkeys(with_objects))
         return [
-            f"{label}: this label file belongs to {len(images)} images ({some(map(os.path.basename, images))}). Keep one of the "
-            "images, or give each a name and a label of its own"
+            f"{label}: this label file belongs to {len(images)} images ({some(images)}). Keep one of the images, or give each a name "
+            "and a label of its own"
             for label, images in owners.items()
             if len(images) > 1
         ]
 
-    def unused(self, images: Iterable[str]) -> list[str]:
-        """The label files with objects, in the folders of the labels of `images`, that belong to no image in their folders."""
-        listed, used = set(images), set(self.paths.values())
-        folders = {os.path.dirname(path): os.path.dirname(self.paths.get(path, label_path(path))) for path in images}
-        others: dict[str, set[str]] = {}  # folder of labels -> forms of the stems of images that no split lists
-        for folder, labels in folders.items():
-            pictures = (name for name in self._pictures(folder) if os.path.join(folder, name) not in listed)
-            others.setdefault(labels, set()).update(form_of(os.path.splitext(name)[0]) for name in pictures)
-        return [
-            path
-            for folder, stems in others.items()
-            for path in (os.path.join(folder, name) for name in self._near.names(folder))
-            if path not in used
-            and stems.isdisjoint(map(form_of, _stems_of(os.path.basename(path))))
-            and _is_label(path)
+    def unused(self) -> list[str]:
+        """The label files with objects, in the folders of the labels and below, that belong to no image."""
+        used, others = set(self.paths.values()), dict[str, set[str]]()
+        pairs = ((image, self.paths.get(image) or label_path(image)) for image in self._images)
+        for folder, labels in dict.fromkeys(tuple(map(os.path.dirname, pair)) for pair in pairs):
+            for place in [labels] if labels == folder else [place for place, _, _ in walk(labels)]:
+                beside = os.path.normpath(os.path.join(folder, os.path.relpath(place, labels)))
+                # Labels of images that no split lists are not missed.
+                names = (name for name in self._pictures(beside) if os.path.join(beside, name) not in self._images)
+                others.setdefault(place, set()).update(form_of(_stem(name)) for name in names)
+        files = [
+            (stems, os.path.join(place, name)) for place, stems in others.items() for name in self._near.names(place)
         ]
+        files = [(stems, path) for stems, path in files if path not in used]
+        return sorted(
+            path for stems, path in files if (own := _stems_of(path)) and stems.isdisjoint(own) and _is_label(path)
+        )
 
     def _pictures(self, folder: str) -> list[str]:
-        names = self._near.names(folder)
-        return [
-            name for name in names if is_image_name(os.fsencode(name)) or suffix_of(os.fsencode(name)) in OTHER_PICTURES
-        ]
+        names = ((name, os.fsencode(name)) for name in self._near.names(folder))
+        return [name for name, raw in names if is_image_name(raw) or suffix_of(raw) in OTHER_PICTURES]
 
     def _search(self, image: str, used: set[str]) -> str:
         """The only label around `image` that its name fits; "" for none or several."""
         folder, name = os.path.split(image)
-        stem = os.path.splitext(name)[0]
-        for form in (form_of, loose_form_of):
+        own = (name, _stem(name))
+        for form, wanted in itertools.product((form_of, loose_form_of), own):
             for place in self._folders(folder):
-                names = self._by_form(place, form).get(form(stem), ())
-                names = [
-                    one for one in names if (own := os.path.splitext(one)[0]) == stem or own not in self._stems(folder)
-                ]
-                paths = [path for path in (os.path.join(place, one) for one in names) if path not in used]
+                names = self._by_form(place, form).get(form(wanted), ())
+                names = [label for label in names if _stem(label) in own or _stem(label) not in self._names(folder)]
+                paths = [path for one in names if (path := os.path.join(place, one)) not in used and _is_label(path)]
                 if paths:
                     return paths[0] if len(paths) == 1 else ""
         return ""
 
     def _labels_by_form(self, folder: str, form: Callable[[str], str]) -> dict[str, list[str]]:
         """The .txt files of a folder by the forms of the stems of the images that they may belong to."""
-        return grouped((form(stem), name) for name in self._near.names(folder) for stem in _stems_of(name))
+        return grouped((stem, name) for name in self._near.names(folder) for stem in _stems_of(name, form))
 
     def _near_folders(self, folder: str) -> list[str]:
         """Where the labels of the images in `folder` may lie, the usual folder first."""
@@ -144,20 +132,22 @@ def shown(path: str, folder: str) -> str:
     return one_line(os.path.relpath(path, folder))
 
 
-def _stems_of(label: str) -> list[str]:
-    """Stems of the images that a label file may belong to: a for a.txt, and a for a.jpg.txt; none if it is not a .txt file."""
-    stem, suffix = os.path.splitext(label)
-    if suffix.lower() != ".txt":
-        return []
-    inner, suffix = os.path.splitext(stem)
-    return [stem, inner] if suffix.lower() == ".txt" or is_image_name(os.fsencode(stem)) else [stem]
+def _stem(name: str) -> str:
+    return os.path.splitext(name)[0]
+
+
+def _stems_of(label: str, form: Callable[[str], str] = form_of) -> list[str]:
+    """Forms of what the images are called that a label file may belong to: a for a.txt, a.jpg and a for a.jpg.txt."""
+    stem = _stem(os.path.basename(label))
+    twice = stem.lower().endswith(".txt") or is_image_name(os.fsencode(stem))
+    return [form(one) for one in ([stem, _stem(stem)] if twice else [stem])] if label.lower().endswith(".txt") else []
 
 
 def _is_label(path: str) -> bool:
     """True if the first line of a .txt file holds the numbers of an object."""
     try:
         with os.fdopen(open_plain(path), "rb") as file:
-            words = next(iter(file.read(BEGINNING).split(b"\n")), b"").split()
-        return path.lower().endswith(".txt") and len([float(word) for word in words]) >= LEAST_NUMBERS
+            words = re.split(rb"[\s,;]+", file.read(BEGINNING).lstrip().partition(b"\n")[0].strip())
+        return len([float(word) for word in words]) >= LEAST_NUMBERS
     except (OSError, ValueError):
         return False
