@@ -30,6 +30,7 @@ from paceline.bench.peers import WHERE, peers
 from paceline.bench.process_tree import cpu_seconds
 from paceline.config.classification import Decoder, PhotoInput
 from paceline.config.errors import DataError, RecipeError, UserError
+from paceline.config.listing import listed, walk
 from paceline.config.recipe import Quality, Recipe
 from paceline.config.reporting import Lines
 from paceline.datasets.ensure import ensure_prepared
@@ -97,7 +98,7 @@ def maskrcnn(data: Path, *, size: int, decoders: list[Decoder]) -> Contest:
     found = _with_objects("maskrcnn", "decode + resize + flip with boxes and masks", data, settings, short, {
         one: {"decoder": one} for one in decoders
     }, 8)  # fmt: skip
-    annotations = sorted((data / "annotations").glob("instances_train*.json"))
+    annotations = listed(data / "annotations", "instances_train*.json")
     if not annotations:
         raise DataError(
             f"{data}: no annotations/instances_train*.json, from which torchvision's data set reads.\n"
@@ -190,7 +191,8 @@ def run_input_bench(
 
 def photos_in(data: Path) -> list[Path]:
     """The JPEG files in a folder, at any depth, sorted. Raises DataError where there are none."""
-    paths = sorted(path for path in data.rglob("*") if path.suffix.lower() in _SUFFIXES)
+    files = (Path(place, name) for place, _, names in walk(data) for name in names)
+    paths = sorted(path for path in files if path.suffix.lower() in _SUFFIXES)
     if not paths:
         raise DataError(f"{data}: no JPEG photos in this folder or below it.\nGive a folder with photos:  --data DIR")
     return paths

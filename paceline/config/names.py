@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from paceline.config.errors import UserError
+from paceline.config.listing import in_system_folder
 
 # Pillow's words. "MPO", a JPEG followed by further ones (stereo, burst, depth), is read as a JPEG.
 SUFFIX_FORMATS = {
@@ -32,6 +33,11 @@ PREDICTED_FORMATS = tuple(dict.fromkeys(PREDICTED_SUFFIX_FORMATS.values()))
 def is_image_name(name: bytes) -> bool:
     """True for a visible name with an image suffix, in either case. `name` is without folders."""
     return not name.startswith(b".") and os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES
+
+
+def is_image_path(path: bytes) -> bool:
+    """True for a path in an archive with an image's name at its end, unless a part of it is hidden or a system's."""
+    return is_image_name(path.rsplit(b"/", 1)[-1]) and not in_system_folder(path)
 
 
 # Pictures, by a suffix that no reader here takes. A phone writes the first two; some name a JPEG so, or .jfif.

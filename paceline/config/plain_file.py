@@ -95,6 +95,13 @@ def read_plain_text(path: str | bytes | Path, most: int) -> str:
     return read_plain(path, most).decode("utf-8-sig")
 
 
+def read_problem(error: OSError | UnicodeDecodeError) -> str:
+    """Why a text file cannot be read, in a few words."""
+    if isinstance(error, OSError):
+        return str(error.strerror or error)
+    return f"byte {error.start} is not UTF-8; convert the file to UTF-8, for example with iconv"
+
+
 def _not_plain(mode: int, path: str | bytes | Path) -> OSError:
     kind = next((name for is_it, name in _KINDS if is_it(mode)), "something else")
     return OSError(errno.EINVAL, f"this is {kind}, not a plain file", os.fsdecode(path))

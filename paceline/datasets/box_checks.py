@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from paceline.config.errors import DataError
+from paceline.config.listing import walk
 from paceline.config.names import OTHER_PICTURES, by_suffix, is_image_name, suffix_of
 from paceline.config.printable import some
 from paceline.datasets.formats.annotations import Annotations
@@ -107,7 +108,7 @@ def count_unlisted(source: BoxSet) -> tuple[dict[str, int], list[str]]:
     for key, split in source.splits.items():
         counts[key] = 0
         others = Counter[str]()
-        for folder, _, names in os.walk(split.images_folder):
+        for folder, _, names in walk(split.images_folder):
             if folder in seen:
                 continue
             seen.add(folder)
@@ -116,7 +117,7 @@ def count_unlisted(source: BoxSet) -> tuple[dict[str, int], list[str]]:
                     continue
                 if is_image_name(os.fsencode(name)):
                     counts[key] += 1
-                elif not name.startswith(".") and (suffix := suffix_of(os.fsencode(name))) in OTHER_PICTURES:
+                elif (suffix := suffix_of(os.fsencode(name))) in OTHER_PICTURES:
                     others[suffix] += 1
         if left_out := by_suffix(others):
             notes.append(f"{key}: left out {left_out}")

@@ -18,12 +18,13 @@ from pathlib import Path
 from typing import Literal
 
 from paceline.config.errors import DataError, UserError
+from paceline.config.listing import listed
 from paceline.config.printable import some
 from paceline.config.reporting import SILENT, Reporter
 from paceline.datasets.box_source import BoxSource
 from paceline.datasets.class_source import ClassSource
 from paceline.datasets.ensure import name_addresses, prepare_now, why_stale
-from paceline.datasets.formats.class_folders import TRAIN_FOLDER, VAL_FOLDERS, Listing, list_split
+from paceline.datasets.formats.class_folders import TRAIN_FOLDER, VAL_FOLDERS, Listing, list_split, split_folders
 from paceline.datasets.formats.layouts import BoxSet, read_jsons, read_one_split
 from paceline.datasets.formats.published import check_flat_val
 from paceline.store.class_folder import list_folder
@@ -99,12 +100,9 @@ def _layout(root: Path) -> str:
     names = set()
     for folder in (root, *(root / name for name in ("annotations", "images", "ImageSets/Main"))):
         if folder.is_dir():
-            with os.scandir(folder) as entries:
-                lists = (
-                    entry for entry in entries if entry.is_dir() or entry.name.endswith((".json", ".txt", ".yaml"))
-                )
-                names |= {os.fsencode(os.path.relpath(entry.path, root)) for entry in lists}
-    names |= {os.fsencode(path.parent.name) for path in root.glob("*/_annotations.coco.json")}
+            lists = (path for path in listed(folder) if path.is_dir() or path.name.endswith((".json", ".txt", ".yaml")))
+            names |= {os.fsencode(os.path.relpath(path, root)) for path in lists}
+    names |= {os.fsencode(path.name) for path in listed(root) if (path / "_annotations.coco.json").is_file()}
     return hashlib.sha256(b"\0".join(sorted(names))).hexdigest()[:12]
 
 
@@ -151,12 +149,12 @@ def _class_folders(root: Path, names: tuple[str, ...]) -> Listing:
     """The split of `root` that has one of these names, or `root` as the split itself."""
     check_flat_val(root)
     inside = [os.fsdecode(name) for name in list_folder(root).folders]
-    here = [name for name in names if name in inside]
-    if len(set(here) & set(VAL_FOLDERS)) > 1:
+    here = split_folders(root, inside, names)
+    if len({name.lower() for name in here} & set(VAL_FOLDERS)) > 1:
         raise DataError(
             f"{root}: both {here[0]}/ and {here[1]}/ are there; which one is meant? Name it:  --data {root / here[0]}"
         )
-    if not here and (any(name in inside for name in (TRAIN_FOLDER, "test")) or not inside):
+    if not here and (any(split_folders(root, inside, (name,)) for name in (TRAIN_FOLDER, "test")) or not inside):
         raise DataError(
             f"{root}: no {' nor '.join(f'{name}/' for name in names)} in it, only {some(inside)}. Wanted: "
             "ROOT/val/CLASS/*.jpg or ROOT/test/CLASS/*.jpg, or class folders directly in ROOT; "

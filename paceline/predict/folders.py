@@ -13,6 +13,7 @@ from pathlib import Path, PurePath
 from typing import NamedTuple
 
 from paceline.config.errors import DataError
+from paceline.config.listing import glob_paths, scan
 from paceline.config.names import PREDICTED_SUFFIX_FORMATS, by_suffix, suffix_of
 
 SUFFIXES = tuple(map(os.fsdecode, PREDICTED_SUFFIX_FORMATS))
@@ -93,7 +94,7 @@ def _spread(paths: Sequence[Path], found: Listing) -> Iterator[Path]:
         if os.path.lexists(path) or not glob.has_magic(str(path)):
             yield path
             continue
-        named = [Path(name) for name in sorted(glob.iglob(str(path.expanduser()), recursive=True))]
+        named = [Path(name) for name in glob_paths(str(path.expanduser()), recursive=True)]
         if "**" in path.parts:  # which has entered the folders itself
             named = [file for file in named if not file.is_dir()]
         ours = {file for file in named if any(answers(folder) for folder in file.parents)}
@@ -117,16 +118,16 @@ def _in_folder(top: Path, found: Listing, away: set[tuple[int, int]]) -> Iterato
             found.passed[why] += 1
             continue
         try:
-            names = sorted(os.listdir(folder))
+            entries, hidden = scan(str(folder))
         except OSError as problem:
             found.refused.append(Unreadable(str(folder), f"the folder cannot be listed ({problem.strerror})"))
             continue
         below: list[Path] = []
-        for name in names:
+        if hidden:
+            found.passed["hidden"] += hidden
+        for name in (entry.name for entry in entries):
             path = folder / name
-            if name.startswith("."):
-                found.passed["hidden"] += 1
-            elif "\n" in name:
+            if "\n" in name:
                 found.refused.append(Unreadable(str(path), "it has a line break in its name. Rename it"))
             elif os.path.isdir(path):  # which no path upsets, however long
                 below.append(path)

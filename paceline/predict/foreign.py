@@ -25,6 +25,7 @@ from typing import Any, Literal
 import numpy as np
 
 from paceline.config.errors import DataError, UserError
+from paceline.config.listing import listed
 from paceline.config.printable import some
 
 Kind = Literal["classes", "boxes", "masks"]
@@ -142,7 +143,7 @@ def _is_numbers(value: Any, width: int) -> bool:
 
 
 def _yolo(folder: Path) -> Rows:
-    files = sorted(file for file in folder.glob("*.txt") if file.is_file())
+    files = [file for file in listed(folder, "*.txt") if file.is_file()]
     if not files:
         raise DataError(f"--predictions {folder}: no .txt file in it; wanted YOLO's PHOTO.txt, one a photo.")
     places, photos, classes, scores, boxes, polygons = [], [], [], [], [], []

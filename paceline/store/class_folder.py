@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.config.errors import DataError
+from paceline.config.listing import scan
 from paceline.config.names import is_image_name, suffix_of
 
 
@@ -21,7 +22,7 @@ class FolderNames:
     images: list[bytes]  # with an image suffix (.jpg, .JPEG, ...), broken links too, which are named when they are read
     folders: list[bytes]
     others: Counter[str]  # how many files have which other suffix, in small letters; "" for none
-    hidden: int  # number of entries whose name starts with a dot (._x.jpg, .ipynb_checkpoints)
+    hidden: int  # number of hidden and system entries (._x.jpg, .ipynb_checkpoints, @eaDir, lost+found)
 
     @property
     def ignored(self) -> int:
@@ -38,18 +39,16 @@ def one_line_name(folder: Path | str, name: bytes) -> bytes:
 
 def list_folder(folder: Path) -> FolderNames:
     """The entries of `folder`, links followed. Raises DataError where it cannot be listed."""
-    images, folders, others, hidden = [], [], Counter[str](), 0
+    images, folders, others = [], [], Counter[str]()
     try:
-        with os.scandir(os.fsencode(folder)) as entries:
-            for entry in entries:
-                if entry.name.startswith(b"."):
-                    hidden += 1
-                elif _is_folder(entry):
-                    folders.append(one_line_name(folder, entry.name))
-                elif is_image_name(entry.name):
-                    images.append(one_line_name(folder, entry.name))
-                else:
-                    others[suffix_of(entry.name)] += 1
+        entries, hidden = scan(os.fsencode(folder))
+        for entry in entries:
+            if _is_folder(entry):
+                folders.append(one_line_name(folder, entry.name))
+            elif is_image_name(entry.name):
+                images.append(one_line_name(folder, entry.name))
+            else:
+                others[suffix_of(entry.name)] += 1
     except FileNotFoundError:
         raise DataError(f"{folder}: no such folder. Check the path (--data).") from None
     except NotADirectoryError:
@@ -60,7 +59,7 @@ def list_folder(folder: Path) -> FolderNames:
         raise DataError(
             f"{folder}: cannot be listed ({error.strerror}). Check the disk or mount, then try again."
         ) from None
-    return FolderNames(sorted(images), sorted(folders), others, hidden)
+    return FolderNames(images, folders, others, hidden)
 
 
 def _is_folder(entry: os.DirEntry[bytes]) -> bool:

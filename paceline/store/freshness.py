@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from paceline.config.errors import DataError, UserError
+from paceline.config.listing import glob_paths, scan
 from paceline.config.plain_file import open_plain
 from paceline.store.class_folder import list_folder
 from paceline.store.index import index_damage, open_split, places_of, remedy
@@ -195,16 +196,16 @@ def annotation_files(root: Path, patterns: Sequence[str]) -> list[str]:
         if below:
             found.update(_plain_files(_ESCAPED.sub(r"\1", base), rest))
         else:
-            found.update(path for path in glob.iglob(base) if os.path.isfile(path))
+            found.update(path for path in glob_paths(base) if os.path.isfile(path))
     return sorted(os.path.relpath(path, root) if is_inside(path, root) else path for path in found)
 
 
 def _plain_files(top: str, pattern: str) -> Iterator[str]:
-    """Plain files in `top` and, links followed, below, whose last parts match `pattern`. Hidden folders are left out.
+    """Plain files in `top` and, links followed, below, whose last parts match `pattern` in any case. System entries are left out.
 
     Each folder is listed once, whatever links lead to it: two links to the folder they are in are 2^40 paths.
     """
-    matches, parts = re.compile(fnmatch.translate(pattern)).fullmatch, pattern.count("/") + 1
+    matches, parts = re.compile(fnmatch.translate(pattern), re.IGNORECASE).fullmatch, pattern.count("/") + 1
     seen: set[tuple[int, int]] = set()
     left = [top]
     while left:
@@ -214,14 +215,11 @@ def _plain_files(top: str, pattern: str) -> Iterator[str]:
             if (status.st_dev, status.st_ino) in seen:
                 continue
             seen.add((status.st_dev, status.st_ino))
-            with os.scandir(folder) as entries:
-                inside = sorted(entries, key=lambda entry: entry.name, reverse=True)
+            inside = scan(folder)[0][::-1]
         except OSError:
             continue  # as glob does: what cannot be listed holds no file that was read
         for entry in inside:
             try:
-                if entry.name.startswith("."):
-                    continue
                 if entry.is_dir():
                     left.append(entry.path)
                 elif entry.is_file() and matches("/".join(entry.path.split(os.sep)[-parts:])):

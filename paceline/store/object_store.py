@@ -22,6 +22,7 @@ from urllib.parse import unquote, urlsplit
 
 from paceline.config.commands import to_install
 from paceline.config.errors import DataError
+from paceline.config.listing import is_system_name
 from paceline.store.bucket_access import in_words, open_place, patience_seconds
 from paceline.store.stores import LocalFiles, Range, RangeError, Status, Store, StoreTrouble, scheme_of
 from paceline.store.transfer import Background
@@ -213,7 +214,7 @@ def _matches(path: str, prefix: str, pattern: str) -> bool:
     if prefix and not path.startswith(f"{prefix}/"):
         return False
     own = path[len(prefix) + 1 :] if prefix else path
-    return fnmatchcase(own, pattern) and (not own.startswith(".") or pattern.startswith("."))
+    return fnmatchcase(own, pattern) and (not is_system_name(own) or pattern.startswith(".") or pattern == own)
 
 
 class _Blocks(io.RawIOBase):

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import BinaryIO, NamedTuple
 
 from paceline.config import posix
+from paceline.config.listing import glob_paths
 from paceline.config.plain_file import open_plain
 
 
@@ -94,9 +95,7 @@ class LocalFiles(Store):
         return os.fdopen(open_plain(name), "rb", buffering=1 << 16)
 
     def find(self, pattern: str) -> list[bytes]:
-        import glob
-
-        return sorted(os.fsencode(path) for path in glob.iglob(pattern) if os.path.isfile(path))
+        return [os.fsencode(path) for path in glob_paths(pattern) if os.path.isfile(path)]
 
 
 def scheme_of(name: bytes | str) -> str:

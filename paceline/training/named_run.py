@@ -19,6 +19,7 @@ from paceline.config.card import has_card
 from paceline.config.commands import command
 from paceline.config.errors import RecipeError, UserError
 from paceline.config.graph_file import GRAPHS, refuse_graph
+from paceline.config.listing import listed
 from paceline.config.printable import did_you_mean
 from paceline.config.recipe import Recipe
 from paceline.config.reporting import Reporter
@@ -117,7 +118,7 @@ def means_weights(path: Path, recipe: str = "") -> bool:
             return False
         return path.suffix != ".json" and (bool(recipe) or not has_card(path))
     if path.is_dir():
-        named = (path / INDEX).is_file() or any(path.glob("*.npy")) or any(path.glob("*.index"))
+        named = (path / INDEX).is_file() or bool(listed(path, "*.npy", "*.index"))
         return named and not (path / "run.json").is_file()
     return is_published(str(path)) or path.with_name(f"{path.name}.index").is_file()
 

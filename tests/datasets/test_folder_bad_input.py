@@ -119,7 +119,7 @@ LAYOUTS = [
     ),
     (two_vals, "both val/ and valid/ are there"),
     (one_class, r"train: only one class \(cat\)"),
-    (other_val_classes, r"classes of val/ are not those of train/\. Only in train/: dog\. Only in val/: cow\."),
+    (other_val_classes, r"classes of val/ are not those of train/\. Only in train/: 'dog'\. Only in val/: 'cow'\."),
     (empty_class, "train/eel: no images in this class folder"),
     (nested, r"train/cat: a class folder must hold images only, and holds 1 folders \(black\)"),
     (empty_train, "train: empty, no class folders in it"),

@@ -207,3 +207,14 @@ class TestLayouts:
         data = example_bytes(features)
         with pytest.raises(DataError, match=said):
             layout(parse_example(data, "a"), data, "a")
+
+
+def test_classes_that_are_text_alone_are_named_and_an_image_without_objects_is_read():
+    corners = {f"image/object/bbox/{corner}": [0.1, 0.2] for corner in ("xmin", "ymin", "xmax", "ymax")}
+    data = example_bytes({"image/encoded": [b"photo"], "image/object/class/text": [b"cat", b"dog"], **corners})
+    with pytest.raises(DataError, match="image/object/class/label is missing, only image/object/class/text"):
+        coco_example(parse_example(data, "a"), data, "a")
+    data = example_bytes(
+        {"image/encoded": [b"photo"], "image/object/class/text": [], **{corner: [] for corner in corners}}
+    )
+    assert not len(coco_example(parse_example(data, "a"), data, "a").classes)

@@ -112,3 +112,9 @@ def test_a_tar_that_is_cut_off_counts_whole_samples():
         assert [next(found).key for _ in range(survive)] == [b"%d" % i for i in range(survive)]
         with pytest.raises(Truncated, match=f"cut off at byte {cut:,}, .* after {survive} whole"):
             next(found)
+
+
+def test_names_with_dots_are_named_as_the_cause():
+    names = [f"img.{number}.{field}" for number in range(3) for field in ("jpg", "cls")]
+    with pytest.raises(DataError, match=r"sample img has 3 photos.* first dot"):
+        grouped(*names)[0].photo("a.tar")

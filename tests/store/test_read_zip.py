@@ -332,3 +332,27 @@ def test_an_archive_with_the_same_name_twice_gives_both():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         assert len(read_all(packed(("a.jpg", PHOTO), ("a.jpg", PHOTO)))) == 2
+
+
+def names_of(name: bytes, flags: int) -> list[bytes]:
+    """The names that are read of a zip with one member of this stored name."""
+    info = zipfile.ZipInfo("x" * len(name))
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        archive.writestr(info, PHOTO)
+    data = bytearray(out.getvalue().replace(b"x" * len(name), name))
+    for mark, place in ((b"PK\3\4", 6), (b"PK\1\2", 8)):
+        struct.pack_into("<H", data, data.index(mark) + place, flags)
+    whole = [member.name for member in read_all(bytes(data))]
+    with pytest.raises(Truncated):  # without its directory, by the local headers
+        for member in zip_members(io.BytesIO(bytes(data[: data.index(b"PK\1\2")])), data.index(b"PK\1\2"), "a.zip"):
+            assert [member.name] == whole
+    return whole
+
+
+def test_a_name_without_bit_11_is_utf8_if_it_can_be_and_else_cp437():
+    name = "\u00c4pfel/1.jpg"
+    utf8, cp437 = name.encode(), name.encode("cp437")
+    assert names_of(utf8, 0x800) == names_of(utf8, 0) == names_of(cp437, 0) == [utf8]
+    assert names_of(b"a/1.jpg", 0) == [b"a/1.jpg"]
+    assert names_of(cp437, 0x800) == [cp437]  # it says that it is UTF-8, and is not: kept as it is

@@ -19,7 +19,8 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from paceline.config.errors import DataError
-from paceline.config.names import OTHER_PICTURES, by_suffix, suffix_of
+from paceline.config.listing import in_system_folder, is_system_name
+from paceline.config.names import OTHER_PICTURES, by_suffix, is_image_name, is_image_path, suffix_of
 from paceline.datasets.containers.boxes import sample_annotations
 from paceline.datasets.containers.contents import (
     AS_IT_IS,
@@ -32,7 +33,6 @@ from paceline.datasets.containers.contents import (
 )
 from paceline.datasets.containers.files import ContainerFiles, ContainerRequest
 from paceline.datasets.formats.class_folders import TRAIN_FOLDER, VAL_FOLDERS
-from paceline.store.class_folder import is_image_name
 from paceline.store.containers.exports import find_export, unpack_first
 from paceline.store.containers.reading import read_at, shown
 from paceline.store.containers.tar import inner_tars, tar_members
@@ -51,14 +51,16 @@ class Entry(NamedTuple):
     split: str  # "train", "val", "test" where a folder above the class's is called so; "" where none is
     above: bytes  # the folders above the class's
     label: bytes  # its own folder; empty where it has none
+    is_photo: bool  # by its name
 
 
-def entry_of(path: bytes, held: Held) -> Entry:
-    """`path` in an archive, judged by its folders' names alone."""
-    *folders, _ = path.split(b"/")
+def entry_of(path: bytes, held: Held, *, is_system: bool = False) -> Entry:
+    """`path` in an archive, judged by its folders' names alone; is_system: a part of its own name is a system's."""
+    *folders, base = path.split(b"/")
     named = [SPLITS.get(os.fsdecode(folder).lower(), "") for folder in folders[:-1]]
     split = next((name for name in reversed(named) if name), "")
-    return Entry(path, held, split, b"/".join(folders[:-1]), folders[-1] if folders else b"")
+    label = folders[-1] if folders else b""
+    return Entry(path, held, split, b"/".join(folders[:-1]), label, is_image_name(base) and not is_system)
 
 
 def read_photos(files: ContainerFiles, request: ContainerRequest) -> dict[str, Contents]:
@@ -68,7 +70,7 @@ def read_photos(files: ContainerFiles, request: ContainerRequest) -> dict[str, C
         paths = [b"/".join(path.split(b"/")[-2:]) for path in paths]  # as of unpacked COCO, wherever it lies
     entries = [[entry_of(path, Held(path, 0, status.size))] for path, status in zip(paths, files.statuses)]
     if not files.listed:
-        photos = [one for one in chain.from_iterable(entries) if is_image_name(one.path)]
+        photos = [one for one in chain.from_iterable(entries) if one.is_photo]
         _refuse_nested(f"--{files.split}", photos)
     return _archived(files, entries, RANGES, bool(request.devkit))
 
@@ -121,12 +123,13 @@ def _unique_names(split: str, held: Sequence[HeldFile]) -> Sequence[HeldFile]:
 
 def _tar(file: BinaryIO, size: int, name: str) -> Iterator[Entry]:
     outer = tar_members(file, size, name)
-    before = []
+    before, is_tar = [], False
     for member in outer:
         before.append(member)
-        if is_image_name(os.path.basename(member.name)) or member.name.lower().endswith(b".tar"):
+        is_tar = member.name.lower().endswith(b".tar") and not in_system_folder(member.name)
+        if is_tar or is_image_path(member.name):
             break
-    if before and before[-1].name.lower().endswith(b".tar"):
+    if is_tar:
         # An inner tar stands for the folder that its photos would be unpacked into.
         members = (
             (os.path.splitext(inner)[0] + b"/" + os.path.basename(member.name), member)
@@ -135,13 +138,14 @@ def _tar(file: BinaryIO, size: int, name: str) -> Iterator[Entry]:
     else:
         members = ((member.name, member) for member in chain(before, outer))
     for path, member in members:
-        yield entry_of(path, Held(path, member.offset, member.length))
+        yield entry_of(path, Held(path, member.offset, member.length), is_system=in_system_folder(member.name))
 
 
 def _zip(file: BinaryIO, size: int, name: str) -> Iterator[Entry]:
     for member in zip_members(file, size, name):
         stored = member.stored_length if member.deflated else AS_IT_IS
-        yield entry_of(member.name, Held(member.name, member.offset, member.length, stored, member.crc))
+        held = Held(member.name, member.offset, member.length, stored, member.crc)
+        yield entry_of(member.name, held, is_system=in_system_folder(member.name))
 
 
 def _archived(
@@ -151,12 +155,12 @@ def _archived(
 
     devkit  a list knows the classes of photos that lie in no class folders
     """
-    photos = [[one for one in members if is_image_name(os.path.basename(one.path))] for members in entries]
+    photos = [[one for one in members if one.is_photo] for members in entries]
     ignored = sum(map(len, entries)) - sum(map(len, photos))
     if not any(photos):
         raise DataError(f"{files.first}: no photo in it (.jpg, .jpeg, .png, ...), {ignored:,} others. Check the path.")
-    bases = [os.path.basename(one.path) for one in chain.from_iterable(entries)]
-    others = Counter(suffix_of(base) for base in bases if not is_image_name(base) and not base.startswith(b"."))
+    bases = [os.path.basename(one.path) for one in chain.from_iterable(entries) if not one.is_photo]
+    others = Counter(suffix_of(base) for base in bases if not (is_system_name(base) or is_image_name(base)))
     if OTHER_PICTURES & others.keys() or (others and not files.listed):  # annotations beside them name what is used
         files.notes.append(f"{files.first}: left out {by_suffix(others)}")
     if files.listed:
@@ -253,7 +257,8 @@ def _in_split(split: str, path: bytes, parts: int = 0) -> bytes:
 
 
 def _labelled(file: BinaryIO, size: int, name: str) -> Iterator[tuple[Held, int | str | dict[str, Any]]]:
-    for sample in samples(tar_members(file, size, name), name):
+    members = (one for one in tar_members(file, size, name) if not in_system_folder(one.name))
+    for sample in samples(members, name):
         photo = sample.photo(name)
         field, member = sample.label(name)
         label = read_label(field, read_at(file, member.offset, member.length), f"{name}: sample {shown(sample.key)}")

@@ -17,6 +17,7 @@ import numpy as np
 from PIL import Image
 
 from paceline.config.errors import DataError
+from paceline.config.listing import listed
 from paceline.config.printable import one_line, short
 from paceline.datasets.box_source import BoxRequest, BoxSource
 from paceline.datasets.containers.classes import names_by_number
@@ -31,9 +32,7 @@ from paceline.store.containers.webdataset import OBJECTS
 from paceline.store.header import open_picture
 
 # Where those who made TFRecords of COCO have its JSON, relative to them.
-_BESIDE = tuple(
-    f"{folder}instances_*.json" for folder in ("", "annotations/", "raw-data/annotations/", "../annotations/")
-)
+_BESIDE = ("", "annotations", "raw-data/annotations", "../annotations")
 
 
 def contained_boxes(
@@ -102,7 +101,11 @@ def _named(annotations: Annotations, request: ContainerRequest) -> tuple[Annotat
     if names or any(name != f"class {number}" for number, name in annotations.names.items()):
         return replace(annotations, names=names or annotations.names), []
     folder = annotations.source.parent
-    beside = [path for pattern in _BESIDE for path in folder.glob(pattern)] if request.layout == "tfrecord" else []
+    beside = (
+        [path for near in _BESIDE for path in listed(folder / near, "instances_*.json")]
+        if request.layout == "tfrecord"
+        else []
+    )
     for path in sorted(beside, key=lambda path: path.stat().st_size):  # those of validation are a twentieth
         with suppress(DataError):  # no command named it
             names = names_by_number(str(path), request)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import unicodedata
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -60,9 +62,12 @@ def resolve_classes(splits: dict[str, Contents], request: ContainerRequest) -> C
 
 
 def _by_name(splits: dict[str, Contents], request: ContainerRequest, listed: tuple[str, ...] | None) -> Numbered:
-    used = {split: set(part.classes or ()) for split, part in splits.items()}
-    first, *others = used
-    names = tuple(sorted(used[first], key=os.fsencode)) if listed is None else listed
+    first, *others = splits
+    names = tuple(sorted(set(splits[first].classes or ()), key=os.fsencode)) if listed is None else listed
+    # A macOS disk stores names in another Unicode form.
+    forms = {unicodedata.normalize("NFC", name): name for name in names} | {name: name for name in names}
+    named = {split: _in_forms(map(str, part.classes or ()), forms) for split, part in splits.items()}
+    used = {split: set(classes) for split, classes in named.items()}
     if listed is not None:
         if unknown := sorted(set().union(*used.values()) - set(names)):
             raise DataError(f"--classes {request.classes}: lacks {some(unknown)}, which photos belong to.")
@@ -73,10 +78,12 @@ def _by_name(splits: dict[str, Contents], request: ContainerRequest, listed: tup
             "file (--classes FILE)."
         )
     number = {name: k for k, name in enumerate(names)}
-    labels = {
-        split: np.array([number[name] for name in part.classes or ()], np.int64) for split, part in splits.items()
-    }
-    return names, labels
+    return names, {split: np.array([number[name] for name in classes], np.int64) for split, classes in named.items()}
+
+
+def _in_forms(classes: Iterable[str], forms: dict[str, str]) -> list[str]:
+    """Each class as `forms` spells it."""
+    return [forms.get(name, forms.get(unicodedata.normalize("NFC", name), name)) for name in classes]
 
 
 def _by_number(splits: dict[str, Contents], request: ContainerRequest, listed: tuple[str, ...] | None) -> Numbered:

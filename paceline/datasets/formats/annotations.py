@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from paceline.config.errors import DataError
-from paceline.config.plain_file import read_plain_text
+from paceline.config.plain_file import read_plain_text, read_problem
 
 # Broken files that an error names itself.
 NAMED_IN_ERROR = 5
@@ -131,8 +131,7 @@ def read_list(path: Path, most: int, remedy: str) -> list[str]:
     try:
         lines = [line.strip() for line in read_plain_text(path, most).splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise DataError(f"{path}: cannot be read ({reason}). {remedy}") from None
+        raise DataError(f"{path}: cannot be read ({read_problem(error)}). {remedy}") from None
     if any("\0" in line for line in lines):
         raise DataError(f"{path}: holds NUL characters. {remedy}")
     return lines

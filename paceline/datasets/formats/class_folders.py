@@ -1,7 +1,7 @@
 """The files of a class-folder data set, found by name; everything that can be wrong with their layout; readable class names.
 
     ROOT/train/CLASS/*.jpg
-    ROOT/val/CLASS/*.jpg        (or valid/, or validation/)
+    ROOT/val/CLASS/*.jpg        (or valid/, or validation/; each in any case, and training/)
 or, where a validation split is to be set apart (`--val-fraction`), ROOT/train/CLASS/*.jpg or ROOT/CLASS/*.jpg alone.
 A class is a folder; its label is its position in the sorted list of folders, as in torchvision's ImageFolder.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -26,6 +26,7 @@ from paceline.store.manifest import Manifest, prepare_command
 Name = TypeVar("Name", str, bytes)
 MOST_BYTES = 64 << 20  # of a file of class names
 TRAIN_FOLDER = "train"
+TRAIN_FOLDERS = (TRAIN_FOLDER, "training")
 VAL_FOLDERS = ("val", "valid", "validation")
 
 LAYOUT = "Wanted: ROOT/train/CLASS/*.jpg and ROOT/val/CLASS/*.jpg, one folder for each class."
@@ -71,12 +72,12 @@ def list_unsplit(root: Path, out: Path | None = None) -> Listing:
     """
     top = list_folder(root)
     folders = [os.fsdecode(name) for name in top.folders]
-    val = [name for name in VAL_FOLDERS if name in folders]
-    if TRAIN_FOLDER in folders and val:
+    train, val = (split_folders(root, folders, names) for names in (TRAIN_FOLDERS, VAL_FOLDERS))
+    if train and val:
         raise DataError(f"{root}: it has validation images of its own, in {val[0]}/; leave --val-fraction out.")
-    if TRAIN_FOLDER not in folders and (top.images or not _has_classes(root, folders)):
+    if not train and (top.images or not _has_classes(root, folders)):
         raise DataError(_no_train_reason(root, folders, top, out))
-    return Listing(root, {"train": list_split(root / TRAIN_FOLDER if TRAIN_FOLDER in folders else root)})
+    return Listing(root, {"train": list_split(root / train[0] if train else root)})
 
 
 def list_class_folders(root: Path, out: Path | None = None) -> Listing:
@@ -87,17 +88,30 @@ def list_class_folders(root: Path, out: Path | None = None) -> Listing:
     """
     top = list_folder(root)
     folders = [os.fsdecode(name) for name in top.folders]
-    if TRAIN_FOLDER not in folders:
+    train, val = (split_folders(root, folders, names) for names in (TRAIN_FOLDERS, VAL_FOLDERS))
+    if not train:
         raise DataError(_no_train_reason(root, folders, top, out))
-    val = [name for name in VAL_FOLDERS if name in folders]
     if not val:
         raise DataError(
             f"{root}: no val/ (nor valid/ nor validation/), so nothing to measure on. To set a fifth of each class apart; no photo "
             f"is moved or copied:\n  {_split_command(root, out)}"
         )
-    if len(val) > 1:
-        raise DataError(f"{root}: both {val[0]}/ and {val[1]}/ are there; which is meant? Rename or remove the other.")
-    return Listing(root, {"train": list_split(root / TRAIN_FOLDER), "val": list_split(root / val[0])})
+    for same in (train, val):
+        if len(same) > 1:
+            raise DataError(f"{root}: both {same[0]}/ and {same[1]}/ are there. Rename or remove one of them.")
+    return Listing(root, {"train": list_split(root / train[0]), "val": list_split(root / val[0])})
+
+
+def split_folders(root: Path, folders: Sequence[str], names: Sequence[str]) -> list[str]:
+    """Those of `folders` that are called one of `names`, or else are called so in another case and hold folders, no photos.
+
+    A class may be called Train or training, and then holds photos.
+    """
+    exact = [name for name in names if name in folders and name != TRAIN_FOLDERS[1]]
+    if exact:
+        return exact
+    near = ((name, list_folder(root / name)) for name in folders if name.lower() in names)
+    return [name for name, inside in near if inside.folders and not inside.images]
 
 
 def check_classes(listing: Listing) -> None:
@@ -112,8 +126,9 @@ def check_classes(listing: Listing) -> None:
         only_train = sorted(set(train.classes) - set(val.classes))
         only_val = sorted(set(val.classes) - set(train.classes))
         raise DataError(
-            f"{listing.root}: the classes of {val.folder.name}/ are not those of train/. "
-            f"Only in train/: {some(only_train)}. Only in {val.folder.name}/: {some(only_val)}. "
+            f"{listing.root}: the classes of {val.folder.name}/ are not those of {train.folder.name}/. "
+            f"Only in {train.folder.name}/: {some(map(repr, only_train))}. "
+            f"Only in {val.folder.name}/: {some(map(repr, only_val))}. "
             "Give both the same class folders, spelled the same."
         )
 

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.config.errors import DataError
+from paceline.config.listing import listed, walk
 from paceline.config.plain_file import open_plain, read_plain
 from paceline.config.printable import short, some
 from paceline.datasets.formats.class_folders import VAL_FOLDERS
@@ -67,7 +68,7 @@ def find_coco_split(root: Path, names: Sequence[str]) -> tuple[Path, Path] | Non
     for folder in (*(root / name for name in names), root):
         if (folder / ROBOFLOW).is_file():
             return folder / ROBOFLOW, folder
-    files = [file for place in (root / "annotations", root) for file in sorted(place.glob("*.json"))]
+    files = [file for place in (root / "annotations", root) for file in listed(place, "*.json")]
     files = [file for file in files if file.name not in (MANIFEST, "classes.json")]
     for name in names:
         named = [file for file in files if re.fullmatch(rf"(instances_)?{name}([-_.]?\d.*|[-_.].*)?", file.stem)]
@@ -94,7 +95,7 @@ def _images_beside(root: Path, file: Path) -> Path:
 
 def _find_official(root: Path) -> dict[str, tuple[Path, Path]]:
     by_suffix: dict[str, dict[str, Path]] = {}  # what follows "train" or "val" in the name -> split -> file
-    for file in sorted((root / "annotations").glob("*.json")):
+    for file in listed(root / "annotations", "*.json"):
         match = _SPLIT_FILE.fullmatch(file.name)
         if match:
             split = "train" if match[1] == "train" else "val"
@@ -235,7 +236,7 @@ class ForeignPaths:
     def _by_name(self) -> dict[str, list[str]]:
         """Files anywhere in the folder, relative to it, by their last part."""
         found: dict[str, list[str]] = {}
-        for place, _, files in os.walk(self.folder):
+        for place, _, files in walk(self.folder):
             for file in files:
                 found.setdefault(file, []).append(os.path.relpath(os.path.join(place, file), self.folder))
         return found

@@ -14,10 +14,10 @@ import os
 import re
 import shlex
 from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from paceline.config.listing import listed
 from paceline.config.plain_file import open_plain_sized
 from paceline.config.printable import short
 
@@ -58,11 +58,7 @@ def _candidates(root: Path) -> Iterator[Path]:
     files: dict[str, list[Path]] = {kind: [] for kind in KINDS}
     folders = [root]
     for folder in folders:
-        try:
-            entries = sorted(islice(folder.iterdir(), MOST_ENTRIES))
-        except OSError:
-            continue
-        for entry in entries:
+        for entry in listed(folder)[:MOST_ENTRIES]:
             kind = entry.name if entry.name in KINDS else entry.suffix.lower()
             if kind in KINDS:
                 files[kind].append(entry)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from paceline.config.errors import DataError
+from paceline.config.listing import listed
 from paceline.config.printable import some
 from paceline.datasets.formats.annotations import Annotations
 from paceline.datasets.formats.coco import read_coco
@@ -59,7 +60,7 @@ def read_source(root: Path, layout: Layout | None = None) -> BoxSet:
         raise DataError(f"{root}: {what}. Check the path (--data).")
     chosen = layout or detect_layout(root)
     if chosen is None:
-        inner = [entry for entry in sorted(root.iterdir()) if entry.is_dir() and detect_layout(entry) is not None]
+        inner = [entry for entry in listed(root) if entry.is_dir() and detect_layout(entry) is not None]
         if inner:
             raise DataError(f"{root}: no annotations in it, but there are some in {inner[0]}. Use  --data {inner[0]}")
         raise DataError(f"{root}: no annotations of boxes found in it. {export_to_choose(root) or WANTED}")
@@ -125,8 +126,8 @@ def read_jsons(pairs: dict[str, tuple[Path, Path]], root: Path | None = None) ->
 def _read_coco_folder(root: Path) -> BoxSet:
     pairs = find_coco(root)
     if not pairs:
-        listed = some(path.name for path in sorted((root / "annotations").glob("*.json")))
-        raise DataError(f"{root}: no COCO annotations of train found in it (annotations/ holds {listed}). {WANTED}")
+        held = some(path.name for path in listed(root / "annotations", "*.json"))
+        raise DataError(f"{root}: no COCO annotations of train found in it (annotations/ holds {held}). {WANTED}")
     return read_jsons(pairs, root)
 
 

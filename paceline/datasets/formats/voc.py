@@ -26,6 +26,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from paceline.config.errors import DataError
+from paceline.config.listing import listed
 from paceline.config.names import is_image_name
 from paceline.config.plain_file import read_plain
 from paceline.config.printable import short
@@ -205,7 +206,7 @@ def _object(path: Path, place: int, entry: ElementTree.Element) -> VocObject:
 def _devkit(root: Path) -> Path:
     """`root`, or the one year inside VOCdevkit/ (or in `root`, where that is the development kit itself)."""
     kit = root / "VOCdevkit" if (root / "VOCdevkit").is_dir() else root
-    years = [folder for folder in sorted(kit.glob("VOC2*")) if (folder / "Annotations").is_dir()]
+    years = [folder for folder in listed(kit, "VOC2*") if (folder / "Annotations").is_dir()]
     if len(years) > 1:
         names = ", ".join(year.name for year in years)
         raise DataError(f"{kit}: several years ({names}). Name one:  {years[0]}")
@@ -270,12 +271,7 @@ def _stems(path: Path, xml_folder: Path) -> list[str]:
 
 
 def _has_xml(folder: Path) -> bool:
-    with os.scandir(folder) as entries:
-        return any(_visible_xml(entry.name) for entry in entries)
-
-
-def _visible_xml(name: str) -> bool:
-    return name.lower().endswith(".xml") and not name.startswith(".")
+    return bool(listed(folder, "*.[xX][mM][lL]"))
 
 
 def _read_files(place: _Place, images: list[str]) -> list[VocFile]:
@@ -283,7 +279,7 @@ def _read_files(place: _Place, images: list[str]) -> list[VocFile]:
     for name in images:
         by_stem.setdefault(os.path.splitext(name)[0], []).append(name)
     if place.stems is None:
-        names = sorted(filter(_visible_xml, os.listdir(place.xml_folder)))
+        names = [file.name for file in listed(place.xml_folder, "*.[xX][mM][lL]")]
         for name in names:
             one_line_name(place.xml_folder, os.fsencode(name))
     else:

@@ -163,6 +163,12 @@ def coco_example(features: dict[str, Feature], data: bytes, where: str) -> Objec
         return features.get(f"image/object/{name}", NOTHING)
 
     classes = of_objects("class/label").ints
+    names = of_objects("class/text").texts(data)
+    if names and not len(classes):
+        raise DataError(
+            f"{where}: image/object/class/label is missing, only image/object/class/text is there. Write the numbers of the classes "
+            "too, as int64 from 1, and name the classes with --classes FILE."
+        )
     corners = [of_objects(f"bbox/{corner}").floats for corner in _CORNERS]
     for corner, values in zip(_CORNERS, corners):
         if len(values) != len(classes):
@@ -172,7 +178,6 @@ def coco_example(features: dict[str, Feature], data: bytes, where: str) -> Objec
     for name, values in (("is_crowd", is_crowd), ("area", areas), ("mask", masks)):
         if len(values) not in (0, len(classes)):
             raise _unlike(features, where, f"image/object/{name}", f"{len(classes)} values, one for each object")
-    names = of_objects("class/text").texts(data)
     height, width = (features.get(f"image/{side}", NOTHING).ints for side in ("height", "width"))
     return ObjectsExample(
         _photo(features, where),

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from paceline.config.errors import DataError
+from paceline.config.listing import in_system_folder
 from paceline.store.containers.zip import zip_members
 from paceline.store.stores import scheme_of
 
@@ -29,7 +30,9 @@ class Export(NamedTuple):
 
 def find_export(names: Iterable[str]) -> Export | None:
     """The export whose members have these names; None where they are no boxes that a folder could be prepared with."""
-    bases = {name: posixpath.basename(name) for name in sorted(names) if not name.endswith("/")}
+    bases = {
+        name: posixpath.basename(name) for name in sorted(names) if not (name.endswith("/") or in_system_folder(name))
+    }
     for name, base in bases.items():
         if base == "_annotations.coco.json" or (base.startswith("instances_") and base.endswith(".json")):
             return Export("coco", name, posixpath.dirname(posixpath.dirname(name)))

@@ -19,7 +19,8 @@ from collections.abc import Iterable, Iterator
 from typing import BinaryIO, NamedTuple
 
 from paceline.config.errors import DataError
-from paceline.config.names import is_image_name
+from paceline.config.listing import in_system_folder
+from paceline.config.names import is_image_path
 from paceline.store.containers.reading import Member, Truncated, checked_name, read_at, refuse_compressed, shown
 
 BLOCK = 512
@@ -87,8 +88,8 @@ def inner_tars(file: BinaryIO, size: int, name: str) -> Iterator[tuple[bytes, Me
     try:
         for outer in _entries(file, 0, size, name):
             base = outer.name.rsplit(b"/", 1)[-1]
-            if base.startswith(b".") or not base.lower().endswith(b".tar"):
-                if is_image_name(base):
+            if in_system_folder(outer.name) or not base.lower().endswith(b".tar"):
+                if is_image_path(outer.name):
                     raise DataError(f"{name}: {shown(outer.name)} lies beside tars, in one of which it should be.")
                 continue
             end = min(outer.offset + outer.length, size)
@@ -120,10 +121,10 @@ def _entries(file: BinaryIO, begin: int, end: int, archive: str) -> Iterator[Mem
         kind = _SPARSE if about.sparse else header.kind
         if kind == _PLAIN and name:
             yield Member(name, at, length)
-        elif kind != _FOLDER and is_image_name(name.rsplit(b"/", 1)[-1]):
+        elif kind != _FOLDER and is_image_path(name):
             raise DataError(
                 f"{archive}: {shown(name)} is {_KINDS.get(kind, 'of an unknown kind')}, which has no bytes of its own. "
-                "Pack the archive again with the photo itself."
+                "Pack the archive again with the photo itself:  tar --dereference --hard-dereference -cf NEW.tar FOLDER"
             )
         elif header.kind == _SPARSE:
             # More of GNU's old map may lie before the data, each block of it saying whether.

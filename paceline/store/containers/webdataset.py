@@ -38,9 +38,15 @@ class Sample(NamedTuple):
         photos = exact or [name for name in self.fields if name.rsplit(b".", 1)[-1] in _PHOTO_FIELDS]
         if len(photos) == 1:
             return self.fields[photos[0]]
+        dots = len(photos) > 1 and all(b"." in name for name in photos)
+        hint = (
+            " A sample's name ends at its first dot: if these are several samples, use names without dots."
+            if dots
+            else ""
+        )
         raise DataError(
             f"{archive}: sample {shown(self.key)} has {len(photos) or 'no'} photo{'s' if photos else ''}, one is needed; its fields "
-            f"are {', '.join(map(shown, self.fields))}."
+            f"are {', '.join(map(shown, self.fields))}.{hint}"
         )
 
     def label(self, archive: str) -> tuple[str, Member]:

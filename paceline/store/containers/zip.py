@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import BinaryIO, NamedTuple
 
 from paceline.config.errors import DataError
-from paceline.config.names import is_image_name
+from paceline.config.names import is_image_path
 from paceline.store.containers.reading import MOST_BYTES, Truncated, checked_name, read_at, shown
 
 # Deflate makes at most this many bytes of one.
@@ -34,6 +34,7 @@ _LONGEST_COMMENT = 0xFFFF
 _FULL, _ZIP64_FIELD = 0xFFFFFFFF, 1
 _ENCRYPTED, _DESCRIPTOR, _MASKED = 0x1, 0x8, 0x2000
 _DOS, _UNIX = 0, 3
+_UTF8 = 0x800  # bit 11 of the flags
 _KIND_OF_FILE, _LINK = 0o170000, 0o120000
 _STORED, _DEFLATED = 0, 8
 _METHODS = {
@@ -121,7 +122,7 @@ def inflated(stored: bytes, length: int) -> bytes:
 def _plain(entry: _Entry, offset: int, archive: str) -> ZipMember | None:
     """The member of an entry; None for folders and links without a photo's name. Raises DataError as `zip_members`."""
     name = checked_name(entry.name, archive)
-    is_photo = is_image_name(name.rsplit(b"/", 1)[-1])
+    is_photo = is_image_path(name)
     if not name or entry.name.endswith(b"/") or (entry.is_link and not is_photo):
         return None
     member, deflated = f"{archive}: {shown(name)}", entry.method == _DEFLATED
@@ -174,8 +175,11 @@ def _before_the_cut(file: BinaryIO, size: int, archive: str) -> Iterator[ZipMemb
             length, stored_length = _large_numbers((length, stored_length), texts[name_length:], archive, at)
         if flags & _DESCRIPTOR or offset + stored_length > size:
             break
-        name = texts[:name_length]
-        if member := _plain(_Entry(name, name, at, length, stored_length, method, flags, crc, False), offset, archive):
+        stored_name = texts[:name_length]
+        name = _utf8_name(stored_name, flags)
+        if member := _plain(
+            _Entry(name, stored_name, at, length, stored_length, method, flags, crc, False), offset, archive
+        ):
             yield member
             records += 1
         at = offset + stored_length
@@ -234,6 +238,7 @@ def _read_entries(file: BinaryIO, directory: _Directory, archive: str) -> Iterat
                 (length, stored_length, local), data[extra_at : extra_at + extra], archive, directory.begin + at
             )
         system = made_by >> 8
+        name = _utf8_name(name, flags)
         if system == _DOS:
             name = name.replace(b"\\", b"/")
         is_link = system == _UNIX and (outside >> 16) & _KIND_OF_FILE == _LINK
@@ -258,6 +263,14 @@ def _large_numbers(numbers: tuple[int, ...], extra: bytes, archive: str, where: 
             return tuple(next(values) if number == _FULL else number for number in numbers)
         at += 4 + length
     raise _damaged(archive, where)
+
+
+def _utf8_name(name: bytes, flags: int) -> bytes:
+    """The name of a member in UTF-8; one without bit 11 that is not UTF-8 is in cp437."""
+    try:
+        return name if flags & _UTF8 else name.decode().encode()
+    except UnicodeDecodeError:
+        return name.decode("cp437").encode()
 
 
 def _find_zip64(file: BinaryIO, end: int) -> tuple[int, int, int, int, int, int] | None:

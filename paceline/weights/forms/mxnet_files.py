@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from paceline.config.errors import CheckpointError
+from paceline.config.listing import listed
 from paceline.config.plain_file import read_plain, require_plain
 from paceline.config.printable import short
 
@@ -35,7 +36,7 @@ KINDS = ("arg:", "aux:")
 
 def read_npy_folder(folder: Path) -> dict[str, np.ndarray]:
     """Every `<name>.npy` of a folder, by name. Raises CheckpointError where there is none, or one is no array."""
-    files = sorted(folder.glob("*.npy"))
+    files = listed(folder, "*.npy")
     if not files:
         raise CheckpointError(f"{folder}: no .npy files here; --weights takes a file, or a folder of saved arrays")
     arrays: dict[str, np.ndarray] = {}

@@ -24,6 +24,7 @@ import numpy as np
 from torch import Tensor
 
 from paceline.config.errors import CheckpointError
+from paceline.config.listing import listed
 from paceline.config.plain_file import read_plain
 from paceline.config.printable import short
 from paceline.store.containers.tfrecord import BYTES, VARINT, fields, masked_crc32c, varint
@@ -54,7 +55,7 @@ def find_index(path: Path) -> Path | None:
 
 def indexes(folder: Path) -> list[Path]:
     """The indexes in a folder; none in what is no folder."""
-    return sorted(folder.glob(f"*{INDEX}")) if folder.is_dir() else []
+    return listed(folder, f"*{INDEX}")
 
 
 def read_tf_checkpoint(index: Path, most: int) -> dict[str, np.ndarray]:

@@ -1,0 +1,67 @@
+"""One module lists the folders of users: hidden files and files of operating systems reach no reader (config/listing.py)."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import paceline
+
+PACKAGE = Path(paceline.__file__).parent
+# The packages that read what users name: photos, annotations, archives, predictions, weights.
+READERS = (
+    "bench",
+    "datasets",
+    "export",
+    "input",
+    "predict",
+    "serve",
+    "store",
+    "tasks",
+    "training/named_run.py",
+    "weights",
+)
+LISTS = re.compile(r"\.(glob|iglob|rglob|iterdir|scandir|listdir)$|^(scandir|listdir|iglob)$|^os\.(f?walk)$")
+# file: (calls, the folder of our own that they list)
+OWN = {
+    "bench/process_tree.py": (2, "/proc"),
+    "datasets/lint_verb.py": (1, "predictions of a run"),
+    "datasets/pack/record.py": (1, "--out, which must be empty"),
+    "datasets/shapes/render.py": (1, "--out, which must be empty"),
+    "predict/answers.py": (3, "--out of a prediction"),
+    "store/cached_store.py": (1, "the cache"),
+    "store/download/data_sets.py": (1, "a data set that this command downloaded, whose files are counted"),
+    "store/download/unpack.py": (2, "a part of its own"),
+    "store/index.py": (4, "the folder of an index"),
+    "store/staged_copy.py": (1, "the stage"),
+    "store/staged_folder.py": (4, "the stage"),
+}
+
+
+def calls(source: str) -> Iterator[str]:
+    """The calls that list a folder."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call) and LISTS.search(ast.unparse(node.func)):
+            yield ast.unparse(node.func)
+
+
+def test_every_reader_lists_folders_through_one_module() -> None:
+    files = [
+        path
+        for name in READERS
+        for path in ([PACKAGE / name] if name.endswith(".py") else (PACKAGE / name).rglob("*.py"))
+    ]
+    assert len(files) > 200
+    found = {path.relative_to(PACKAGE).as_posix(): list(calls(path.read_text())) for path in files}
+    counted = {name: Counter(each) for name, each in found.items() if each}
+    assert {name: dict(each) for name, each in counted.items() if each.total() != OWN.get(name, (0,))[0]} == {}
+    assert set(OWN) == set(counted)
+
+
+def test_the_search_finds_every_way_to_list_a_folder() -> None:
+    ways = "os.scandir(a)\nos.listdir(a)\nos.walk(a)\na.iterdir()\na.glob(b)\na.rglob(b)\nglob.glob(a)\nglob.iglob(a)\nscandir(a)\n"
+    assert len(list(calls(ways))) == 9
+    assert not list(calls("ast.walk(a)\nwalk(a)\nlisted(a)\nglob.escape(a)\n"))
