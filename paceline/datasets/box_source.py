@@ -105,6 +105,9 @@ class BoxSource(Source):
         """Raises DataError where classes contradict each other, or a photo is missing and that was not allowed."""
         class_names(self.annotated, self.request, self.command)
         splits = self.annotated.splits.values()
+        for split in splits:
+            if split.orphans and self.on_missing == "refuse":
+                raise DataError(f"{split.source}: {split.orphans}. {_remedy('Correct the file', '', self.command)}")
         photos = self.held(self.root, list(dict.fromkeys(name for split in splits for name in self._names(split))))
         missing = [i for i in range(len(photos.names)) if photos.size(i) < 0]
         if missing and (self.on_missing == "refuse" or len(missing) == len(photos.names)):
@@ -132,6 +135,9 @@ class BoxSource(Source):
         category_ids, classes = class_table(names)
         unlisted, left_out_pictures = count_unlisted(self.annotated)
         notes += left_out_pictures
+        notes += [
+            f"{split.source}: left out: {split.orphans}" for split in self.annotated.splits.values() if split.orphans
+        ]
         with_rows = {key: (kept, rows_of(kept)) for key, kept in usable.items()}
         reading = reading_of(self.annotated.layout, with_rows, found)
         splits, arrays = {}, {}
@@ -270,10 +276,14 @@ def _missing_error(photos: Photos, missing: list[int], command: str) -> DataErro
             "folder of the images (--images), and that file_name in the annotations is relative to it."
         )
     others = f"\nMissing too, {len(missing) - 1:,} of {number:,}: {', '.join(first[1:])}" if first[1:] else ""
-    remedy = "take it out of the annotations: a score on a part would not be this set's."
-    if command:
-        remedy = f"go on without:\n  {command} --on-missing skip"
-    return DataError(f"{first[0]}: not there, and the annotations name it.{others}\nCopy what is missing, or {remedy}")
+    other = ", or take it out of the annotations: a score on a part would not be this set's"
+    remedy = _remedy("Copy what is missing", other, command)
+    return DataError(f"{first[0]}: not there, and the annotations name it.{others}\n{remedy}")
+
+
+def _remedy(cure: str, other: str, command: str) -> str:
+    """How to go on if images are missing. command: the one that could leave them out; without it, other: what else to do."""
+    return f"{cure}, or go on without:\n  {command} --on-missing skip" if command else f"{cure}{other}."
 
 
 def _real_paths(request: BoxRequest) -> dict[str, str]:
