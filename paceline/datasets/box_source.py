@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -144,10 +145,8 @@ class BoxSource(Source):
         for key, (kept, rows) in with_rows.items():
             boxes, numbers = box_arrays(kept, category_ids, *frame_sizes(rows, found, reading))
             if not boxes["usable"].any():
-                raise DataError(
-                    f"{kept.source}: its {len(rows):,} images of {key} have no usable object "
-                    f"({numbers['objects']:,} in all). Check the annotations."
-                )
+                found_none = f"{len(rows):,} images of {key} have no usable object ({numbers['objects']:,} in all)"
+                raise DataError(f"{kept.source}: its {found_none}. {self._way_on(key)}")
             left_out, objects = lost.get(key, (np.zeros(0, np.int64), 0))
             plain = boxes["classes"][boxes["crowd"] == 0]
             split, arrays[key] = described(
@@ -184,6 +183,15 @@ class BoxSource(Source):
             part_of=part_of,
         )
         return fields, arrays
+
+    def _way_on(self, key: str) -> str:
+        """What to do if no object of the split `key` is usable."""
+        if self.request.val_fraction:
+            command = re.sub(r" --val-seed \d+", "", self.command)
+            again = f"{command} --val-seed {self.request.val_seed + 1}"
+            return f"The images were drawn by chance. Draw others, or annotate more images:\n  {again}"
+        other = ", or remove the split and set a part of the training images apart (--val-fraction 0.2)"
+        return f"Annotate some of them{other if key == 'val' and 'train' in self.annotated.splits else ''}."
 
     def _set_apart(self, usable: dict[str, Annotations], digests: np.ndarray) -> list[str]:
         """Draw the validation photos out of the training photos in `usable`; -> notes."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from paceline.config.errors import DataError
 from paceline.config.names import by_suffix
 from paceline.config.plain_file import read_plain
 from paceline.config.printable import some, tidy_name
+from paceline.datasets.formats.file_matching import plain_form
 from paceline.store.class_folder import FolderNames, list_folder
 from paceline.store.manifest import Manifest, prepare_command
 
@@ -111,6 +113,16 @@ def check_classes(listing: Listing) -> None:
     if train.classes != val.classes:
         only_train = sorted(set(train.classes) - set(val.classes))
         only_val = sorted(set(val.classes) - set(train.classes))
+        if sorted(map(plain_form, only_train)) == sorted(map(plain_form, only_val)):
+            pairs = list(zip(sorted(only_val, key=plain_form), sorted(only_train, key=plain_form)))
+            moves = "\n".join(
+                f"  mv {shlex.quote(str(val.folder / name))} {shlex.quote(str(val.folder / other))}"
+                for name, other in pairs[:20]
+            )
+            raise DataError(
+                f"{listing.root}: {len(pairs):,} classes of {val.folder.name}/ are those of train/ in another Unicode form, or with "
+                f"other spaces ({some(map(ascii, only_val))}; in train/ {some(map(ascii, only_train))}). Rename them:\n{moves}"
+            )
         raise DataError(
             f"{listing.root}: the classes of {val.folder.name}/ are not those of train/. "
             f"Only in train/: {some(only_train)}. Only in {val.folder.name}/: {some(only_val)}. "

@@ -111,11 +111,12 @@ class Files:
                 at_folder = ", ".join(filter(None, (differs, "folder")))
                 longest = self._with_key(level, "/".join(parts))
                 yield differs if not foreign else at_folder, longest
-                if foreign or (parts and parts[0] not in self._folders):
-                    for at in range(1, len(parts)):
-                        yield at_folder, self._with_key(level, "/".join(parts[at:]))
+                if not parts or (parts[0] in self._folders and not foreign):
+                    continue  # its folder is there
+                for at in range(1, len(parts)):
+                    yield at_folder, self._with_key(level, "/".join(parts[at:]))
                 # Deeper in the folder: if other names are exact, a file that is not at its path is missing.
-                if parts and level != "suffix" and (foreign or not self.named):
+                if level != "suffix" and (foreign or not self.named):
                     yield at_folder, self._with_key(level, parts[-1], last=True)
 
     def _with_key(self, level: str, path: str, last: bool = False) -> list[str]:
@@ -146,7 +147,7 @@ def match_names(
     missing = [i for i, path in enumerate(found) if not path]
     if not missing:
         return found, []
-    files = Files(folder, _walked(folder) if paths is None else paths, set(found))
+    files = Files(folder, _walked(folder) if paths is None else paths, set(filter(None, found)))
     for i in missing:
         path = files.find(names[i], title(i))
         if path is None and is_foreign_path(names[i]):
