@@ -108,7 +108,8 @@ class BoxSource(Source):
         splits = self.annotated.splits.values()
         for split in splits:
             if split.orphans and self.on_missing == "refuse":
-                raise DataError(f"{split.source}: {split.orphans}. {_remedy('Correct the file', '', self.command)}")
+                skip = f", or go on without:\n  {self.command} --on-missing skip" if self.command else "."
+                raise DataError(f"{split.source}: {split.orphans}. Correct the file{skip}")
         photos = self.held(self.root, list(dict.fromkeys(name for split in splits for name in self._names(split))))
         missing = [i for i in range(len(photos.names)) if photos.size(i) < 0]
         if missing and (self.on_missing == "refuse" or len(missing) == len(photos.names)):
@@ -118,7 +119,7 @@ class BoxSource(Source):
     def manifest(self, photos: Photos, found: Inspection) -> tuple[dict[str, Any], dict[str, Arrays]]:
         """Raises DataError where a split has no image or no object left, or sizes are not those of the annotations."""
         row = {name: i for i, name in enumerate(photos.names)}
-        names, notes = class_names(self.annotated, self.request, self.command)
+        names, notes = class_names(self.annotated, self.request, self.command), []
 
         def rows_of(split: Annotations) -> np.ndarray:
             """(N,) the photo of each image."""
@@ -145,8 +146,10 @@ class BoxSource(Source):
         for key, (kept, rows) in with_rows.items():
             boxes, numbers = box_arrays(kept, category_ids, *frame_sizes(rows, found, reading))
             if not boxes["usable"].any():
-                found_none = f"{len(rows):,} images of {key} have no usable object ({numbers['objects']:,} in all)"
-                raise DataError(f"{kept.source}: its {found_none}. {self._way_on(key)}")
+                raise DataError(
+                    f"{kept.source}: its {len(rows):,} images of {key} have no usable object "
+                    f"({numbers['objects']:,} in all). {self._way_on(key, usable)}"
+                )
             left_out, objects = lost.get(key, (np.zeros(0, np.int64), 0))
             plain = boxes["classes"][boxes["crowd"] == 0]
             split, arrays[key] = described(
@@ -184,9 +187,9 @@ class BoxSource(Source):
         )
         return fields, arrays
 
-    def _way_on(self, key: str) -> str:
+    def _way_on(self, key: str, usable: dict[str, Annotations]) -> str:
         """What to do if no object of the split `key` is usable."""
-        if self.request.val_fraction:
+        if self.request.val_fraction and any(len(split.object_rows) for split in usable.values()):
             command = re.sub(r" --val-seed \d+", "", self.command)
             again = f"{command} --val-seed {self.request.val_seed + 1}"
             return f"The images were drawn by chance. Draw others, or annotate more images:\n  {again}"
@@ -284,14 +287,10 @@ def _missing_error(photos: Photos, missing: list[int], command: str) -> DataErro
             "folder of the images (--images), and that file_name in the annotations is relative to it."
         )
     others = f"\nMissing too, {len(missing) - 1:,} of {number:,}: {', '.join(first[1:])}" if first[1:] else ""
-    other = ", or take it out of the annotations: a score on a part would not be this set's"
-    remedy = _remedy("Copy what is missing", other, command)
-    return DataError(f"{first[0]}: not there, and the annotations name it.{others}\n{remedy}")
-
-
-def _remedy(cure: str, other: str, command: str) -> str:
-    """How to go on if images are missing. command: the one that could leave them out; without it, other: what else to do."""
-    return f"{cure}, or go on without:\n  {command} --on-missing skip" if command else f"{cure}{other}."
+    remedy = "take it out of the annotations: a score on a part would not be this set's."
+    if command:
+        remedy = f"go on without:\n  {command} --on-missing skip"
+    return DataError(f"{first[0]}: not there, and the annotations name it.{others}\nCopy what is missing, or {remedy}")
 
 
 def _real_paths(request: BoxRequest) -> dict[str, str]:

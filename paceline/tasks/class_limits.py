@@ -15,6 +15,7 @@ from paceline.config.printable import counted, some
 MOST_DETECTIONS = 100
 RECALLS = np.linspace(0, 1, 101)
 NAMED = 12
+WHAT = {"train": "learned", "val": "scored"}
 
 
 def class_limits(names: Sequence[str], splits: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> list[str]:
@@ -23,40 +24,31 @@ def class_limits(names: Sequence[str], splits: Mapping[str, tuple[np.ndarray, np
     names   (K,)
     splits  name -> (M,) classes of all objects, and (M,) bool: those that are learned (train) or scored (val)
     """
-    count = len(names)
+    count, texts = len(names), []
     total = {split: np.bincount(classes, minlength=count + 1)[1:] for split, (classes, _) in splits.items()}
     used = {split: np.bincount(classes[kept], minlength=count + 1)[1:] for split, (classes, kept) in splits.items()}
     whole, left = np.sum(list(total.values()), axis=0), np.sum(list(used.values()), axis=0)
-    lost, nowhere = (whole > 0) & (left == 0), whole == 0
-    neither = "neither learned nor scored" if "train" in splits else "not scored"
-    texts = []
-
-    def called(mask: np.ndarray) -> str:
-        return some([name for name, is_it in zip(names, mask.tolist()) if is_it], NAMED)
-
-    def none_in(mask: np.ndarray, split: str, what: str) -> str:
-        has, it_is = ("has", "it is") if mask.sum() == 1 else ("have", "they are")
-        return f"{mask.sum():,} of {counted(count, 'class')} {has} no object{split}, so {it_is} {what}: {called(mask)}."
-
-    if lost.any():
-        texts.append(
-            f"{whole[lost].sum():,} of {whole.sum():,} objects (all of {called(lost)}) are crowd regions or unusable boxes, "
-            f"{neither}. If each is one object, set its iscrowd (Pascal VOC: difficult) to 0, and prepare again."
-        )
-    for split, what in (("train", "learned"), ("val", "scored")):
-        if split not in splits:
-            continue
-        hidden = (total[split] > 0) & (used[split] == 0) & ~lost
+    reach = {"": (whole, left, "neither learned nor scored" if "train" in splits else "not scored")}
+    reach |= {split: (total[split], used[split], f"not {WHAT[split]}") for split in splits if len(splits) > 1}
+    for split, (there, counts, what) in reach.items():
+        mask = (left > 0) if split else np.ones(count, bool)  # the others are named once
+        hidden, absent, of = mask & (there > 0) & (counts == 0), mask & (there == 0), f" of {split}" if split else ""
         if hidden.any():
             texts.append(
-                f"{total[split][hidden].sum():,} of {total[split].sum():,} objects of {split} (all of {called(hidden)}) are crowd "
-                f"regions or unusable boxes, so {counted(hidden.sum(), 'class')} of {count:,} cannot be {what}."
+                f"{there[hidden].sum():,} of {there.sum():,} objects{of} (all of {_called(names, hidden)}) are crowd regions or "
+                f"unusable boxes, {what}. If each is one object, set its iscrowd (Pascal VOC: difficult) to 0, and prepare again."
             )
-        if (absent := (total[split] == 0) & ~nowhere & ~lost).any():
-            texts.append(none_in(absent, f" in {split}", f"not {what}"))
-    if nowhere.any():
-        texts.append(none_in(nowhere, "", neither))
+        if absent.any():
+            have = "has" if absent.sum() == 1 else "have"
+            texts.append(
+                f"{absent.sum():,} of {counted(count, 'class')} {have} no object{of.replace('of', 'in')}, {what}: "
+                f"{_called(names, absent)}."
+            )
     return texts
+
+
+def _called(names: Sequence[str], mask: np.ndarray) -> str:
+    return some([name for name, is_it in zip(names, mask.tolist()) if is_it], NAMED)
 
 
 def detection_limit(object_starts: np.ndarray, classes: np.ndarray, scored: np.ndarray) -> list[str]:

@@ -63,12 +63,16 @@ class ObjectTask(Task):
         for what, split, kept in (("learn", self.train, self.wanted), ("score", self.val, scored)):
             if trains and not kept.any():
                 regions = np.count_nonzero(split.crowd)
+                cure = (
+                    "If each is one object, set its iscrowd (Pascal VOC: difficult) to 0"
+                    if regions
+                    else "Annotate larger objects"
+                )
                 raise DataError(
                     f"{manifest.called}: no object to {what} in its {len(split):,} "
                     f"{'training' if what == 'learn' else 'validation'} images ({len(kept):,} objects: {regions:,} crowd regions, "
                     f"{len(kept) - regions:,} without area or too small).\n"
-                    "If each is one object, set its iscrowd (Pascal VOC: difficult) to 0; otherwise annotate some images. "
-                    f"Then prepare again:\n  {prepare_again(manifest)}"
+                    f"{cure}, and prepare again:\n  {prepare_again(manifest)}"
                 )
         train, val = ((self.train.classes, self.wanted), (self.val.classes, scored))
         limits = class_limits(self.val.names, {"train": train, "val": val} if trains else {"val": val})

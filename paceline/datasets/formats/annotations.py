@@ -48,7 +48,7 @@ class Annotations:
         """
         new_row = np.full(len(self.file_names), -1, np.int64)
         new_row[rows] = np.arange(len(rows))
-        objects = np.flatnonzero(new_row[self.object_rows] >= 0)
+        objects = np.flatnonzero((self.object_rows >= 0) & (new_row[self.object_rows] >= 0))
         of_images = {name: getattr(self, name)[rows] for name in ("image_ids", "heights", "widths")}
         of_objects = ("boxes", "categories", "crowd", "areas", "annotation_ids")
         return replace(

@@ -20,7 +20,7 @@ from typing import TypeVar
 from paceline.config.errors import DataError
 from paceline.config.names import by_suffix
 from paceline.config.plain_file import read_plain
-from paceline.config.printable import some, tidy_name
+from paceline.config.printable import counted, some, tidy_name
 from paceline.datasets.formats.file_matching import plain_form
 from paceline.store.class_folder import FolderNames, list_folder
 from paceline.store.manifest import Manifest, prepare_command
@@ -113,15 +113,13 @@ def check_classes(listing: Listing) -> None:
     if train.classes != val.classes:
         only_train = sorted(set(train.classes) - set(val.classes))
         only_val = sorted(set(val.classes) - set(train.classes))
-        if sorted(map(plain_form, only_train)) == sorted(map(plain_form, only_val)):
-            pairs = list(zip(sorted(only_val, key=plain_form), sorted(only_train, key=plain_form)))
-            moves = "\n".join(
-                f"  mv {shlex.quote(str(val.folder / name))} {shlex.quote(str(val.folder / other))}"
-                for name, other in pairs[:20]
-            )
+        ours, theirs = (sorted(names, key=plain_form) for names in (only_train, only_val))
+        if list(map(plain_form, ours)) == list(map(plain_form, theirs)):
+            paths = [(val.folder / wrong, val.folder / right) for wrong, right in zip(theirs, ours)]
+            moves = "\n".join("  " + shlex.join(["mv", *map(str, pair)]) for pair in paths)
             raise DataError(
-                f"{listing.root}: {len(pairs):,} classes of {val.folder.name}/ are those of train/ in another Unicode form, or with "
-                f"other spaces ({some(map(ascii, only_val))}; in train/ {some(map(ascii, only_train))}). Rename them:\n{moves}"
+                f"{listing.root}: {counted(len(ours), 'class')} of {val.folder.name}/ and train/ differ only in the Unicode form or "
+                f"in spaces ({some(map(ascii, theirs))}; in train/ {some(map(ascii, ours))}). Rename the folders:\n{moves}"
             )
         raise DataError(
             f"{listing.root}: the classes of {val.folder.name}/ are not those of train/. "

@@ -81,10 +81,7 @@ def coco_annotations(path: Path, record: dict[str, Any], images_folder: Path) ->
     if not images:
         raise DataError(f"{path}: it lists no image. Check that this is the right file.")
     if any("segments_info" in entry for entry in objects):
-        raise DataError(
-            f"{path}: a panoptic JSON (annotations with segments_info), which is not supported. Name the JSON of the instances, "
-            "with a bbox or segmentation per object (--annotations)."
-        )
+        raise DataError(f"{path}: a panoptic JSON (segments_info), which is not supported. Name the instances' JSON.")
     texts = Counter(key for name, entries in lists.items() for key in _read_texts(entries, NUMBERS[name]))
     names, notes = _names(path, categories, objects)
     if texts:
@@ -105,17 +102,14 @@ def coco_annotations(path: Path, record: dict[str, Any], images_folder: Path) ->
     areas, lacking = _optional(path, objects, "area", np.nan)
     if lacking:
         masks = sum(bool(objects[i].get("segmentation")) for i in lacking)
-        notes.append(
-            f"{path}: {len(lacking):,} annotations have no 'area': that of the mask ({masks:,}) or of the box "
-            f"({len(lacking) - masks:,}) is used"
-        )
+        used = f"that of the mask ({masks:,}) or of the box ({len(lacking) - masks:,}) is used"
+        notes.append(f"{path}: {len(lacking):,} annotations have no 'area': {used}")
     crowd, lacking = _optional(path, objects, "iscrowd", 0.0)
     if lacking:
         notes.append(f"{path}: {len(lacking):,} annotations have no 'iscrowd': 0 is used")
     if ignored := sum(bool(_number_of(entry.get("ignore"))) for entry in objects):
         notes.append(
-            f"{path}: {ignored:,} objects carry 'ignore', which is not read: they are learned and scored, as pycocotools does. "
-            "Set iscrowd to 1 to pass over them"
+            f"{path}: {ignored:,} objects carry 'ignore', which is not read, as in pycocotools: they are scored"
         )
     annotations = Annotations(
         source=path,
@@ -133,21 +127,12 @@ def coco_annotations(path: Path, record: dict[str, Any], images_folder: Path) ->
         segmentations=[entry.get("segmentation") or None for entry in objects],
         names=names,
     )
-    return _without_orphans(annotations, image_of), notes
-
-
-def _without_orphans(annotations: Annotations, image_of: np.ndarray) -> Annotations:
-    """Without the objects of images that are not listed (row -1), which it names. image_of: (M,) the image ids of the objects."""
-    kept, lost = (np.flatnonzero(rows) for rows in (annotations.object_rows >= 0, annotations.object_rows < 0))
-    if not len(lost):
-        return annotations
-    of_objects = ("object_rows", "boxes", "categories", "crowd", "areas", "annotation_ids")
-    return replace(
-        annotations,
-        segmentations=[annotations.segmentations[i] for i in kept],
-        orphans=f"annotation {lost[0]} belongs to image id {image_of[lost[0]]}, which is not listed; {len(lost):,} annotations in all",
-        **{name: getattr(annotations, name)[kept] for name in of_objects},
-    )
+    if len(lost := np.flatnonzero(rows < 0)):
+        orphans = (
+            f"annotation {lost[0]} belongs to image id {image_of[lost[0]]}, which is not listed; {len(lost)} in all"
+        )
+        annotations = replace(annotations.chosen(np.arange(len(images))), orphans=orphans)
+    return annotations, notes
 
 
 def _read_texts(entries: list[dict[str, Any]], keys: Sequence[str]) -> Iterator[str]:
@@ -284,7 +269,7 @@ def _boxes(path: Path, objects: list[dict[str, Any]], notes: list[str]) -> np.nd
     for i in lacking:
         try:
             box = box_of(objects[i]["segmentation"])
-        except ValueError as error:
+        except (ValueError, TypeError, OverflowError) as error:
             raise DataError(f"{path}: annotation {i} ({_title(objects[i])}) has no 'bbox', and {error}.") from None
         values[i] = _MISSING if box is None else list(box)
     if lacking:

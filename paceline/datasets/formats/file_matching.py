@@ -48,7 +48,7 @@ def _without_suffix(path: str) -> str:
 
 LEVELS: dict[str, Callable[[str], str]] = {
     "": str,
-    "Unicode form": plain_form,
+    "Unicode form or spaces": plain_form,
     "case": _folded,
     "suffix": _without_suffix,
 }
@@ -76,18 +76,19 @@ class Files:
         title  of the entry that names it, for messages
         Raises DataError if several files fit, or the file fits another name too.
         """
-        split = _split_of(re.split(r"[/\\]", name)[:-1])
+        split, above = _split_of(re.split(r"[/\\]", name)[:-1]), [self.place.parent.name, self.place.name]
         for how, paths in self._candidates(name):
-            fitting = sorted(path for path in paths if split in ("", self._split(path) or split))
+            fitting = sorted(
+                path for path in paths if split in ("", _split_of([*above, *path.split("/")[:-1]]) or split)
+            )
             if not fitting:
                 continue
             other = self._owners.setdefault(fitting[0], name)
             if len(fitting) > 1 or other != name:
-                what = f"several files in {self.place} fit ({some(fitting)})"
-                if other != name:
-                    what = f"{short(fitting[0], 120)} in {self.place} fits {short(other, 120)!r} too"
+                too = f", which {short(other, 120)!r} fits too" if other != name else ""
                 raise DataError(
-                    f"{title}: {short(name, 120)!r} is not the path of a file, and {what}. Correct the name."
+                    f"{title}: {short(name, 120)!r} is not the path of a file, and it is unclear which file of {self.place} it means: "
+                    f"{some(fitting)}{too}. Correct the name."
                 )
             self._matches.setdefault(how, []).append(f"{short(name, 120)!r} is {short(fitting[0], 120)!r}")
             return fitting[0]
@@ -128,9 +129,6 @@ class Files:
                 keys.setdefault(key_of(os.path.basename(own) if last else own), []).append(own)
         return self._keys[level, last].get(key_of(path), [])
 
-    def _split(self, path: str) -> str:
-        return _split_of([self.place.parent.name, self.place.name, *path.split("/")[:-1]])
-
 
 def match_names(
     names: Sequence[str], folder: Path, source: Path, title: Callable[[int], str], paths: Collection[str] | None = None
@@ -142,8 +140,8 @@ def match_names(
     paths   of the files; None: those on disk
     Raises DataError as Files.find does, and for a path out of the folder whose end is no file here.
     """
-    listed = _Listed(folder) if paths is None else set(paths)
-    found = [path if (path := _plain_path(name)) in listed else "" for name in names]
+    is_there = (lambda path: os.path.lexists(folder / path)) if paths is None else set(paths).__contains__
+    found = [path if (path := _plain_path(name)) and is_there(path) else "" for name in names]
     missing = [i for i, path in enumerate(found) if not path]
     if not missing:
         return found, []
@@ -175,27 +173,8 @@ def _split_of(folders: Sequence[str]) -> str:
     return next((match[1] for match in matches if match), "")
 
 
-class _Listed:
-    """What is in a folder and in those below it, each listed once: a stat per photo takes minutes on a network."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._names: dict[str, set[str]] = {}
-
-    def __contains__(self, path: str) -> bool:
-        above, name = os.path.split(path)
-        if above not in self._names:
-            try:
-                self._names[above] = set(os.listdir(self.folder / above))
-            except OSError:
-                self._names[above] = set()
-        return bool(path) and (name in self._names[above] or os.path.lexists(self.folder / path))
-
-
 def _walked(folder: Path) -> Iterator[str]:
     """Paths of the visible files in a folder and below it."""
     for place, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith((".", "@", "__MACOSX"))]
-        for name in files:
-            if not name.startswith("."):
-                yield os.path.relpath(os.path.join(place, name), folder)
+        yield from (os.path.relpath(os.path.join(place, name), folder) for name in files if not name.startswith("."))

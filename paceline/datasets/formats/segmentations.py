@@ -6,7 +6,6 @@ and one list of numbers. The number of corners decides nothing.
 
 from __future__ import annotations
 
-import math
 from itertools import chain
 from typing import Any
 
@@ -30,20 +29,17 @@ def in_one_form(given: Any) -> Segmentation:
 
     Raises ValueError with the reason if it is neither.
     """
-    if given is None:
-        return None
-    if isinstance(given, dict):
-        if "counts" in given or not given:
-            return given or None
-        raise ValueError(f"its segmentation is an object with {some(map(short, given))}; {EXPECTED}")
+    if given is None or (isinstance(given, dict) and "counts" in given):
+        return given
     if not isinstance(given, list | tuple):
-        raise ValueError(f"its segmentation is neither polygons nor run lengths but {short(given, 40)!r}; {EXPECTED}")
+        what = f"neither polygons nor run lengths but {short(given, 40)!r}"
+        what = f"an object with {some(map(short, given))}" if isinstance(given, dict) else what
+        raise ValueError(f"its segmentation is {what}; {EXPECTED}")
     if any(isinstance(part, dict) for part in given):
         if len(given) == 1 and isinstance(given[0], dict) and "counts" in given[0]:
             return given[0]
         keys = some(map(short, next(part for part in given if isinstance(part, dict))))
-        what = "run lengths (one is supported)" if "counts" in keys else "objects"
-        raise ValueError(f"its segmentation is a list of {len(given):,} {what} with {keys}; {EXPECTED}")
+        raise ValueError(f"its segmentation is a list of {len(given):,} objects with {keys}; {EXPECTED}")
     lists = [isinstance(part, list | tuple) for part in given]
     if not any(lists):
         polygons = [list(given)] if given else []
@@ -54,7 +50,7 @@ def in_one_form(given: Any) -> Segmentation:
     else:
         polygons = [_flat(part) for part in given]
     if odd := next((polygon for polygon in polygons if len(polygon) % 2), None):
-        raise ValueError(f"its segmentation has a polygon of {len(odd):,} values, an odd number; {EXPECTED}")
+        raise ValueError(f"its segmentation has an odd number of values, {len(odd):,}, in one of its lists; {EXPECTED}")
     return polygons
 
 
@@ -124,7 +120,7 @@ def run_extent(runs: np.ndarray, height: int) -> Box:
 def box_of(given: Any) -> Box | None:
     """x, y, width, height: the bounds of a segmentation's polygons, or of the pixels of its run lengths; None if it marks nothing.
 
-    Raises ValueError with the reason if it cannot be read.
+    Raises ValueError, TypeError, or OverflowError with the reason if it cannot be read.
     """
     mask = in_one_form(given)
     if isinstance(mask, dict):
@@ -133,11 +129,10 @@ def box_of(given: Any) -> Box | None:
             raise ValueError(f"its RLE mask has size {short(size, 40)}, expected [height, width]")
         left, top, right, bottom = map(float, run_extent(runs_of(mask, *size), size[0]))
     else:
-        polygons = [polygon for polygon in mask or () if len(polygon) >= LEAST_NUMBERS]
-        values = [value for polygon in polygons for value in polygon]
-        if not all(isinstance(value, int | float) for value in values):
-            raise ValueError(f"its segmentation holds a value that is not a number; {EXPECTED}")
-        finite = [polygon for polygon in polygons if all(map(math.isfinite, polygon))]
-        x, y = ([float(value) for polygon in finite for value in polygon[at::2]] for at in (0, 1))
-        left, top, right, bottom = (min(x), min(y), max(x), max(y)) if x else (0.0, 0.0, 0.0, 0.0)
+        polygons = [np.array(polygon, np.float64) for polygon in mask or () if len(polygon) >= LEAST_NUMBERS]
+        finite = [polygon.reshape(-1, 2) for polygon in polygons if np.isfinite(polygon).all()]
+        if not finite:
+            return None
+        points = np.concatenate(finite)
+        left, top, right, bottom = *points.min(axis=0).tolist(), *points.max(axis=0).tolist()
     return (left, top, right - left, bottom - top) if right > left and bottom > top else None

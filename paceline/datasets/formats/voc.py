@@ -199,10 +199,7 @@ def _object(path: Path, place: int, entry: ElementTree.Element) -> VocObject:
     title = f"{path}: object {place}"
     name = tidy_class_name(entry.findtext("name"), title, tag="<name>")
     if entry.find("bndbox") is None and entry.find("robndbox") is not None:
-        raise DataError(
-            f"{title} ({name}): <robndbox> is a rotated box, which is not supported. Export upright boxes (<bndbox>), or outlines "
-            "of the rotated ones as COCO polygons."
-        )
+        raise DataError(f"{title} ({name}): <robndbox> is a rotated box, which is not supported. Export <bndbox>.")
     edges = []
     for edge in ("xmin", "ymin", "xmax", "ymax"):
         text = entry.findtext(f"bndbox/{edge}")
