@@ -15,23 +15,19 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
 
-from paceline.boxes import run_lengths
 from paceline.boxes.run_lengths import ranges
 from paceline.config.errors import DataError
 from paceline.config.printable import short
 from paceline.datasets.formats.annotations import Annotations
+from paceline.datasets.formats.segmentations import LEAST_NUMBERS, in_one_form, run_extent, runs_of
 from paceline.input.outlines import crossings
 from paceline.store.box_split import classes_of
 
-# A number of more characters does not fit into 64 bits.
-MOST_DIGITS = 12
-# x and y of three points: less encloses nothing, and pycocotools takes four numbers for a box.
-LEAST_NUMBERS = 6
 # Pixels that a side of a box has inside its photo: of a smaller object, a good outline may miss every pixel's middle.
 LEAST_SIDE = 2.0
 # Pixels between a mask and its box that rounding explains.
@@ -76,7 +72,6 @@ def box_arrays(
     outside = ~degenerate & (inside <= 0).any(axis=1)
     # Annotations are rounded to hundredths: a box that ends a hundredth beyond the border was meant to end there.
     partly = ~degenerate & ~outside & (boxes[:, 2:] - inside > 0.011).any(axis=1)
-    areas = annotations.areas[order].astype(np.float64)
     masks, left_out_polygons, polygons_not_finite = mask_arrays(
         [annotations.segmentations[i] for i in order.tolist()], heights[rows], widths[rows], error_of
     )
@@ -84,6 +79,12 @@ def box_arrays(
     empty, beside = useless_masks(masks, boxes, heights[rows], widths[rows])
     if (empty | beside).any():
         masks = without(masks, empty | beside)
+    areas = annotations.areas[order].astype(np.float64)
+    if len(unknown := np.flatnonzero(np.isnan(areas))):
+        with np.errstate(over="ignore"):  # of boxes that no image can hold
+            areas[unknown] = boxes[unknown, 2] * boxes[unknown, 3]
+        for row in unknown[_has_mask(masks)[unknown]].tolist():
+            areas[row] = _mask_area(masks, row, int(heights[rows[row]]), int(widths[rows[row]]))
     counts = np.bincount(rows, minlength=number)
     # Objects that repeat an earlier one: same image, class and box.
     keys = np.column_stack([rows, classes, boxes])[np.lexsort((*boxes.T, classes, rows))]
@@ -126,7 +127,7 @@ def mask_arrays(
 ) -> tuple[dict[str, np.ndarray], int, int]:
     """-> the arrays of store/box_split.py MASK_ARRAYS, and how many polygons were left out: too short; not finite.
 
-    segmentations    (M) None | polygons | {"counts": list, str or bytes, "size": [height, width]}
+    segmentations    (M) as formats/segmentations.py reads them
     heights, widths  (M,) pixels, of the image that each object is in
     error_of         (object row, reason) -> the error that is raised for numbers that are none, runs that do not fill the image
     """
@@ -134,16 +135,15 @@ def mask_arrays(
     for row, given in enumerate(segmentations):
         kept: list[Any] = []
         run = _NO_RUNS
-        if isinstance(given, dict):
-            run = _runs(given, int(heights[row]), int(widths[row]), row, error_of)
-        elif isinstance(given, list):
-            kept = [polygon for polygon in given if isinstance(polygon, list | tuple) and len(polygon) >= LEAST_NUMBERS]
-            kept = [polygon for polygon in kept if len(polygon) % 2 == 0]
-            left_out += len(given) - len(kept)
-            if given and not isinstance(given[0], list | tuple):
-                raise error_of(row, "its segmentation is a list of numbers, where a list of polygons is wanted")
-        elif given is not None:
-            raise error_of(row, f"its segmentation is neither polygons nor run-lengths but {short(given, 40)!r}")
+        try:
+            mask = in_one_form(given)
+            if isinstance(mask, dict):
+                run = runs_of(mask, int(heights[row]), int(widths[row]))
+            elif mask:
+                kept = [polygon for polygon in mask if len(polygon) >= LEAST_NUMBERS]
+                left_out += len(mask) - len(kept)
+        except ValueError as error:
+            raise error_of(row, str(error)) from None
         polygons += kept
         per_object.append(len(kept))
         runs.append(run)
@@ -168,42 +168,6 @@ def mask_arrays(
 def starts_of(counts: np.ndarray) -> np.ndarray:
     """(n,) counts -> (n+1,) int64: rows of entry i are starts[i]:starts[i + 1]."""
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-
-
-def decompress(text: bytes) -> np.ndarray:
-    """The runs in a compressed RLE string, (n,) int64. Raises ValueError where a character or the end does not fit."""
-    parts = np.frombuffer(text, np.uint8).astype(np.int64) - 48
-    if not len(parts):
-        return parts
-    if parts.min() < 0 or parts.max() > 63:
-        raise ValueError("a character that no run-length string has")
-    last = parts & 32 == 0
-    if not last[-1]:
-        raise ValueError("it ends within a number")
-    ends = np.flatnonzero(last)
-    if np.diff(ends, prepend=-1).max() > MOST_DIGITS:
-        raise ValueError("a number with too many digits")
-    return run_lengths.decompress(run_lengths.RunLengths.of([text]))[0]
-
-
-def _runs(given: dict[str, Any], height: int, width: int, row: int, error_of: ErrorOf) -> np.ndarray:
-    counts, size = given.get("counts"), given.get("size")
-    if not isinstance(size, list | tuple) or list(size) != [height, width]:
-        raise error_of(row, f"its RLE mask has size {short(size, 40)}, the image has [{height}, {width}]")
-    try:
-        if isinstance(counts, str | bytes):
-            runs = decompress(counts.encode("ascii") if isinstance(counts, str) else counts)
-        else:
-            if type(counts) is not list or not set(map(type, counts)) <= {int}:
-                raise ValueError("its runs are no list of whole numbers")
-            runs = np.array(counts, np.int64)
-    except (ValueError, TypeError, OverflowError) as error:
-        raise error_of(row, f"its RLE mask cannot be read ({error})") from None
-    if (runs < 0).any():
-        raise error_of(row, f"its RLE mask has a run of {runs.min():,} pixels")
-    if (runs > height * width).any() or runs.sum() != height * width:
-        raise error_of(row, f"its RLE mask covers {runs.sum():,} pixels, the image has {height * width:,}")
-    return runs.astype(np.uint32)
 
 
 def _points(polygons: list[Any], total: int, objects: np.ndarray, error_of: ErrorOf) -> np.ndarray:
@@ -232,7 +196,7 @@ def useless_masks(
     size = np.stack([widths, heights], axis=1).astype(np.float64)
     extents, area = _outline_extents(masks)
     for row in np.flatnonzero(np.diff(masks["object_rles"])).tolist():
-        extents[row] = _run_extent(masks["rle_counts"][slice(*masks["object_rles"][row : row + 2])], int(heights[row]))
+        extents[row] = run_extent(masks["rle_counts"][slice(*masks["object_rles"][row : row + 2])], int(heights[row]))
     inside = np.minimum(extents[:, 2:], size) - np.maximum(extents[:, :2], 0)
     corners = np.concatenate([boxes[:, :2], boxes[:, :2] + boxes[:, 2:]], axis=1)
     judged = _has_mask(masks) & (np.minimum(corners[:, 2:], size) - np.maximum(corners[:, :2], 0) >= LEAST_SIDE).all(
@@ -283,17 +247,16 @@ def _outline_extents(masks: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.nd
     return extents, area
 
 
-def _run_extent(runs: np.ndarray, height: int) -> tuple[float, float, float, float]:
-    """left, top, right, bottom of the pixels that run lengths mark, column by column."""
-    stops = np.cumsum(runs.astype(np.int64))
-    marked = runs[1::2] > 0
-    last = stops[1::2][marked] - 1
-    first = last + 1 - runs[1::2][marked]
-    if not len(first):
-        return np.inf, np.inf, -np.inf, -np.inf
-    left, right = first // height, last // height
-    top, bottom = np.where(left < right, 0, first % height), np.where(left < right, height - 1, last % height)
-    return left.min(), top.min(), right.max() + 1, bottom.max() + 1
+def _mask_area(masks: Mapping[str, np.ndarray], row: int, height: int, width: int) -> float:
+    """The pixels of an object's mask, counted as pycocotools does."""
+    runs = masks["rle_counts"][slice(*masks["object_rles"][row : row + 2])]
+    if len(runs):
+        return float(runs[1::2].sum())
+    from hotcoco import mask
+
+    starts = masks["polygon_starts"][slice(masks["object_polygons"][row], masks["object_polygons"][row + 1] + 1)]
+    polygons = [masks["polygon_points"][start:stop].tolist() for start, stop in pairwise(starts)]
+    return float(mask.area(mask.merge(mask.fr_py_objects(polygons, height, width))))
 
 
 def _meets_a_pixel(masks: Mapping[str, np.ndarray], row: int, height: int, width: int) -> bool:

@@ -57,8 +57,8 @@ def check_splits(source: BoxSet, request: BoxRequest, command: str) -> None:
         raise DataError("--val-group without --val-fraction: it groups photos for a validation split set apart.")
 
 
-def class_names(source: BoxSet, request: BoxRequest, command: str) -> tuple[dict[int, str], list[str]]:
-    """-> category id -> name for all splits, and notes.
+def class_names(source: BoxSet, request: BoxRequest, command: str) -> dict[int, str]:
+    """-> category id -> name for all splits.
 
     Raises DataError where the splits call one id differently, or val has objects of a class that train does not know.
     """
@@ -79,19 +79,14 @@ def class_names(source: BoxSet, request: BoxRequest, command: str) -> tuple[dict
             f"{twice!r} has category id {ids[1]} in {train.source} and {ids[0]} in {val.source}. "
             "Export both with the same classes."
         )
-    in_train = set(np.unique(train.categories).tolist())
-    alone = [category for category in np.unique(val.categories).tolist() if category not in in_train]
-    unknown = [category for category in alone if category not in train.names]
+    unknown = [category for category in np.unique(val.categories).tolist() if category not in train.names]
     if unknown and request.on_class_mismatch == "refuse":
         raise DataError(
             f"{val.source}: it has objects of class {some(repr(names[category]) for category in unknown)}, and "
             f"{train.source} has no such class: it could never be learned. Export both with the same classes, or keep it "
             f"among the classes as one that is never found:\n  {command} --on-class-mismatch warn"
         )
-    untrained = some(names[category] for category in alone)
-    return names, [
-        f"classes with objects in val and none in train, which cannot be learned: {untrained}"
-    ] if alone else []
+    return names
 
 
 def count_unlisted(source: BoxSet) -> tuple[dict[str, int], list[str]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -105,6 +106,10 @@ class BoxSource(Source):
         """Raises DataError where classes contradict each other, or a photo is missing and that was not allowed."""
         class_names(self.annotated, self.request, self.command)
         splits = self.annotated.splits.values()
+        for split in splits:
+            if split.orphans and self.on_missing == "refuse":
+                skip = f", or go on without:\n  {self.command} --on-missing skip" if self.command else "."
+                raise DataError(f"{split.source}: {split.orphans}. Correct the file{skip}")
         photos = self.held(self.root, list(dict.fromkeys(name for split in splits for name in self._names(split))))
         missing = [i for i in range(len(photos.names)) if photos.size(i) < 0]
         if missing and (self.on_missing == "refuse" or len(missing) == len(photos.names)):
@@ -114,7 +119,7 @@ class BoxSource(Source):
     def manifest(self, photos: Photos, found: Inspection) -> tuple[dict[str, Any], dict[str, Arrays]]:
         """Raises DataError where a split has no image or no object left, or sizes are not those of the annotations."""
         row = {name: i for i, name in enumerate(photos.names)}
-        names, notes = class_names(self.annotated, self.request, self.command)
+        names, notes = class_names(self.annotated, self.request, self.command), []
 
         def rows_of(split: Annotations) -> np.ndarray:
             """(N,) the photo of each image."""
@@ -132,6 +137,9 @@ class BoxSource(Source):
         category_ids, classes = class_table(names)
         unlisted, left_out_pictures = count_unlisted(self.annotated)
         notes += left_out_pictures
+        notes += [
+            f"{split.source}: left out: {split.orphans}" for split in self.annotated.splits.values() if split.orphans
+        ]
         with_rows = {key: (kept, rows_of(kept)) for key, kept in usable.items()}
         reading = reading_of(self.annotated.layout, with_rows, found)
         splits, arrays = {}, {}
@@ -140,7 +148,7 @@ class BoxSource(Source):
             if not boxes["usable"].any():
                 raise DataError(
                     f"{kept.source}: its {len(rows):,} images of {key} have no usable object "
-                    f"({numbers['objects']:,} in all). Check the annotations."
+                    f"({numbers['objects']:,} in all). {self._way_on(key, usable)}"
                 )
             left_out, objects = lost.get(key, (np.zeros(0, np.int64), 0))
             plain = boxes["classes"][boxes["crowd"] == 0]
@@ -178,6 +186,15 @@ class BoxSource(Source):
             part_of=part_of,
         )
         return fields, arrays
+
+    def _way_on(self, key: str, usable: dict[str, Annotations]) -> str:
+        """What to do if no object of the split `key` is usable."""
+        if self.request.val_fraction and any(len(split.object_rows) for split in usable.values()):
+            command = re.sub(r" --val-seed \d+", "", self.command)
+            again = f"{command} --val-seed {self.request.val_seed + 1}"
+            return f"The images were drawn by chance. Draw others, or annotate more images:\n  {again}"
+        other = ", or remove the split and set a part of the training images apart (--val-fraction 0.2)"
+        return f"Annotate some of them{other if key == 'val' and 'train' in self.annotated.splits else ''}."
 
     def _set_apart(self, usable: dict[str, Annotations], digests: np.ndarray) -> list[str]:
         """Draw the validation photos out of the training photos in `usable`; -> notes."""

@@ -28,7 +28,7 @@ def findings(manifest: Manifest) -> Iterator[str]:
     path, page = write_check_page(manifest)
     for notice in page.notices:
         if not notice.noted:
-            yield f"{'warning' if notice.colour == 'bad' else 'note'}: {notice.text}"
+            yield f"{'warning' if notice.colour == 'bad' or notice.warns else 'note'}: {notice.text}"
     verdict = page.verdict[1].lower()
     if path is None:
         theirs = manifest.folder / "check.html"

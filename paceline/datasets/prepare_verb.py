@@ -73,7 +73,7 @@ class BoxFlags:
     val_fraction: float = 0.0  # share of the images that is set apart for validation, where the set has none
     val_seed: int = 0  # another seed sets other images apart
     val_group: str = ""  # regular expression: images whose paths match with the same captured text stay together
-    on_missing: OnUnreadable = "refuse"  # an image that is not on disk: stop, or leave it out and count it
+    on_missing: OnUnreadable = "refuse"  # an image not on disk or not listed: stop, or leave it out and count it
     on_unreadable: OnUnreadable = "refuse"  # an image that does not decode: stop, or leave it out and count it
     on_class_mismatch: OnMismatch = "refuse"  # objects in val of a class that train does not know: stop, or keep them
 

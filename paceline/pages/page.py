@@ -79,6 +79,7 @@ def write_report(run: Path, workload: Workload | None = None) -> Path:
             f"{run}: run.json or events.jsonl holds what no run of ours writes ({type(error).__name__}: {error}); "
             "no report is made of it."
         ) from None
+    notes += map(str, data.get("warnings", ()))
     pictures, own = None, {}
     if content["synthetic"]:
         notes.append("trained on synthetic batches: nothing was scored, and only its speed means anything")

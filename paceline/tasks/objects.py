@@ -12,7 +12,8 @@ from paceline.config.errors import DataError
 from paceline.config.instances import InstanceInput
 from paceline.config.recipe import Recipe
 from paceline.store.box_split import BoxSplit, open_boxes
-from paceline.store.manifest import Manifest
+from paceline.store.manifest import Manifest, prepare_again
+from paceline.tasks.class_limits import class_limits, detection_limit
 from paceline.tasks.metrics.coco import GroundTruth, subset
 from paceline.tasks.self_check import ground_truth_scores_one
 from paceline.tasks.task import Task
@@ -37,13 +38,9 @@ class ObjectTask(Task):
         self.wanted = learned(self.train, usable if crowd else usable & (self.train.crowd == 0), recipe.input)
         before = np.concatenate(([0], np.cumsum(self.wanted)))
         objects = before[self.train.object_starts[1:]] - before[self.train.object_starts[:-1]]
-        numbers = np.flatnonzero(objects) if recipe.input.drop_empty else np.arange(len(self.train))
-        if not len(numbers):
-            raise DataError(
-                f"{manifest.called}: none of its {len(self.train):,} training images has an object to learn"
-                f"{'' if crowd else '; crowd regions are none'}.\n"
-                "Annotate some of them, or train on images without objects as well: --input.no-drop-empty"
-            )
+        limits = self._limits(manifest)
+        drop_empty = recipe.input.drop_empty and objects.any()  # nothing is learned from a set to score
+        numbers = np.flatnonzero(objects) if drop_empty else np.arange(len(self.train))
         # Of all images, also those that this run leaves out: the same data always has the same shapes.
         self.most_objects = int(objects.max(initial=0))
         self.classes, self.category_ids = self.val.names, self.val.category_ids.tolist()
@@ -52,12 +49,34 @@ class ObjectTask(Task):
             (limit_train, limit_val),
             category_ids=list(self.category_ids),
             train_images_left_out=len(self.train) - len(numbers),
+            **({"warnings": limits} if limits else {}),
         )
         self.weigh(np.bincount(self.objects_learned()[1], minlength=len(self.classes)))
         # Of this run's validation photos.
         every = GroundTruth(**self.val.truth_arrays(), num_classes=len(self.val.names))
         self.truth = subset(every, self.val_numbers)
         ground_truth_scores_one(self.truth, self.classes)
+
+    def _limits(self, manifest: Manifest) -> list[str]:
+        """What cannot be learned or scored, in words. Raises DataError if that is everything, except of a set to score."""
+        scored, trains = np.asarray(self.val.crowd) == 0, "train" in manifest.splits
+        for what, split, kept in (("learn", self.train, self.wanted), ("score", self.val, scored)):
+            if trains and not kept.any():
+                regions = np.count_nonzero(split.crowd)
+                cure = (
+                    "If each is one object, set its iscrowd (Pascal VOC: difficult) to 0"
+                    if regions
+                    else "Annotate larger objects"
+                )
+                raise DataError(
+                    f"{manifest.called}: no object to {what} in its {len(split):,} "
+                    f"{'training' if what == 'learn' else 'validation'} images ({len(kept):,} objects: {regions:,} crowd regions, "
+                    f"{len(kept) - regions:,} without area or too small).\n"
+                    f"{cure}, and prepare again:\n  {prepare_again(manifest)}"
+                )
+        train, val = ((self.train.classes, self.wanted), (self.val.classes, scored))
+        limits = class_limits(self.val.names, {"train": train, "val": val} if trains else {"val": val})
+        return limits + detection_limit(self.val.object_starts, *val)
 
     def wanted_rows(self, index: int) -> np.ndarray:
         """(n,) int64, rows of the objects of training photo `index` that are learned."""

@@ -98,6 +98,8 @@ def open_task(
         )
     if controls.val_half:
         reporter.line(f"{half_in_words(controls.val_half)}: {task.val_images:,} of the validation images are evaluated")
+    for text in task.facts.get("warnings", ()):
+        reporter.warning(f"warning: {text}")
     if not scored and (weights := task.facts.get("class_weights")):
         reporter.line(f"class weights in the loss: {weights}")
     _check_sampler(task, SILENT if scored else reporter)

@@ -112,7 +112,7 @@ def test_prepare_says_what_the_page_warns_of_once(photos, tmp_path, capsys):
     shutil.copy(root / "train2017" / "1.jpg", root / "val2017" / "2.jpg")
     assert main(["prepare", "coco", str(root)]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "note: Classes with objects in train but none in val, so not scored: emu." in said
+    assert "warning: 1 of 3 classes has no object in val, not scored: emu." in said
     assert said.count("are in train too") + said.count("is an image of train too") == 1
 
 

@@ -197,8 +197,8 @@ def test_a_dirty_set_is_told_with_counts_notices_and_a_picture_of_each_kind(tmp_
     page = read_page(box_page(tmp_path, CLASSES, splits).html)
     assert "Look at this before training" in page.words
     assert "Photos of val that are in train too, byte for byte: 2." in page.words
-    assert "Classes with objects in val but none in train: cow." in page.words
-    assert "Classes with objects in train but none in val, so not scored: <b>dog</b>." in page.words
+    assert "1 of 3 classes has no object in train, not learned: cow." in page.words
+    assert "1 of 3 classes has no object in val, not scored: <b>dog</b>." in page.words
     for kind in KINDS:
         count = len(BAD.get(kind.key, [GOOD]))
         assert (f"{kind.title} {count} in train" in page.words) == (kind.key != "twice"), kind.title
@@ -218,7 +218,7 @@ def test_a_photo_that_is_gone_or_changed_leaves_a_gap_and_the_page_stays(tmp_pat
 def test_splits_without_objects_or_images_have_a_page(tmp_path: Path, images: list[list[Row]]) -> None:
     splits = {"train": make_index(tmp_path, "train", images), "val": make_index(tmp_path, "val", images, seed=1)}
     page = read_page(box_page(tmp_path, CLASSES, splits).html)
-    assert "Classes without any object: cat, <b>dog</b>, cow." in page.words
+    assert "3 of 3 classes have no object, neither learned nor scored: cat, <b>dog</b>, cow." in page.words
 
 
 def test_a_prepared_real_set_gets_its_page_beside_the_manifest(shared_data: Path, tmp_path: Path) -> None:

@@ -7,13 +7,16 @@ import re
 import zipfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 from coco_sets import box, edit, json_file, make_set
 
 from paceline.config.errors import DataError
 from paceline.datasets.box_source import BoxRequest, prepare_boxes
 from paceline.datasets.ensure import ensure_prepared
+from paceline.datasets.findings import findings
 from paceline.datasets.formats.coco_files import load_json
+from paceline.store.box_split import open_boxes
 from paceline.store.manifest import find_manifest
 
 
@@ -46,16 +49,15 @@ FLAWS = {
     "no name": (without("categories", 0, "name"), "category 0 .id 7. has no name"),
     "no bbox": (without("annotations", 2, "bbox"), "annotation 2 .id 102.: 'bbox' is missing"),
     "short bbox": (put("annotations", 2, "bbox", [1, 2, 3]), r"annotation 2 .id 102.: 'bbox' is '\[1, 2, 3\]'"),
-    "words in bbox": (put("annotations", 0, "bbox", [1, 2, 3, "4"]), "annotation 0 .*'bbox' is"),
+    "words in bbox": (put("annotations", 0, "bbox", [1, 2, 3, "4 px"]), "annotation 0 .*'bbox' is"),
     "no image_id": (without("annotations", 3, "image_id"), "annotation 3 .*'image_id' is missing"),
-    "word as image_id": (put("annotations", 0, "image_id", "1"), "'image_id' is '1', wanted is a whole number"),
+    "word as image_id": (put("annotations", 0, "image_id", "one"), "'image_id' is 'one'; expected a whole number"),
     "fraction as category": (put("annotations", 0, "category_id", 3.5), "'category_id' is '3.5'"),
     "id too large": (put("images", 0, "id", 2**70), "'id' is '1180591620717411303424'"),
     "word as area": (put("annotations", 0, "area", "big"), "'area' is 'big'"),
     "no file name": (without("images", 2, "file_name"), "image 2 .*'file_name' is missing"),
     "path out": (put("images", 0, "file_name", "../../secret.jpg"), "image 0 .*leads out of the folder"),
     "absolute path": (put("images", 0, "file_name", "/etc/passwd"), "image 0 .*leads out of the folder"),
-    "file twice": (put("images", 1, "file_name", "./1.jpg"), "images 0 and 1 are the same file, 1.jpg"),
     "word as height": (put("images", 0, "height", "tall"), "'height' is 'tall'"),
     "negative width": (put("images", 1, "width", -4), "'width' is '-4'"),
     "other size": (put("images", 1, "width", 41), r"2\.jpg: 40 x 30 pixels, and .*says 41 x 30; so with 1 of 3 images"),
@@ -138,14 +140,14 @@ def test_a_class_in_val_that_train_does_not_know_is_named(root):
         prepare_boxes(root)
     manifest = prepare_boxes(root, BoxRequest(on_class_mismatch="warn"))
     assert manifest.classes == ("dog", "cat", "emu") and manifest.splits["val"].per_class == (1, 1, 1)
-    assert "cannot be learned: emu" in manifest.notes[0]
 
 
-def test_a_class_that_train_names_and_never_shows_is_noted(root):
+def test_a_class_that_train_names_and_never_shows_is_a_warning(root):
     edit(root, lambda record: record["categories"].append({"id": 9, "name": "emu"}))
     edit(root, lambda record: record["categories"].append({"id": 9, "name": "emu"}), "val")
     edit(root, lambda record: record["annotations"].append(box(1, 9, 1, 1, 5, 5, id=7)), "val")
-    assert prepare_boxes(root).notes == ("classes with objects in val and none in train, which cannot be learned: emu",)
+    lines = list(findings(prepare_boxes(root)))
+    assert "warning: 1 of 3 classes has no object in train, not learned: emu." in lines
 
 
 def test_one_name_under_two_ids_is_refused(root):
@@ -216,3 +218,44 @@ def test_annotations_in_a_zip_unpack_to_no_more_than_annotations_do(tmp_path) ->
     with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as archive:  # a small one may be as repetitive as it likes
         archive.writestr("instances_train2017.json", '{"images": [' + " " * 2**20 + "]}")
     assert load_json(bomb, "train")[1] == {"images": []}
+
+
+def test_a_draw_without_objects_names_another_seed_and_a_set_without_any_does_not(root):
+    os.remove(json_file(root, "val"))
+    edit(root, lambda record: record.update(annotations=[box(1, 7, 1, 2, 10, 12, id=1)]))
+    with pytest.raises(DataError, match=r"no usable object .0 in all.\. The images were drawn[^$]*--val-seed \d"):
+        prepare_boxes(root, BoxRequest(val_fraction=0.4))
+    edit(root, lambda record: record.update(annotations=[]))
+    with pytest.raises(DataError, match=r"no usable object .0 in all.\. Annotate some of them\."):
+        prepare_boxes(root, BoxRequest(val_fraction=0.4))
+
+
+def test_other_jsons_and_encodings_are_called_what_they_are(root):
+    edit(root, lambda record: record["annotations"][0].update(segments_info=[]))
+    with pytest.raises(DataError, match=r"train2017\.json: a panoptic JSON"):
+        prepare_boxes(root)
+    json_file(root, "train").write_bytes(b'{"images": "K\xe4fer"}')
+    with pytest.raises(
+        DataError, match=r"train2017\.json: its bytes are not UTF-8 text .0xe4 at 13.\. Save it as UTF-8"
+    ):
+        prepare_boxes(root)
+
+
+def test_numbers_as_texts_are_numbers_and_ignore_is_counted(root):
+    found = open_boxes(prepare_boxes(root), "train")
+
+    def spell(record):
+        for entry in (*record["images"], *record["annotations"], *record["categories"]):
+            for key, value in entry.items():
+                entry[key] = str(value) if isinstance(value, int | float) else value
+        for entry in record["annotations"]:
+            entry["bbox"] = list(map(str, entry["bbox"]))
+        record["annotations"][1]["ignore"] = "1"
+        record["annotations"][2]["ignore"] = "0"
+
+    manifest = prepare_boxes(edit(root, spell))
+    again = open_boxes(manifest, "train")
+    for name in ("boxes", "classes", "crowd", "areas", "annotation_ids"):
+        np.testing.assert_array_equal(getattr(again, name), getattr(found, name))
+    assert "numbers written as texts are read as numbers: 9 of 'id', 3 of 'height'" in manifest.notes[0]
+    assert "1 objects carry 'ignore', which is not read" in manifest.notes[1]

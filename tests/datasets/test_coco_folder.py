@@ -95,7 +95,7 @@ def test_what_a_json_may_leave_out_is_filled_in_and_noted(root):
     found = open_boxes(manifest, "train")
     assert found.areas.tolist() == (found.boxes[:, 2] * found.boxes[:, 3]).tolist() and not found.crowd.any()
     assert sorted(found.annotation_ids) == [1, 2, 3, 4] and found.heights.tolist() == [HEIGHT] * 3
-    assert len(manifest.notes) == 2 and "no 'area': the box's area" in manifest.notes[0]
+    assert len(manifest.notes) == 2 and "no 'area': that of the mask (0) or of the box (4)" in manifest.notes[0]
 
 
 def roboflow(root: Path) -> None:

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pycocotools import mask as official
 
-from paceline.datasets.box_arrays import decompress, mask_arrays, starts_of
+from paceline.datasets.box_arrays import mask_arrays, starts_of
+from paceline.datasets.formats.segmentations import decompress
 
 
 def blame(row: int, reason: str) -> ValueError:
@@ -67,7 +68,7 @@ def test_polygons_of_any_number_lie_behind_each_other():
 
 def test_polygons_that_enclose_nothing_are_left_out_and_counted():
     good = [0, 0, 4, 0, 4, 3]
-    found, *left_out = arrays([[[1, 2, 3, 4], good], [[1, 2, 3, 4, 5, 6, 7]], [[0, 0, float("nan"), 1, 2, 2], good]])
+    found, *left_out = arrays([[[1, 2, 3, 4], good], [[1, 2]], [[0, 0, float("nan"), 1, 2, 2], good]])
     assert left_out == [2, 1] and found["polygon_points"].tolist() == good * 2
     assert found["object_polygons"].tolist() == [0, 1, 1, 2] and found["polygon_starts"].tolist() == [0, 6, 12]
 
@@ -85,8 +86,15 @@ BROKEN = {
     "a character that no run-length string has": {"counts": "\x01\x02", "size": [4, 6]},
     "it ends within a number": {"counts": "P", "size": [4, 6]},
     "no list of whole numbers": {"counts": [12.5, 11.5], "size": [4, 6]},
-    "neither polygons nor run-lengths": 5,
-    "a list of numbers": [1, 2, 3, 4, 5, 6],
+    "neither polygons nor run lengths": 5,
+    "neither polygons nor run lengths but '1 2 3": "1 2 3 4 5 6",
+    "an odd number of values, 7": [[1, 2, 3, 4, 5, 6, 7]],
+    "an odd number of values, 5": [1, 2, 3, 4, 5],
+    "a list of 2 objects with x, y": [{"x": 1, "y": 2}, {"x": 3, "y": 2}],
+    "an object with points": {"points": [[1, 2]]},
+    "a list of 2 objects with counts, size": [{"counts": [24], "size": [4, 6]}] * 2,
+    "mixes numbers and lists": [1, 2, [3, 4]],
+    "not made of points of two numbers": [[[1, 2, 0], [3, 4, 0], [5, 6, 0]]],
     "'x', which is no number": [[1, 2, 3, 4, 5, "x"]],
     "'1', which is no number": [["1", "2", "3", "4", "5", "6"]],
     "that no float can hold": [[1, 2, 3, 4, 5, 10**400]],

@@ -25,7 +25,8 @@ from paceline.datasets.containers.contents import ContainedPhotos, Contents, joi
 from paceline.datasets.containers.files import ContainerRequest
 from paceline.datasets.formats.annotations import Annotations, PhotoLabels, as_annotations
 from paceline.datasets.formats.class_folders import tidy_class_name
-from paceline.datasets.formats.coco import coco_annotations, read_coco
+from paceline.datasets.formats.coco import coco_annotations, matched
+from paceline.datasets.formats.coco_files import load_json
 from paceline.datasets.formats.layouts import BoxSet, pattern_of
 from paceline.datasets.shapes.outlines import run_lengths
 from paceline.store.containers.webdataset import OBJECTS
@@ -49,8 +50,12 @@ def contained_boxes(
         given = request.annotations if split == "train" else request.val_annotations
         if given:
             path = Path(os.path.realpath(os.path.expanduser(given)))
-            read, more = read_coco(path, place, split=split)
-            annotated[split] = replace(read, images_folder=place / _folder_of(read, part, path))
+            file, record = load_json(path, split)
+            read, more = coco_annotations(file, record, place)
+            folder = _folder_of(read, part, path)
+            start = f"{folder}/" if folder else ""
+            below = [name.removeprefix(start) for name in map(os.fsdecode, part.names) if name.startswith(start)]
+            annotated[split], more = matched(replace(read, images_folder=place / folder), more, below)
             files[split] = (pattern_of(place, path),)
         elif part.annotations is not None:
             annotated[split], more = _named(replace(part.annotations, images_folder=place), request)
@@ -138,7 +143,7 @@ class PhotoBoxes(NamedTuple):
     boxes: np.ndarray  # (M, 4) xyxy, fractions of width and height
     classes: np.ndarray  # (M,) int64, the data's own ids
     crowd: np.ndarray  # (M,) bool
-    areas: np.ndarray | None = None  # (M,) square pixels; None: the boxes' own
+    areas: np.ndarray | None = None  # (M,) square pixels; None: those of the masks, or the boxes
     masks: Sequence[bytes] | None = None  # M PNGs of the photo's size; None: no masks
     names: Sequence[bytes] = ()  # M names of the classes; empty: they have numbers alone
 
@@ -158,7 +163,7 @@ def annotations_of(
     for name, photo in zip(names, objects):
         corners = photo.boxes.astype(np.float64).reshape(-1, 4) * ([photo.width, photo.height] * 2)
         boxes = np.concatenate([corners[:, :2], corners[:, 2:] - corners[:, :2]], axis=1)
-        areas = boxes[:, 2] * boxes[:, 3] if photo.areas is None else photo.areas.astype(np.float64)
+        areas = np.full(len(boxes), np.nan) if photo.areas is None else photo.areas.astype(np.float64)
         labels = PhotoLabels(os.fsdecode(name), photo.height, photo.width)
         labels.categories, labels.boxes, labels.crowd = photo.classes.tolist(), boxes.tolist(), photo.crowd.tolist()
         labels.areas, labels.segmentations = areas.tolist(), _segmentations(photo, labels.file_name)

@@ -35,10 +35,11 @@ class Annotations:
     boxes: np.ndarray  # (M, 4) float64 x, y, width, height in pixels, as annotated
     categories: np.ndarray  # (M,) int64 the source's ids
     crowd: np.ndarray  # (M,) uint8
-    areas: np.ndarray  # (M,) float64 square pixels
+    areas: np.ndarray  # (M,) float64 square pixels; NaN where the source names none: the mask's, or the box's
     annotation_ids: np.ndarray  # (M,) int64
-    segmentations: list[Any]  # (M) None | polygons, each a flat list | {"counts": list, str or bytes, "size": [h, w]}
+    segmentations: list[Any]  # (M) None, or what formats/segmentations.py reads
     names: dict[int, str]  # category id -> name, in the source's order
+    orphans: str = ""  # which objects are left out, as their image is not listed, in words; "" for none
 
     def chosen(self, rows: np.ndarray) -> Annotations:
         """Those images alone, with their objects; file names, ids and class names stay what they are.
@@ -47,7 +48,7 @@ class Annotations:
         """
         new_row = np.full(len(self.file_names), -1, np.int64)
         new_row[rows] = np.arange(len(rows))
-        objects = np.flatnonzero(new_row[self.object_rows] >= 0)
+        objects = np.flatnonzero((self.object_rows >= 0) & (new_row[self.object_rows] >= 0))
         of_images = {name: getattr(self, name)[rows] for name in ("image_ids", "heights", "widths")}
         of_objects = ("boxes", "categories", "crowd", "areas", "annotation_ids")
         return replace(

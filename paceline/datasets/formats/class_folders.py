@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +20,8 @@ from typing import TypeVar
 from paceline.config.errors import DataError
 from paceline.config.names import by_suffix
 from paceline.config.plain_file import read_plain
-from paceline.config.printable import some, tidy_name
+from paceline.config.printable import counted, some, tidy_name
+from paceline.datasets.formats.file_matching import plain_form
 from paceline.store.class_folder import FolderNames, list_folder
 from paceline.store.manifest import Manifest, prepare_command
 
@@ -125,6 +127,14 @@ def check_classes(listing: Listing) -> None:
     if train.classes != val.classes:
         only_train = sorted(set(train.classes) - set(val.classes))
         only_val = sorted(set(val.classes) - set(train.classes))
+        ours, theirs = (sorted(names, key=plain_form) for names in (only_train, only_val))
+        if list(map(plain_form, ours)) == list(map(plain_form, theirs)):
+            paths = [(val.folder / wrong, val.folder / right) for wrong, right in zip(theirs, ours)]
+            moves = "\n".join("  " + shlex.join(["mv", *map(str, pair)]) for pair in paths)
+            raise DataError(
+                f"{listing.root}: {counted(len(ours), 'class')} of {val.folder.name}/ and train/ differ only in the Unicode form or "
+                f"in spaces ({some(map(ascii, theirs))}; in train/ {some(map(ascii, ours))}). Rename the folders:\n{moves}"
+            )
         raise DataError(
             f"{listing.root}: the classes of {val.folder.name}/ are not those of {train.folder.name}/. "
             f"Only in {train.folder.name}/: {some(map(repr, only_train))}. "

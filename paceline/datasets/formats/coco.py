@@ -1,8 +1,9 @@
 """One COCO-format JSON -> `Annotations`.
 
-Wanted in the JSON: images (id, file_name), annotations (image_id, category_id, bbox), categories (id, name). Where it
-leaves out the rest: height and width are the file's own, iscrowd is 0, area is the box's, annotations count from 1.
-Every contradiction is refused here with the file and the entry; pixels are looked at later.
+The JSON must have images (id, file_name), annotations (image_id, category_id, bbox or segmentation), and categories (id, name). If
+it leaves out the rest, height and width are the file's own, iscrowd is 0, a box is the bounds of the mask, an area is that of the
+mask or of the box, and annotations count from 1. Numbers may be texts. `ignore` is not read: pycocotools replaces it by iscrowd.
+Every contradiction is rejected here with the file and the entry; pixels are looked at later.
 Source: cocodataset.org, "Data format", section 1.
 
 Letters: N images, M objects.
@@ -11,7 +12,11 @@ Letters: N images, M objects.
 from __future__ import annotations
 
 import os
+import re
 import sys
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -22,10 +27,19 @@ from paceline.config.errors import DataError
 from paceline.config.printable import short, some
 from paceline.datasets.formats.annotations import Annotations
 from paceline.datasets.formats.class_folders import first_twice, tidy_class_name
-from paceline.datasets.formats.coco_files import ForeignPaths, is_foreign_path, load_json
+from paceline.datasets.formats.coco_files import load_json
+from paceline.datasets.formats.file_matching import match_names
+from paceline.datasets.formats.segmentations import box_of
 
 _MISSING = object()
 MOST_PATH_BYTES = 4095  # Linux's PATH_MAX
+# The keys of each list that hold numbers.
+NUMBERS = {
+    "images": ("id", "height", "width"),
+    "annotations": ("id", "image_id", "category_id", "bbox", "area", "iscrowd", "segmentation"),
+    "categories": ("id",),
+}
+_NUMBER = re.compile(r"\s*[-+]?\d{1,20}(\.\d*)?([eE][-+]?\d{1,3})?\s*", re.ASCII)
 
 
 def read_coco(path: Path, images_folder: Path, *, split: str = "") -> tuple[Annotations, list[str]]:
@@ -36,18 +50,47 @@ def read_coco(path: Path, images_folder: Path, *, split: str = "") -> tuple[Anno
     Raises DataError, naming the file and the entry, where it is no COCO JSON or contradicts itself.
     """
     path, record = load_json(path, split)
-    return coco_annotations(path, record, images_folder)
+    annotations, notes = coco_annotations(path, record, images_folder)
+    return matched(annotations, notes)
+
+
+def matched(
+    annotations: Annotations, notes: list[str], paths: Collection[str] | None = None
+) -> tuple[Annotations, list[str]]:
+    """The annotations with the paths of the files that their names mean, and the notes with those on names.
+
+    paths  of the photos, below the folder of images; None: those on disk
+    Raises DataError as match_names does.
+    """
+    path, names = annotations.source, annotations.file_names
+    found, more = match_names(
+        names, annotations.images_folder, path, lambda i: f"{path}: image {i} ({short(names[i], 90)})", paths
+    )
+    if doubles := len(found) - len(set(found)):
+        more.append(
+            f"{path}: {doubles:,} of its images {'are files' if doubles > 1 else 'is a file'} that another of its images is too "
+            f"({short(first_twice(found), 120)}): each keeps the objects of its own id. If they are one image, give its objects one id"
+        )
+    return replace(annotations, file_names=found), [*notes, *more]
 
 
 def coco_annotations(path: Path, record: dict[str, Any], images_folder: Path) -> tuple[Annotations, list[str]]:
-    """The same of the content of such a JSON; messages name it `path`."""
-    images, objects, categories = (_list(path, record, key) for key in ("images", "annotations", "categories"))
+    """The same of the content of such a JSON, with the names of files as it has them; messages name it `path`."""
+    lists = {key: _list(path, record, key) for key in NUMBERS}
+    images, objects, categories = lists.values()
     if not images:
         raise DataError(f"{path}: it lists no image. Check that this is the right file.")
+    if any("segments_info" in entry for entry in objects):
+        raise DataError(f"{path}: a panoptic JSON (segments_info), which is not supported. Name the instances' JSON.")
+    texts = Counter(key for name, entries in lists.items() for key in _read_texts(entries, NUMBERS[name]))
     names, notes = _names(path, categories, objects)
+    if texts:
+        counts = ", ".join(f"{count:,} of {key!r}" for key, count in texts.items())
+        notes.append(f"{path}: numbers written as texts are read as numbers: {counts}")
     image_ids = _integers(path, "image", images, "id")
     _refuse_twice(path, "image", image_ids)
-    rows = _rows_of(path, image_ids, _integers(path, "annotation", objects, "image_id"))
+    image_of = _integers(path, "annotation", objects, "image_id")
+    rows = _rows_of(image_ids, image_of)
     category = _integers(path, "annotation", objects, "category_id")
     unknown = np.flatnonzero(~np.isin(category, np.array(list(names), np.int64)))
     if len(unknown):
@@ -55,28 +98,65 @@ def coco_annotations(path: Path, record: dict[str, Any], images_folder: Path) ->
             f"{path}: annotation {unknown[0]} ({_title(objects[unknown[0]])}) has category_id {category[unknown[0]]}, "
             f"and there is no such category ({some(map(str, sorted(names)), 10)}). {_more(unknown)}"
         )
-    boxes = _boxes(path, objects)
-    with np.errstate(over="ignore"):  # of boxes that no image can hold
-        box_areas = boxes[:, 2] * boxes[:, 3]
-    areas = _optional(path, objects, "area", box_areas, notes, "the box's area")
-    annotation_ids = _annotation_ids(path, objects, notes)
+    boxes = _boxes(path, objects, notes)
+    areas, lacking = _optional(path, objects, "area", np.nan)
+    if lacking:
+        masks = sum(bool(objects[i].get("segmentation")) for i in lacking)
+        used = f"that of the mask ({masks:,}) or of the box ({len(lacking) - masks:,}) is used"
+        notes.append(f"{path}: {len(lacking):,} annotations have no 'area': {used}")
+    crowd, lacking = _optional(path, objects, "iscrowd", 0.0)
+    if lacking:
+        notes.append(f"{path}: {len(lacking):,} annotations have no 'iscrowd': 0 is used")
+    if ignored := sum(bool(_number_of(entry.get("ignore"))) for entry in objects):
+        notes.append(
+            f"{path}: {ignored:,} objects carry 'ignore', which is not read, as in pycocotools: they are scored"
+        )
     annotations = Annotations(
         source=path,
         images_folder=images_folder,
-        file_names=_file_names(path, images, images_folder, notes),
+        file_names=_file_names(path, images),
         image_ids=image_ids,
         heights=_sides(path, images, "height"),
         widths=_sides(path, images, "width"),
         object_rows=rows,
         boxes=boxes,
         categories=category,
-        crowd=(_optional(path, objects, "iscrowd", np.zeros(len(objects)), notes, "0") != 0).astype(np.uint8),
-        areas=areas.astype(np.float64),
-        annotation_ids=annotation_ids,
+        crowd=(crowd != 0).astype(np.uint8),
+        areas=areas,
+        annotation_ids=_annotation_ids(path, objects, notes),
         segmentations=[entry.get("segmentation") or None for entry in objects],
         names=names,
     )
+    if len(lost := np.flatnonzero(rows < 0)):
+        orphans = (
+            f"annotation {lost[0]} belongs to image id {image_of[lost[0]]}, which is not listed; {len(lost)} in all"
+        )
+        annotations = replace(annotations.chosen(np.arange(len(images))), orphans=orphans)
     return annotations, notes
+
+
+def _read_texts(entries: list[dict[str, Any]], keys: Sequence[str]) -> Iterator[str]:
+    """Turn texts that are numbers into numbers, in place -> the key of each."""
+    for key in keys:
+        values = [entry.get(key) for entry in entries]
+        if not set(map(type, values)) & {str, list}:
+            continue
+        for entry, value in zip(entries, values):
+            first, inside = value, value if type(value) is list and key == "bbox" else ()
+            while type(first) is list and first:
+                first = first[0]
+            if (type(first) is str or str in map(type, inside)) and (number := _number_of(value)) != value:
+                entry[key] = number
+                yield key
+
+
+def _number_of(value: Any, depth: int = 3) -> Any:
+    """A text that is a number, or a list of some, as numbers; everything else as it is."""
+    if type(value) is list and depth:
+        return [_number_of(one, depth - 1) for one in value]
+    if type(value) is not str or not _NUMBER.fullmatch(value):
+        return value
+    return int(value) if value.strip().lstrip("+-").isdecimal() else float(value)
 
 
 def _list(path: Path, record: dict[str, Any], key: str) -> list[dict[str, Any]]:
@@ -148,9 +228,9 @@ def _is_number(value: Any) -> bool:
     return type(value) is float or (type(value) is int and abs(value) <= sys.float_info.max)
 
 
-def _wrong(path: Path, what: str, place: int, entry: dict[str, Any], key: str, value: Any, wanted: str) -> DataError:
+def _wrong(path: Path, what: str, place: int, entry: dict[str, Any], key: str, value: Any, expected: str) -> DataError:
     found = "is missing" if value is _MISSING else f"is {short(value)!r}"
-    return DataError(f"{path}: {what} {place} ({_title(entry)}): {key!r} {found}, wanted is {wanted}.")
+    return DataError(f"{path}: {what} {place} ({_title(entry)}): {key!r} {found}; expected {expected}.")
 
 
 def _title(entry: dict[str, Any]) -> str:
@@ -174,44 +254,45 @@ def _refuse_twice(path: Path, what: str, ids: np.ndarray) -> None:
         )
 
 
-def _rows_of(path: Path, image_ids: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """(M,) the row of each object's image."""
+def _rows_of(image_ids: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """(M,) the row of each object's image; -1 for an image that is not listed."""
     order = np.argsort(image_ids, kind="stable")
     at = np.minimum(np.searchsorted(image_ids[order], wanted), len(image_ids) - 1)
     rows = order[at]
-    unknown = np.flatnonzero(image_ids[rows] != wanted)
-    if len(unknown):
-        raise DataError(
-            f"{path}: annotation {unknown[0]} belongs to image id {wanted[unknown[0]]}, and there is no such image. "
-            f"{_more(unknown)}"
-        )
-    return rows.astype(np.int64)
+    return np.where(image_ids[rows] == wanted, rows, -1).astype(np.int64)
 
 
-def _boxes(path: Path, objects: list[dict[str, Any]]) -> np.ndarray:
-    values = [entry.get("bbox", _MISSING) for entry in objects]
+def _boxes(path: Path, objects: list[dict[str, Any]], notes: list[str]) -> np.ndarray:
+    """(M, 4); if an entry has no bbox, the bounds of its mask, and a note."""
+    values: list[Any] = [entry.get("bbox") or _MISSING for entry in objects]
+    lacking = [i for i, value in enumerate(values) if value is _MISSING and objects[i].get("segmentation")]
+    for i in lacking:
+        try:
+            box = box_of(objects[i]["segmentation"])
+        except (ValueError, TypeError, OverflowError) as error:
+            raise DataError(f"{path}: annotation {i} ({_title(objects[i])}) has no 'bbox', and {error}.") from None
+        values[i] = _MISSING if box is None else list(box)
+    if lacking:
+        notes.append(f"{path}: {len(lacking):,} annotations have no 'bbox': the bounds of their masks are used")
     fours = [type(value) is list and len(value) == 4 for value in values]
     if all(fours) and (array := _numbers(list(chain.from_iterable(values)))) is not None:
         return array.astype(np.float64).reshape(-1, 4)
     place = next(i for i, value in enumerate(values) if not fours[i] or _numbers(value) is None)
-    raise _wrong(path, "annotation", place, objects[place], "bbox", values[place], "[x, y, width, height]")
+    expected = "[x, y, width, height], or a segmentation that encloses something"
+    raise _wrong(path, "annotation", place, objects[place], "bbox", objects[place].get("bbox", _MISSING), expected)
 
 
-def _optional(
-    path: Path, objects: list[dict[str, Any]], key: str, default: np.ndarray, notes: list[str], instead: str
-) -> np.ndarray:
-    """(M,) numbers; where an entry has none (or null), `default`'s, and a note."""
+def _optional(path: Path, objects: list[dict[str, Any]], key: str, default: float) -> tuple[np.ndarray, list[int]]:
+    """-> (M,) float64 numbers, 0 where they are not finite, and which entries have none (or null), for which `default` is used."""
     values = [entry.get(key) for entry in objects]
     lacking = [i for i, value in enumerate(values) if value is None]
-    for i in lacking:
-        values[i] = float(default[i])
-    array = _numbers([int(value) if isinstance(value, bool) else value for value in values])
+    array = _numbers([0 if value is None else int(value) if isinstance(value, bool) else value for value in values])
     if array is None:
         place = next(i for i, value in enumerate(values) if not isinstance(value, bool) and not _is_number(value))
         raise _wrong(path, "annotation", place, objects[place], key, values[place], "a number")
-    if lacking:
-        notes.append(f"{path}: {len(lacking):,} annotations have no {key!r}: {instead} is used")
-    return array
+    array = np.where(np.isfinite(array), array, 0.0)
+    array[lacking] = default
+    return array, lacking
 
 
 def _annotation_ids(path: Path, objects: list[dict[str, Any]], notes: list[str]) -> np.ndarray:
@@ -242,22 +323,10 @@ def _is_file_name(name: str) -> bool:
         return False
 
 
-def _file_names(path: Path, images: list[dict[str, Any]], folder: Path, notes: list[str]) -> list[str]:
-    """N paths inside the folder of images. Raises DataError for one that leads out of it, or is there twice."""
-    seen: dict[str, int] = {}
-    foreign = ForeignPaths(folder)
+def _file_names(path: Path, images: list[dict[str, Any]]) -> list[str]:
+    """N names as they are written. Raises DataError for one that no file can have."""
     for place, entry in enumerate(images):
         name = entry.get("file_name", _MISSING)
         if not isinstance(name, str) or not name or not _is_file_name(name):
             raise _wrong(path, "image", place, {"id": entry.get("id")}, "file_name", name, "the name of a file")
-        if is_foreign_path(name):
-            name = foreign.resolve(name, f"{path}: image {place} ({_title(entry)})")
-        name = os.path.normpath(name)
-        if name in seen:
-            raise DataError(
-                f"{path}: images {seen[name]} and {place} are the same file, {short(name, 200)}. Its objects must be listed under "
-                "one image. Correct the file, or export it again."
-            )
-        seen[name] = place
-    notes += foreign.notes(path)
-    return list(seen)
+    return [entry["file_name"] for entry in images]

@@ -4,10 +4,6 @@ Layouts, found by themselves:
     ROOT/annotations/instances_{train2017,val2017}.json with ROOT/{train2017,val2017}/*      the official one
         (also other years or no year, without "instances_", and with ROOT/images/train2017)
     ROOT/{train,val}/_annotations.coco.json beside its images (or valid/, or validation/)    Roboflow's
-
-Some exporters name photos by their paths on another machine: /home/ann/set/a.jpg, C:\\set\\a.jpg, ../set/a.jpg. Such a name is never
-followed. Of its parts the longest end that is a file in the folder of images here is taken, or else the only file in there that
-has its last part.
 """
 
 from __future__ import annotations
@@ -20,21 +16,19 @@ import shlex
 import zipfile
 import zlib
 from collections.abc import Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from paceline.config.errors import DataError
-from paceline.config.listing import listed, walk
+from paceline.config.listing import listed
 from paceline.config.plain_file import open_plain, read_plain
-from paceline.config.printable import short, some
+from paceline.config.printable import some
 from paceline.datasets.formats.class_folders import VAL_FOLDERS
 from paceline.datasets.formats.label_tools import json_tool
 from paceline.store.manifest import FILE_NAME as MANIFEST
 
 ROBOFLOW = "_annotations.coco.json"
 _SPLIT_FILE = re.compile(r"(?:instances_)?(train|validation|valid|val)(.*)\.json")
-_DRIVE = re.compile(r"[A-Za-z]:[/\\]|\\\\")
 # The largest that are used, Objects365's, have 6 GB.
 MOST_BYTES = 8 << 30
 # In a zip: annotations of COCO pack to a quarter, indented ones to a twentieth; nothing of so many bytes is a bomb.
@@ -147,6 +141,11 @@ def load_json(path: Path, split: str) -> tuple[Path, dict[str, Any]]:
     try:
         record = json.loads(data)
     except (ValueError, RecursionError) as error:
+        if isinstance(error, UnicodeDecodeError) and error.encoding == "utf-8":
+            raise DataError(
+                f"{path}: its bytes are not UTF-8 text (0x{data[error.start]:02x} at {error.start:,}). Save it as UTF-8; if it is "
+                f"Latin-1:  iconv -f latin1 -t utf-8 {shlex.quote(str(path))} > utf8.json"
+            ) from None
         reason = error if isinstance(error, ValueError) else "nested too deeply"
         raise DataError(f"{path}: not JSON ({reason}). Download or export it again.") from None
     finally:
@@ -188,55 +187,3 @@ def _zipped(path: Path, split: str) -> tuple[Path, bytes]:
     if len(data) > MOST_BYTES:
         raise DataError(f"{path}: its JSON has more than {MOST_BYTES:,} bytes.")
     return path / name, data
-
-
-def is_foreign_path(name: str) -> bool:
-    """Whether a name is no path below the folder of images, as it stands: absolute, of Windows, or with  ..  in it."""
-    return os.path.isabs(name) or _DRIVE.match(name) is not None or ".." in re.split(r"[/\\]", name) or "\\" in name
-
-
-class ForeignPaths:
-    """Resolves names of another machine to files in `folder`, and counts them for a note."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._resolved: list[tuple[str, str]] = []
-
-    def resolve(self, name: str, entry: str) -> str:
-        """-> the path below `folder`. entry: its title, for messages. Raises DataError where none or several could be meant."""
-        if "\\" in name and (self.folder / name).is_file() and _DRIVE.match(name) is None and ".." not in name:
-            return name  # Unix allows a backslash in a file's name
-        parts = [part for part in re.split(r"[/\\]", _DRIVE.sub("", name)) if part not in ("", ".", "..")]
-        ends = ("/".join(parts[at:]) for at in range(len(parts)))
-        path = next((end for end in ends if (self.folder / end).is_file()), None)
-        if path is None:
-            candidates = sorted(self._by_name.get(parts[-1], [])) if parts else []
-            if len(candidates) != 1:
-                what = f"several files in {self.folder} are called so ({some(candidates)})" if candidates else ""
-                what = what or f"no file in {self.folder} is called so"
-                raise DataError(
-                    f"{entry}: its file_name leads out of the folder of images, and {what}. Make it relative to that folder, "
-                    "without  ..  in it, or name the right folder (--images)."
-                )
-            path = candidates[0]
-        self._resolved.append((name, path))
-        return path
-
-    def notes(self, file: Path) -> list[str]:
-        """For people; nothing where every name was a path below the folder. file: the JSON."""
-        if not self._resolved:
-            return []
-        (name, path), count = self._resolved[0], len(self._resolved)
-        return [
-            f"{file}: {count:,} file_name{'s are paths' if count > 1 else ' is a path'} of another machine ({short(name, 120)}), "
-            f"taken as what is called so in {self.folder} ({path})"
-        ]
-
-    @cached_property
-    def _by_name(self) -> dict[str, list[str]]:
-        """Files anywhere in the folder, relative to it, by their last part."""
-        found: dict[str, list[str]] = {}
-        for place, _, files in walk(self.folder):
-            for file in files:
-                found.setdefault(file, []).append(os.path.relpath(os.path.join(place, file), self.folder))
-        return found

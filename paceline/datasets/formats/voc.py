@@ -5,7 +5,9 @@ Layouts, found by themselves (names of folders in either case):
     ROOT/{annotations/*.xml, images/*}                                                       without sets
     ROOT/*.xml beside the images, or so in ROOT/train and ROOT/{val,valid,validation}        flat
 An XML file belongs to the image of the same stem; its <filename> decides only between several or none, by its last part alone,
-so it cannot lead out of the folder. Images without an XML file were never annotated: they are left out and counted.
+so it cannot lead out of the folder. A line of a set is a stem; the name or path of the image or of the XML file is read too, and names
+that differ in Unicode form, case or suffix are matched, with a note (file_matching.py). Images without an XML file were never
+annotated: they are left out and counted.
 
 Pixels. VOC counts from 1 and xmin, xmax are the first and last column inside: x = xmin - 1, width = xmax - xmin + 1. Many
 exporters count from 0 with xmax beside the last column. A data set in which any xmin or ymin is below 1 cannot be of the first
@@ -32,6 +34,7 @@ from paceline.config.plain_file import read_plain
 from paceline.config.printable import short
 from paceline.datasets.formats.annotations import Annotations, PhotoLabels, as_annotations, read_list, refuse_broken
 from paceline.datasets.formats.class_folders import TRAIN_FOLDER, VAL_FOLDERS, tidy_class_name
+from paceline.datasets.formats.file_matching import Files
 from paceline.datasets.formats.label_tools import CVAT
 from paceline.store.class_folder import list_folder, one_line_name
 from paceline.store.header import MAX_PIXELS
@@ -70,7 +73,8 @@ class _Place:
     split: str
     xml_folder: Path
     images: Path
-    stems: list[str] | None = None  # the set's XML files by stem; None where all of the folder belong to it
+    names: list[str] | None = None  # the set's XML files; None where all of the folder belong to it
+    notes: tuple[str, ...] = ()  # on the lines of the set
 
 
 def is_voc(root: Path) -> bool:
@@ -95,9 +99,10 @@ def read_voc(root: Path, only: Sequence[str] = ()) -> tuple[dict[str, Annotation
     files: dict[str, list[VocFile]] = {}
     for place in places:
         images = [os.fsdecode(name) for name in list_folder(place.images).images]
-        files[place.split] = _read_files(place, images)
+        files[place.split], more = _read_files(place, images)
+        notes += [*place.notes, *more]
         left_out = len(images) - len({file.file_name for file in files[place.split]})
-        if place.stems is None and left_out > 0:
+        if place.names is None and left_out > 0:
             notes.append(f"{place.images}: {left_out:,} images have no XML file and are left out")
     everything = [entry for group in files.values() for file in group for entry in file.objects]
     if not everything:
@@ -162,7 +167,10 @@ def _text(path: Path, data: bytes) -> str:
     try:
         text = data.decode(encoding)
     except (UnicodeDecodeError, LookupError):
-        raise DataError(f"{path}: its bytes are not {encoding.removesuffix('-sig')} text.") from None
+        raise DataError(
+            f"{path}: its bytes are not {encoding.removesuffix('-sig')} text. Save it as UTF-8, or name its encoding in the first "
+            'line:  <?xml version="1.0" encoding="ISO-8859-1"?>'
+        ) from None
     if "\0" in text:
         # Another encoding than was assumed: the parser might detect it and read what was not searched.
         raise DataError(f"{path}: holds NUL characters. Save it as UTF-8.")
@@ -191,6 +199,8 @@ def _number(text: str | None) -> float:
 def _object(path: Path, place: int, entry: ElementTree.Element) -> VocObject:
     title = f"{path}: object {place}"
     name = tidy_class_name(entry.findtext("name"), title, tag="<name>")
+    if entry.find("bndbox") is None and entry.find("robndbox") is not None:
+        raise DataError(f"{title} ({name}): <robndbox> is a rotated box, which is not supported. Export <bndbox>.")
     edges = []
     for edge in ("xmin", "ymin", "xmax", "ymax"):
         text = entry.findtext(f"bndbox/{edge}")
@@ -236,10 +246,10 @@ def _one_place(root: Path, names: Sequence[str]) -> _Place:
     for name in names:
         if (root / name).is_dir() and _has_xml(root / name):
             return _Place("val", root / name, root / name)
-    everything = replace(_places(root)[0], split="val", stems=None)
+    everything = replace(_places(root)[0], split="val", names=None, notes=())
     for name in names:
         if (named := root / "ImageSets" / "Main" / f"{name}.txt").is_file():
-            return replace(everything, stems=_stems(named, everything.xml_folder))
+            return _of_set("val", everything.xml_folder, everything.images, named)
     return everything
 
 
@@ -247,45 +257,48 @@ def _sets(xml_folder: Path, images: Path, sets: Path) -> list[_Place]:
     """train.txt and val.txt, else trainval.txt and test.txt (as VOC2007 is used), else one split of everything."""
     for train, val in (("train", "val"), ("trainval", "test")):
         if (sets / f"{train}.txt").is_file():
-            places = [_Place("train", xml_folder, images, _stems(sets / f"{train}.txt", xml_folder))]
-            if (sets / f"{val}.txt").is_file():
-                places.append(_Place("val", xml_folder, images, _stems(sets / f"{val}.txt", xml_folder)))
-            return places
+            pairs = (("train", sets / f"{train}.txt"), ("val", sets / f"{val}.txt"))
+            return [_of_set(split, xml_folder, images, path) for split, path in pairs if path.is_file()]
     return [_Place("train", xml_folder, images)]
 
 
-def _stems(path: Path, xml_folder: Path) -> list[str]:
+def _of_set(split: str, xml_folder: Path, images: Path, path: Path) -> _Place:
     """The images that a set names: a line is a stem, or a stem and 1, 0 or -1 as in the sets of one class."""
-    stems, missing = [], []
-    for line in read_list(path, MOST_SET_BYTES, "Correct it, or delete it to use all XML files."):
-        stem = line if (xml_folder / f"{line}.xml").is_file() else line.split()[0]
-        if re.search(r"[/\\]", stem) or not (xml_folder / f"{stem}.xml").is_file():
-            missing.append(line)
-        stems.append(stem)
-    if missing or not stems:
+    there = {file.name for file in listed(xml_folder, "*.[xX][mM][lL]")}
+    lines = read_list(path, MOST_SET_BYTES, "Correct it, or delete it to use all XML files.")
+    tries = [(line, re.sub(r"\s+-?[01]$", "", line), line.split()[0]) for line in lines]
+    exact = [next((f"{one}.xml" for one in ways if f"{one}.xml" in there), "") for ways in tries]
+    files, names, missing = Files(xml_folder, there, set(exact)), [], []
+    for number, (ways, name) in enumerate(zip(tries, exact), start=1):
+        found = name or next(filter(None, (files.find(one, f"{path}:{number}") for one in ways[:2])), "")
+        (names if found else missing).append(found or ways[0])
+    if missing or not names:
         reason = "empty"
         if missing:
             reason = f"{len(missing):,} of its lines name no XML file of {xml_folder}, first {missing[0][:80]!r}"
-        raise DataError(f"{path}: {reason}. Copy what is missing, or delete the set to use all XML files.")
-    return list(dict.fromkeys(stems))
+        raise DataError(
+            f"{path}: {reason}. A line must be the stem of an XML file, or its path or its image's. Copy what is missing, or "
+            "delete the set to use all XML files."
+        )
+    return _Place(split, xml_folder, images, list(dict.fromkeys(names)), tuple(files.notes(path)))
 
 
 def _has_xml(folder: Path) -> bool:
     return bool(listed(folder, "*.[xX][mM][lL]"))
 
 
-def _read_files(place: _Place, images: list[str]) -> list[VocFile]:
+def _read_files(place: _Place, images: list[str]) -> tuple[list[VocFile], list[str]]:
+    """-> a VocFile of each XML file, which names its image, and notes on names."""
     by_stem: dict[str, list[str]] = {}
     for name in images:
         by_stem.setdefault(os.path.splitext(name)[0], []).append(name)
-    if place.stems is None:
+    names = place.names
+    if names is None:
         names = [file.name for file in listed(place.xml_folder, "*.[xX][mM][lL]")]
-        for name in names:
-            one_line_name(place.xml_folder, os.fsencode(name))
-    else:
-        names = [f"{stem}.xml" for stem in place.stems]
+    for name in names:
+        one_line_name(place.xml_folder, os.fsencode(name))
     known = set(images)
-    files, problems, owner = [], [], {}
+    files, problems, paths = [], [], []
     for name in names:
         path = place.xml_folder / name
         try:
@@ -293,12 +306,21 @@ def _read_files(place: _Place, images: list[str]) -> list[VocFile]:
         except DataError as error:
             problems.append(str(error))
             continue
-        image = _image_of(path.stem, file.file_name, by_stem.get(path.stem, []), known)
+        files.append(replace(file, file_name=_image_of(path.stem, file.file_name, by_stem.get(path.stem, []), known)))
+        paths.append(path)
+    refuse_broken(problems)
+    others = Files(place.images, images, {file.file_name for file in files} & known)
+    owner: dict[str, Path] = {}
+    for at, (file, path) in enumerate(zip(files, paths)):
+        image = file.file_name
+        if image not in known:
+            near = (others.find(name, str(path)) for name in (f"{path.stem}.jpg", image))
+            image = next(filter(None, near), image)
+        files[at] = replace(file, file_name=image)
         if owner.setdefault(image, path) != path:
             problems.append(f"{path}: describes {image}, which {owner[image].name} describes too.")
-        files.append(VocFile(image, file.height, file.width, file.objects))
     refuse_broken(problems)
-    return files
+    return files, others.notes(place.xml_folder)
 
 
 def _image_of(stem: str, named: str, same_stem: list[str], known: set[str]) -> str:

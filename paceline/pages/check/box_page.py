@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from paceline.config.printable import some
 from paceline.input.randomness import hash_keys
 from paceline.pages.check.parts import (
     NOT_LINTED,
@@ -31,11 +30,11 @@ from paceline.pages.check.parts import (
     turned_photos,
     twin_notice,
     twins,
-    where,
 )
 from paceline.pages.check.suspicious import KINDS, Kind, Suspect, coordinate_notices, find_suspicious
 from paceline.pages.check.tiles import Tile, make_tile
 from paceline.store.index import Index
+from paceline.tasks.class_limits import class_limits, detection_limit
 
 MOSAIC = 12  # random photos
 EXAMPLES = 6  # of each kind of suspicion, and of photos in both splits
@@ -97,7 +96,7 @@ def box_page(
             *notices,
             *coordinate_notices(splits),
             *twin_notice(len(pairs), noted=True),
-            *_notices(objects, classes),
+            *_notices(splits, classes),
             *turned_notice(splits, len(turned)),
         ],
         linted=linted.finds,
@@ -129,23 +128,16 @@ def box_page(
     )
 
 
-def _notices(objects: Mapping[str, np.ndarray], classes: Sequence[str]) -> list[Notice]:
-    """What is wrong with the classes; objects: split -> (K,) numbers."""
-    notices = []
-    if "train" in objects:
-        for split, counts in objects.items():
-            missing = where((counts > 0) & (objects["train"] == 0), classes)
-            if missing:
-                text = f"Classes with objects in {split} but none in train: {some(missing, 12)}."
-                notices.append(Notice("bad", text, noted=True))
-            unseen = where((counts == 0) & (objects["train"] > 0), classes)
-            if unseen:
-                text = f"Classes with objects in train but none in {split}, so not scored: {some(unseen, 12)}."
-                notices.append(Notice("fair", text))
-    never = where(np.sum(list(objects.values()), axis=0) == 0, classes) if objects else []
-    if never:
-        notices.append(Notice("fair", f"Classes without any object: {some(never, 12)}."))
-    return notices
+def _notices(splits: Mapping[str, Index], classes: Sequence[str]) -> list[Notice]:
+    """Which classes and objects no training and no score can reach."""
+    single = {split: np.asarray(index.extra["crowd"]) == 0 for split, index in splits.items()}
+    if "train" in splits:
+        single["train"] = single["train"] & (np.asarray(splits["train"].extra["usable"]) > 0)
+    objects = {split: (np.asarray(index.extra["classes"]), single[split]) for split, index in splits.items()}
+    limits = class_limits(classes, objects)
+    if "val" in splits:
+        limits += detection_limit(np.asarray(splits["val"].extra["object_starts"]), *objects["val"])
+    return [Notice("fair", text, warns=True) for text in limits]
 
 
 def _class_counts(splits: Mapping[str, Index], num_classes: int) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:

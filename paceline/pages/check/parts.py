@@ -23,6 +23,7 @@ class Notice(NamedTuple):
     colour: str  # "bad" or "fair"
     text: str
     noted: bool = False  # the manifest's notes, which prepare prints, have it already
+    warns: bool = False  # prepare prints a warning, whatever the colour
 
 
 class Page(NamedTuple):

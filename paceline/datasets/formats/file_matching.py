@@ -1,0 +1,180 @@
+"""Match the names that annotations give files to the files that are there: one function for all readers of box annotations.
+
+A name is a path below a folder. If no file has exactly this path, the file is searched whose path differs only in (in this order):
+    the Unicode form, or the kind or number of spaces    Kaefer with one code point or with two for its a-umlaut
+    upper and lower case                                 IMG_01.JPG, IMG_01.jpg
+    the suffix                                           01.png, 01.jpg
+each of them also decoded from a URL (Foto%20A.jpg), and by the end of its path: of a path of another machine (/home/ann/set/a.jpg,
+C:\\set\\a.jpg, ../set/a.jpg) or one folder too many (train/a.jpg if the folder is train itself) the longest end that is a file here.
+Such a path is never followed out of the folder. Every match that is not exact is counted in a note. An ambiguous one is rejected.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import unicodedata
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from pathlib import Path
+from urllib.parse import unquote
+
+from paceline.config.errors import DataError
+from paceline.config.listing import walk
+from paceline.config.names import IMAGE_SUFFIXES, OTHER_PICTURES
+from paceline.config.printable import short, some
+
+_DRIVE = re.compile(r"[A-Za-z]:[/\\]|\\\\")
+_SPLIT = re.compile(r"(train|val|test)(ing|id|idation)?[-_]?\d*")
+_SUFFIXES = OTHER_PICTURES | {os.fsdecode(suffix) for suffix in IMAGE_SUFFIXES} | {".xml", ".txt", ".json"}
+
+
+def is_foreign_path(name: str) -> bool:
+    """True if a name is not a path below a folder: it is absolute, of Windows, or has  ..  in it."""
+    return os.path.isabs(name) or _DRIVE.match(name) is not None or ".." in re.split(r"[/\\]", name) or "\\" in name
+
+
+def plain_form(name: str) -> str:
+    """A name in one Unicode form, with single spaces."""
+    return " ".join(unicodedata.normalize("NFC", name).split())
+
+
+def _folded(path: str) -> str:
+    return plain_form(path).casefold()
+
+
+def _without_suffix(path: str) -> str:
+    stem, suffix = os.path.splitext(_folded(path))
+    return stem if suffix in _SUFFIXES else stem + suffix
+
+
+LEVELS: dict[str, Callable[[str], str]] = {
+    "": str,
+    "Unicode form or spaces": plain_form,
+    "case": _folded,
+    "suffix": _without_suffix,
+}
+
+
+class Files:
+    """Files of one folder, found by names that are written in another way.
+
+    place  the folder, for messages
+    paths  of its files, below it, with "/"
+    named  paths that names match exactly; no other name can mean them
+    """
+
+    def __init__(self, place: Path, paths: Iterable[str], named: Collection[str] = ()) -> None:
+        self.place, self.named = place, set(named)
+        self.paths = [path for path in paths if path not in self.named]
+        self._folders = {path.split("/")[0] for path in (*self.paths, *self.named) if "/" in path}
+        self._keys: dict[tuple[str, bool], dict[str, list[str]]] = {}
+        self._owners: dict[str, str] = {}
+        self._matches: dict[str, list[str]] = {}  # how -> the matches, for people
+
+    def find(self, name: str, title: str) -> str | None:
+        """The path of the file that `name` means, which is not in `named`; None if no file fits.
+
+        title  of the entry that names it, for messages
+        Raises DataError if several files fit, or the file fits another name too.
+        """
+        split, above = _split_of(re.split(r"[/\\]", name)[:-1]), [self.place.parent.name, self.place.name]
+        for how, paths in self._candidates(name):
+            fitting = sorted(
+                path for path in paths if split in ("", _split_of([*above, *path.split("/")[:-1]]) or split)
+            )
+            if not fitting:
+                continue
+            other = self._owners.setdefault(fitting[0], name)
+            if len(fitting) > 1 or other != name:
+                too = f", which {short(other, 120)!r} fits too" if other != name else ""
+                raise DataError(
+                    f"{title}: {short(name, 120)!r} is not the path of a file, and it is unclear which file of {self.place} it means: "
+                    f"{some(fitting)}{too}. Correct the name."
+                )
+            self._matches.setdefault(how, []).append(f"{short(name, 120)!r} is {short(fitting[0], 120)!r}")
+            return fitting[0]
+        return None
+
+    def notes(self, source: Path) -> list[str]:
+        """A line for each kind of difference. source: what names the files."""
+        return [
+            f"{source}: {len(pairs):,} name{'s differ' if len(pairs) > 1 else ' differs'} in {how} from the file in {self.place} "
+            f"that is read ({pairs[0]})"
+            for how, pairs in self._matches.items()
+        ]
+
+    def _candidates(self, name: str) -> Iterator[tuple[str, list[str]]]:
+        """(what differs, paths that fit), the nearest first."""
+        foreign, own = is_foreign_path(name), _parts(name)
+        forms = {"": own} if (decoded := _parts(unquote(name))) == own else {"": own, "URL encoding": decoded}
+        for level in LEVELS:
+            for form, parts in forms.items():
+                differs = ", ".join(filter(None, (level, form)))
+                at_folder = ", ".join(filter(None, (differs, "folder")))
+                longest = self._with_key(level, "/".join(parts))
+                yield differs if not foreign else at_folder, longest
+                if not parts or (parts[0] in self._folders and not foreign):
+                    continue  # its folder is there
+                for at in range(1, len(parts)):
+                    yield at_folder, self._with_key(level, "/".join(parts[at:]))
+                # Deeper in the folder: if other names are exact, a file that is not at its path is missing.
+                if level != "suffix" and (foreign or not self.named):
+                    yield at_folder, self._with_key(level, parts[-1], last=True)
+
+    def _with_key(self, level: str, path: str, last: bool = False) -> list[str]:
+        """Paths that are as `path`, but for what a level passes over; last: whose last part is."""
+        key_of = LEVELS[level]
+        if (level, last) not in self._keys:
+            keys = self._keys[level, last] = {}
+            for own in self.paths:
+                keys.setdefault(key_of(os.path.basename(own) if last else own), []).append(own)
+        return self._keys[level, last].get(key_of(path), [])
+
+
+def match_names(
+    names: Sequence[str], folder: Path, source: Path, title: Callable[[int], str], paths: Collection[str] | None = None
+) -> tuple[list[str], list[str]]:
+    """-> for each name the path of its file below `folder`, and notes. A missing file keeps its name.
+
+    source  the file of annotations
+    title   number of a name -> its entry, for messages
+    paths   of the files; None: those on disk
+    Raises DataError as Files.find does, and for a path out of the folder whose end is no file here.
+    """
+    is_there = (lambda path: os.path.lexists(folder / path)) if paths is None else set(paths).__contains__
+    found = [path if (path := _plain_path(name)) and is_there(path) else "" for name in names]
+    missing = [i for i, path in enumerate(found) if not path]
+    if not missing:
+        return found, []
+    files = Files(folder, _walked(folder) if paths is None else paths, set(filter(None, found)))
+    for i in missing:
+        path = files.find(names[i], title(i))
+        if path is None and is_foreign_path(names[i]):
+            raise DataError(
+                f"{title(i)}: its file_name leads out of the folder of images, and no file in {folder} is called so. Make it "
+                "relative to that folder, without  ..  in it, or name the right folder (--images)."
+            )
+        found[i] = path or os.path.normpath(names[i])
+    return found, files.notes(source)
+
+
+def _plain_path(name: str) -> str:
+    """A path below a folder in its shortest form; "" for one that leads out of it."""
+    parts = re.split(r"[/\\]", name)
+    return "" if os.path.isabs(name) or _DRIVE.match(name) or ".." in parts else os.path.normpath(name)
+
+
+def _parts(name: str) -> list[str]:
+    return [part for part in re.split(r"[/\\]", _DRIVE.sub("", name)) if part not in ("", ".", "..")]
+
+
+def _split_of(folders: Sequence[str]) -> str:
+    """train, val or test of the last folder that is called so; "" for none."""
+    matches = (_SPLIT.fullmatch(folder.lower()) for folder in reversed(folders))
+    return next((match[1] for match in matches if match), "")
+
+
+def _walked(folder: Path) -> Iterator[str]:
+    """Paths of the visible files in a folder and below it."""
+    for place, _, files in walk(folder):
+        yield from (os.path.relpath(os.path.join(place, name), folder) for name in files)

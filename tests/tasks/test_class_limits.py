@@ -1,0 +1,123 @@
+"""A run that can learn or score nothing is rejected, and classes and objects out of reach are named with their number."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from coco_sets import edit, make_set
+from pycocotools.coco import COCO
+from pycocotools.cocoeval import COCOeval
+
+from paceline.cli.main import main
+from paceline.config.errors import DataError
+from paceline.datasets.box_source import prepare_boxes
+from paceline.recipes import RECIPES
+from paceline.tasks.class_limits import class_limits, detection_limit
+from paceline.tasks.workloads import workload_of
+
+NAMES = ("a", "b", "c", "d")
+
+
+def limits(train: list[tuple[int, int]], val: list[tuple[int, int]]) -> list[str]:
+    """Of objects (class, whether it counts)."""
+    splits = {"train": train, "val": val}
+    return class_limits(
+        NAMES,
+        {
+            split: (np.array([k for k, _ in rows], int), np.array([kept for _, kept in rows], bool))
+            for split, rows in splits.items()
+        },
+    )
+
+
+def test_classes_out_of_reach_are_counted() -> None:
+    every = [(k, 1) for k in (1, 2, 3, 4)]
+    assert limits(every, every) == []
+    found = limits([(1, 1), (2, 0), (2, 0), (3, 1)], [(1, 1), (2, 0), (3, 0)])
+    assert found[0].startswith(
+        "3 of 7 objects (all of b) are crowd regions or unusable boxes, neither learned nor scored."
+    )
+    assert found[1] == "1 of 4 classes has no object, neither learned nor scored: d." and len(found) == 3
+    assert found[2].startswith("1 of 3 objects of val (all of c) are crowd regions or unusable boxes, not scored.")
+    assert limits([(1, 1), (3, 1)], [(1, 1), (2, 1), (4, 1)]) == [
+        "2 of 4 classes have no object in train, not learned: b, d.",
+        "1 of 4 classes has no object in val, not scored: c.",
+    ]
+    only = class_limits(NAMES[:2], {"val": (np.array([1, 2]), np.array([True, False]))})
+    assert only[0].startswith("1 of 2 objects (all of b) are crowd regions or unusable boxes, not scored.")
+
+
+def perfect_ap(objects: list[list[int]]) -> tuple[float, float]:
+    """AP and AR100 of pycocotools if each object is found; objects: of each image, the class of each."""
+    entries = [
+        {"id": 1000 * image + place + 1, "image_id": image, "category_id": k, "bbox": [20 * place, 0, 10, 10], "area": 100,
+         "iscrowd": 0}
+        for image, classes in enumerate(objects, start=1)
+        for place, k in enumerate(classes)
+    ]  # fmt: skip
+    truth = COCO()
+    truth.dataset = {
+        "images": [{"id": i + 1} for i in range(len(objects))],
+        "annotations": entries,
+        "categories": [{"id": 1}, {"id": 2}],
+    }
+    truth.createIndex()
+    found = truth.loadRes(
+        [{**{key: entry[key] for key in ("image_id", "category_id", "bbox")}, "score": 0.9} for entry in entries]
+    )
+    scored = COCOeval(truth, found, "bbox")
+    scored.evaluate(), scored.accumulate(), scored.summarize()
+    return scored.stats[0], scored.stats[8]
+
+
+@pytest.mark.parametrize(
+    "objects", [[[1] * 150], [[1] * 150, [2] * 3], [[1] * 130 + [2] * 30, [1] * 20, [2] * 107], [[1] * 100 + [2] * 50]]
+)
+def test_the_highest_possible_ap_is_that_of_pycocotools(objects: list[list[int]]) -> None:
+    starts, classes = np.cumsum([0, *map(len, objects)]), np.array([k for image in objects for k in image])
+    said = detection_limit(starts, classes, np.ones(len(classes), bool))
+    ap, recall = perfect_ap(objects)
+    if max(image.count(k) for image in objects for k in (1, 2)) <= 100:
+        assert said == [] and ap == 1
+    else:
+        assert f"AP is at most {100 * ap:.1f} and AR100 at most {100 * recall:.1f}" in said[0]
+
+
+def crowded(split: str, only: int = 0):
+    """A set whose objects in a split, of a class or all, are crowd regions."""
+
+    def change(record) -> None:
+        for entry in record["annotations"]:
+            entry["iscrowd"] = int(only in (0, entry["category_id"]))
+
+    return lambda root: edit(root, change, split)
+
+
+@pytest.mark.parametrize("name", ["ssd-tiny", "maskrcnn-tiny"])
+@pytest.mark.parametrize(
+    ("split", "said"),
+    [
+        ("train", r"no object to learn in its 3 training images \(4 objects: 4 crowd regions"),
+        ("val", r"no object to score in its 2 validation images \(2 objects: 2 crowd regions"),
+    ],
+)
+def test_a_run_that_learns_or_scores_nothing_is_rejected(name: str, split: str, said: str, tmp_path: Path) -> None:
+    root = crowded(split)(make_set(tmp_path / "set"))
+    recipe = RECIPES[name]()
+    with pytest.raises(DataError, match=f"{said}[^$]*paceline prepare coco"):
+        workload_of(recipe.task).open(recipe, prepare_boxes(root), limit_train=0, limit_val=0)
+
+
+def test_a_class_of_crowds_is_a_warning_of_prepare_training_and_report(tmp_path: Path, capsys) -> None:
+    root = crowded("val", 7)(crowded("train", 7)(make_set(tmp_path / "set")))
+    text = "3 of 6 objects (all of cat) are crowd regions or unusable boxes, neither learned nor scored."
+    assert main(["prepare", "coco", str(root)]) == 0
+    assert f"warning: {text}" in " ".join(capsys.readouterr().out.split())
+    run = tmp_path / "run"
+    assert main(["train", "ssd-tiny", "--data", str(root), "--steps", "1", "--out", str(run)]) == 0
+    assert f"warning: {text}" in " ".join(capsys.readouterr().out.split())
+    assert json.loads((run / "run.json").read_text())["data"]["warnings"][0].startswith(text)
+    assert '<p class="notice fair">3 of 6 objects (all of cat)' in (run / "report.html").read_text()
