@@ -71,9 +71,9 @@ RATES = (
     Rate("maskrcnn", "off", "off", "torch", 104.3),
 )
 LAYOUTS = (
-    Layout("classification", "AVX2", 5.30, 5.46),
-    Layout("ssd", "AVX2", 8.39, 8.26),
-    Layout("maskrcnn", "AVX2", 15.2, 9.58),
+    Layout("classification", "AVX2", 5.25, 5.92),
+    Layout("ssd", "AVX2", 9.23, 8.2),
+    Layout("maskrcnn", "AVX2", 16.8, 10.9),
 )
 # Compiling takes at most this long on COMPILE_CORES busy cores (results/gpu), and longer on fewer.
 COMPILE_SECONDS, COMPILE_CORES = 120.0, 16
