@@ -19,16 +19,7 @@ from paceline.config.errors import UserError
 from paceline.config.whole import sync_folder, whole
 from paceline.log.lines import cannot_write
 from paceline.threads import Thread, failure_in_thread
-from paceline.training.checkpoint.layout import (
-    BEST,
-    HIDDEN,
-    LAST,
-    doomed_steps,
-    link_step,
-    list_steps,
-    step_name,
-    write_link,
-)
+from paceline.training.checkpoint.layout import BEST, HIDDEN, LAST, doomed_steps, link_step, list_steps, step_name
 from paceline.training.checkpoint.write import Snapshot, discard, remove, save_checkpoint
 
 
@@ -182,7 +173,10 @@ class CheckpointWriter:
             if step is not None and link_step(self._folder, link) != step:
                 with whole(self._folder / link) as part:  # the old link is there until the new one is
                     part.unlink()
-                    write_link(part, step)
+                    try:
+                        part.symlink_to(step_name(step))
+                    except (OSError, NotImplementedError):  # a file system without links
+                        part.write_text(f"{step_name(step)}\n")
                 sync_folder(self._folder)
         best = link_step(self._folder, BEST)
         for step in doomed_steps(steps, newest=last, keep=self._keep, keep_every=self._keep_every, best=best):

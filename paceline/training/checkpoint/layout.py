@@ -68,14 +68,6 @@ def link_step(folder: Path, link: str) -> int | None:
     return step if step is not None and (folder / name).is_dir() else None
 
 
-def write_link(path: Path, step: int) -> None:
-    """Make `path` a link to the checkpoint of a step next to it, or a file with its name if links are not supported."""
-    try:
-        path.symlink_to(step_name(step))
-    except (OSError, NotImplementedError):
-        path.write_text(f"{step_name(step)}\n")
-
-
 def linked(path: Path) -> Path:
     """The folder of the checkpoint that `path` is, or that a file called `last` or `best` names."""
     step = link_step(path.parent, path.name) if path.name in (LAST, BEST) and not path.is_dir() else None
