@@ -66,7 +66,7 @@ class Rows:
     classes: Sequence[int | str]  # n; numbers as the file has them
     scores: np.ndarray  # (n,) float64
     boxes: np.ndarray  # (n, 4) float64 x, y, width, height; zeros of classes, and of masks without a box
-    masks: Sequence[Any]  # n of masks: {"size", "counts"}, or polygons as lists of x, y, ...; else 0
+    masks: list[Any]  # n of masks: {"size", "counts"}, or polygons as lists of x, y, ...; else 0
     fractions: bool = False  # boxes and polygons are in fractions of the photo
     ids: bool = False  # class numbers are the annotations' category ids, not places in the list of classes
     by_id: bool = False  # photos are named by the annotations' image ids before they are by their files
@@ -138,7 +138,7 @@ def _coco(path: Path) -> Rows:
         classes=[_class_of(entry, f"{path}: entry {number}") for number, entry in enumerate(entries)],
         scores=_numbers([entry["score"] for entry in entries], path, "score"),
         boxes=_numbers([entry.get("bbox") or (0, 0, 0, 0) for entry in entries], path, "bbox", 4),
-        masks=[entry["segmentation"] for entry in entries] if masks else (),
+        masks=[entry["segmentation"] for entry in entries] if masks else [],
         ids=True,
         by_id=all("image_id" in entry for entry in entries),
     )
@@ -225,7 +225,7 @@ def _yolo(folder: Path) -> Rows:
     kind: Kind = "masks" if masks else "boxes"
     notes = [f"{folder}: passed over {some(others)}, which hold no predictions"] if others else []
     rows = Rows(
-        kind, places, photos, classes, np.array(scores), found, polygons if masks else (), fractions=True, notes=notes
+        kind, places, photos, classes, np.array(scores), found, polygons if masks else [], fractions=True, notes=notes
     )
     return _checked(rows, folder)
 
@@ -301,7 +301,7 @@ def _table(path: Path) -> Rows:
         classes = [word if (number := id_of(word)) is None else number for word in classes]
     kind: Kind = "boxes" if sides else "classes"
     ids, by_id = columns["class"] == "category_id", columns["photo"] == "image_id"
-    return Rows(kind, places, photos, classes, scores, boxes, (), ids=ids, by_id=by_id)
+    return Rows(kind, places, photos, classes, scores, boxes, [], ids=ids, by_id=by_id)
 
 
 def _columns(names: Sequence[str]) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
@@ -25,12 +25,8 @@ from paceline.tasks.task import Evaluation, Task
 
 # The recipe whose task scores rows of this kind.
 RECIPES = {"classes": "resnet50-custom", "boxes": "fasterrcnn-custom", "masks": "maskrcnn-custom"}
-
-
 # A run of more characters does not fit into 64 bits.
 MAX_DIGITS = 12
-# Numbers of three points.
-LEAST_NUMBERS = 6
 # Masks that are read at once.
 CHUNK = 1024
 
@@ -43,6 +39,7 @@ class Answers:
     rows: Rows
     classes: Sequence[str] = ()  # the model's, in its order; () = the data's
     first: int = 0  # number of the first
+    shares: list[Share] = field(default_factory=list)  # the objects, once `notes` has read them
 
     @property
     def recipe(self) -> str:
@@ -52,20 +49,13 @@ class Answers:
     def notes(self, task: Task) -> list[str]:
         """For people, before they are scored: what numbers of classes mean, what was passed over, what looks wrong.
 
-        Raises DataError for a photo that the data does not have.
+        Raises DataError for a photo or class that the data do not have, and for a mask that does not fit its photo.
         """
         rows, photos, note = _scored(self, task)
         found = [*rows.notes, *filter(None, [note])]
-        if isinstance(task, ObjectTask) and rows.kind != "classes":
-            sizes = _sizes(task, photos)
-            boxes = rows.boxes * np.tile(sizes[:, ::-1], 2) if rows.fractions else rows.boxes
-            given = boxes.any(axis=1)
-            odd = [odd_coordinates(boxes[given], sizes[given, ::-1])]
-            if flat := np.count_nonzero((boxes[given, 2:] <= 0).any(axis=1)):
-                odd.append(f"Boxes without area: {flat:,} of {len(boxes):,}.")
-            outlines = (polygon for outline in rows.masks if isinstance(outline, list) for polygon in outline)
-            if few := sum(isinstance(polygon, list) and 0 < len(polygon) < LEAST_NUMBERS for polygon in outlines):
-                odd.append(f"Outlines of less than three points, left out: {few:,}.")
+        if isinstance(task, ObjectTask):
+            share, odd = _share(self, task, rows, photos)
+            self.shares.append(share)
             found += [f"{self.path}: {text}" for text in odd if text]
         if any(isinstance(given, int) for given in rows.classes):
             if rows.ids and isinstance(task, ObjectTask) and not self.classes:
@@ -76,13 +66,10 @@ class Answers:
 
 
 def score_answers(answers: Answers, task: Task, *, passed: Callable[[int], None], **_: Any) -> Evaluation:
-    """As `training.evaluate.evaluate`, without a network.
-
-    Raises DataError for a photo or class that the data do not have, and for a mask of another size than its photo.
-    """
+    """As `training.evaluate.evaluate`, without a network, after `answers.notes`. Raises DataError as that does."""
     passed(task.val_images)
     if isinstance(task, ObjectTask):
-        return task.summarise([pack(_share(answers, task))])
+        return task.summarise([pack(answers.shares[-1])])
     path, index, numbers = answers.path, task.val_index, task.val_numbers
     rows, photos = _scored(answers, task)[:2]
     classes = class_numbers(rows, path, task.classes, (), answers.classes, answers.first)
@@ -107,35 +94,35 @@ def _scored(answers: Answers, task: Task) -> tuple[Rows, np.ndarray, str]:
     return answers.rows.take(np.flatnonzero(photos >= 0)), photos[photos >= 0], note
 
 
-def _sizes(task: ObjectTask, photos: np.ndarray) -> np.ndarray:
-    """(n, 2) height and width of these photos."""
-    return np.stack([task.truth.heights, task.truth.widths], axis=1)[photos].reshape(-1, 2)
-
-
-def _share(answers: Answers, task: ObjectTask) -> Share:
-    path = answers.path
-    rows, photos, _ = _scored(answers, task)
-    classes = class_numbers(rows, path, task.classes, task.category_ids, answers.classes, answers.first)
-    sizes = _sizes(task, photos)
+def _share(answers: Answers, task: ObjectTask, rows: Rows, photos: np.ndarray) -> tuple[Share, list[str]]:
+    """The objects, and what looks wrong in them."""
+    classes = class_numbers(rows, answers.path, task.classes, task.category_ids, answers.classes, answers.first)
+    sizes = np.stack([task.truth.heights, task.truth.widths], axis=1)[photos].reshape(-1, 2)  # (n, 2)
     boxes = rows.boxes * np.tile(sizes[:, ::-1], 2) if rows.fractions else rows.boxes
+    given = boxes.any(axis=1)
+    odd = [odd_coordinates(boxes[given], sizes[given, ::-1])]
+    if flat := np.count_nonzero((boxes[given, 2:] <= 0).any(axis=1)):
+        odd.append(f"Boxes without area: {flat:,} of {len(boxes):,}.")
     masks = None
     if rows.kind == "masks":
-        strings = []
+        strings, left_out = [], 0
         for first in range(0, len(rows.masks), CHUNK):
-            strings += _strings(rows, first, sizes[first : first + CHUNK], path)
+            texts, count = _strings(rows, first, sizes[first : first + CHUNK], answers.path)
+            strings, left_out = strings + texts, left_out + count
         masks = RunLengths.of(strings)
         boxes = np.where(boxes.any(axis=1, keepdims=True), boxes, _around(strings, sizes))
+        odd += [f"Outlines of less than three points, left out: {left_out:,}."] if left_out else []
     found = Detections(task.val_numbers[photos], boxes, classes + 1, rows.scores)
-    return Share(task.val_numbers, found, masks)
+    return Share(task.val_numbers, found, masks), odd
 
 
-def _strings(rows: Rows, first: int, sizes: np.ndarray, path: Path) -> list[bytes]:
-    """Masks from row `first` on as strings of run lengths, read as annotations are; sizes: of their photos."""
+def _strings(rows: Rows, first: int, sizes: np.ndarray, path: Path) -> tuple[list[bytes], int]:
+    """Masks from row `first` on as run-length strings, read as annotations are, and polygons left out; sizes: of their photos."""
     from hotcoco import mask as coco
 
     given = rows.masks[first : first + len(sizes)]
     if (texts := _compressed(given, sizes)) is not None:
-        return texts
+        return texts, 0
     if rows.fractions:
         given = [
             [(np.reshape(polygon, (-1, 2)) * size[::-1]).reshape(-1).tolist() for polygon in mask]
@@ -143,15 +130,11 @@ def _strings(rows: Rows, first: int, sizes: np.ndarray, path: Path) -> list[byte
         ]
 
     def error_of(row: int, reason: str) -> DataError:
-        return DataError(
-            f"{path}: {rows.places[first + row]}: {reason}. Expected polygons, [[x1, y1, x2, y2, x3, y3, ...]], or run lengths, "
-            '{"size": [height, width], "counts": ...}.'
-        )
+        return DataError(f"{path}: {rows.places[first + row]}: {reason}.")
 
-    for row, mask in enumerate(given):
-        if mask is None:
-            raise error_of(row, "it has no segmentation, and others have one")
-    arrays, _, not_finite = mask_arrays(given, sizes[:, 0], sizes[:, 1], error_of)
+    if empty := [row for row, mask in enumerate(given) if mask is None]:
+        raise error_of(empty[0], "it has no segmentation, and others have one")
+    arrays, left_out, not_finite = mask_arrays(given, sizes[:, 0], sizes[:, 1], error_of)
     if not_finite:
         raise error_of(_not_finite(given), "its segmentation holds a number that is not finite")
     strings = list(compress(arrays["rle_counts"].astype(np.int64), arrays["object_rles"]))
@@ -162,21 +145,20 @@ def _strings(rows: Rows, first: int, sizes: np.ndarray, path: Path) -> list[byte
         if polygons:
             strings[row] = coco.merge(coco.fr_py_objects(polygons, height, width))["counts"]
         elif not strings[row]:
-            strings[row] = next(iter(compress(np.array([height * width]), np.array([0, 1]))))
-    return strings
+            strings[row] = compress(np.array([height * width]), np.array([0, 1]))[0]
+    return strings, left_out
 
 
 def _compressed(masks: Sequence[Any], sizes: np.ndarray) -> list[bytes] | None:
     """Masks that all are compressed run lengths and fill their photos; None for others, which are to be read one by one."""
-    maps = [mask for mask in masks if isinstance(mask, dict) and isinstance(mask.get("counts"), str)]
+    maps = [mask for mask in masks if isinstance(mask, dict) and isinstance(mask.get("counts"), str) and mask["counts"]]
     if len(maps) < len(masks) or [mask.get("size") for mask in maps] != sizes.tolist():
         return None
-    texts = [mask["counts"].encode() for mask in maps]
+    texts = [mask["counts"].encode(errors="surrogatepass") for mask in maps]
     found, pixels = RunLengths.of(texts), sizes.prod(axis=1)
-    ends = np.flatnonzero((found.text - 48) & 32 == 0)
-    if (np.diff(found.starts) == 0).any() or not np.isin(found.starts[1:] - 1, ends).all():
-        return None
-    if (found.text < 48).any() or (found.text > 111).any() or np.diff(ends, prepend=-1).max() > MAX_DIGITS:
+    parts = found.text - 48  # below 48 they become large
+    ends = np.flatnonzero(parts < 32)
+    if (parts > 63).any() or (parts[found.starts[1:] - 1] > 31).any() or np.diff(ends, prepend=-1).max() > MAX_DIGITS:
         return None
     runs, starts = decompress(found)
     fit = (runs >= 0) & (runs <= np.repeat(pixels, np.diff(starts)))

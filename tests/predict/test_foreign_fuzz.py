@@ -60,7 +60,7 @@ def read(path: Path) -> bool:
         classes = class_numbers(rows, path, ["square", "disc"], [1, 2], (), 0)
         assert set(places.tolist()) <= set(range(4)) and set(classes.tolist()) <= {0, 1}
         if rows.kind == "masks":
-            strings = _strings(rows, 0, np.tile([HEIGHT, WIDTH], (len(rows.masks), 1)), path)
+            strings, _ = _strings(rows, 0, np.tile([HEIGHT, WIDTH], (len(rows.masks), 1)), path)
             assert len(strings) == len(rows.masks)
     except (DataError, UserError) as problem:
         assert str(path) in str(problem) and len(str(problem)) < 1500
@@ -85,6 +85,8 @@ def test_any_bytes(tmp_path_factory, data, suffix):
 @given(rows=st.lists(entries, max_size=4))
 @example(rows=[{"image_id": 1, "category_id": 1, "score": 1, "bbox": [10**400] * 4}])
 @example(rows=[{"image_id": math.inf, "category_id": 1, "score": 1, "bbox": [1] * 4}])
+@example(rows=[{"image_id": 1, "category_id": 1, "score": 1, "segmentation": {"size": [6, 8], "counts": "\ud800"}}])
+@example(rows=[{"file_name": "\ud800", "category_name": "\ud800", "score": 1, "bbox": [1] * 4}])
 @example(rows=[{"image_id": [1], "category_id": {}, "score": 1, "bbox": [1] * 4}])
 def test_any_results(tmp_path_factory, rows):
     path = tmp_path_factory.mktemp("json") / "a.json"
