@@ -133,7 +133,7 @@ def _strings(rows: Rows, first: int, sizes: np.ndarray, path: Path) -> tuple[lis
         return DataError(f"{path}: {rows.places[first + row]}: {reason}.")
 
     if empty := [row for row, mask in enumerate(given) if mask is None]:
-        raise error_of(empty[0], "it has no segmentation, and others have one")
+        raise error_of(empty[0], "it has no segmentation, and others have one; expected polygons or run lengths")
     arrays, left_out, not_finite = mask_arrays(given, sizes[:, 0], sizes[:, 1], error_of)
     if not_finite:
         raise error_of(_not_finite(given), "its segmentation holds a number that is not finite")

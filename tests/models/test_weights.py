@@ -142,7 +142,9 @@ def test_an_average_next_to_the_weights_is_named_with_the_way_to_read_it(tmp_pat
     assert same(model, average) and not any("also has" in line for line in report.lines())
     with pytest.raises(CheckpointError, match="no such dict of tensors; it has model"):
         open_weights(path, key="swa")
-    # Without other weights, the average is read.
+    # Without other weights, the average is read, also in a dict of its own.
+    torch.save({"ema": {"module": average.state_dict(), "updates": 3}}, path)
+    assert not any("also has" in line for line in load_weights(model, path).lines()) and same(model, average)
     torch.save({name: averaged(average), "epoch": 3}, path)
     assert not any("also has" in line for line in load_weights(tiny(), path).lines())
     load_weights(model, path)

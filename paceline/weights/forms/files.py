@@ -174,20 +174,18 @@ def _torch(path: Path, key: str = "") -> Contents:
                 f"{path}: a TorchScript program, and only weights are read: save its state_dict() as .safetensors"
             ) from None
         raise CheckpointError(f"{path}: {DAMAGED}") from None
-    facts: dict[str, Any] = {}
     dicts = [name for name in loaded if isinstance(loaded[name], Mapping)] if isinstance(loaded, Mapping) else []
     if key and key not in dicts:
         raise CheckpointError(f"{path}: --key {key}: no such dict of tensors; it has {short(some(map(str, dicts)))}.")
     averages = [name for name in AVERAGES if name in dicts]
     usual = [] if {*WRAPPERS} & {*dicts} else averages[:1]
+    facts: dict[str, Any] = {NOT_READ: averages[0]} if averages and not (key or usual) else {}
     for wrapper in ([key] if key else usual) + [*WRAPPERS]:
         if isinstance(loaded, Mapping) and isinstance(loaded.get(wrapper), Mapping):
             facts |= {
                 name: value for name, value in loaded.items()
                 if isinstance(name, str) and isinstance(value, str) and len(value) <= MOST_TEXT
             }  # fmt: skip
-            if averages and not key and wrapper not in averages and NOT_READ not in facts:
-                facts[NOT_READ] = averages[0]
             loaded = loaded[wrapper]
     return _named(loaded, path), facts
 
