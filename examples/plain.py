@@ -1,4 +1,4 @@
-"""A training run from paceline's own parts, top to bottom: what `paceline train` does to the weights, and nothing else.
+"""A training run from paceline's own parts, top to bottom: what `paceline train --system.channels-last on` does to the weights.
 
     python examples/plain.py ssd-tiny [--data DIR] [--out OUT] [--steps N]
 

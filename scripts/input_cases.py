@@ -2,9 +2,9 @@
 
     PYTHONPATH=. python scripts/input_cases.py FOLDER results/inputs/expected.tsv --out TABLE.tsv
 
-FOLDER has cases.tsv (id, command) and cases/ID. $IN of a command is its folder, $OUT a new one; `trainset KIND RECIPE WORDS` prepares and
-then takes two training steps. A case is right if its exit code, counts, AP, and (by a pattern) output are the expected ones. Counts are
-of the index that prepare has written, over all splits; nothing is counted if the expected field is empty.
+FOLDER has cases.tsv (id, command) and cases/ID. $IN of a command is its folder, $OUT a new one. `trainset KIND RECIPE WORDS` prepares
+and takes two training steps. A case is right if its exit code, counts, AP, and (by a pattern) output are as expected. Counts
+are those of the index that prepare has written, over all splits. An empty field is not compared.
 """
 
 from __future__ import annotations

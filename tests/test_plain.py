@@ -1,4 +1,4 @@
-"""examples/plain.py is the whole of training: its weights are those of `paceline train`, bit for bit."""
+"""examples/plain.py is the whole of training: its weights are those of `paceline train` in the same memory layout, bit for bit."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_its_weights_are_those_of_train(recipe, tmp_path, monkeypatch, capsys):
         patch.setattr(sys, "argv", ["plain.py", *words, "--out", str(tmp_path / "plain")])
         runpy.run_path(str(PLAIN), run_name="__main__")
     plain = tensor_files_of(tmp_path / "plain" / "step-000003")
-    said = command(capsys, "train", *words, "--out", tmp_path / "run", "--quiet")
+    said = command(capsys, "train", *words, "--system.channels-last", "on", "--out", tmp_path / "run", "--quiet")
     assert said.code == 0, said.err
     trained = tensor_files_of(tmp_path / "run" / "checkpoints" / "step-000003")
     assert plain.keys() == trained.keys() >= {"model.safetensors", "optimiser.safetensors"}

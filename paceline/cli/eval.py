@@ -111,7 +111,8 @@ def run(arguments: Sequence[str]) -> int:
         task = _open(flags, subject, controls, world, reporter)
         world.agree(data_facts(task), "data")
         place = InputRank(world.rank, world.world, device, threads["loader"])
-        if subject.facts is None and (line := answers.numbers(task) if answers else classes_of(flags.run, task)):
+        lines = answers.notes(task) if answers else [classes_of(flags.run, task)] if subject.facts is None else []
+        for line in filter(None, lines):
             reporter.line(line)
         for name in subject.checkpoints:
             evaluate, model, label, step = _model(flags, subject, name, task, device, reporter, answers)

@@ -96,6 +96,7 @@ class Flags:
     file: Annotated[str, tyro.conf.Positional] = ""  # weight file, or a checkpoint's folder
     to: str = ""  # form of the new file; empty = list them
     out: str = ""  # file to write; its ending says of which kind: .safetensors, .pth, .pkl
+    key: str = ""  # name of the dict to read, such as model_ema; empty: the usual one
     colours: Literal["", "rgb", "bgr"] = ""  # order of its pixels' colours, where a detectron2 file does not say it
     classes: str = ""  # names of the class rows, in lines or a JSON list; kept by --to ours in .safetensors
 
@@ -127,7 +128,7 @@ def run_convert(arguments: Sequence[str]) -> int:
     if out.exists() and path.exists() and out.samefile(path):
         raise UserError(f"--out {flags.out}: this is the file that is converted. Name another one.")
     check_output(out)
-    file = open_weights(path, pickles=True, colours=flags.colours)
+    file = open_weights(path, pickles=True, colours=flags.colours, key=flags.key)
     if form.name == "ours" and out.suffix != ".safetensors" and file.ours.needs:
         needed = " ".join(f"--model.{field.replace('_', '-')} {value}" for field, value in file.ours.needs.items())
         raise UserError(
@@ -146,7 +147,7 @@ def run_convert(arguments: Sequence[str]) -> int:
         say(f"left out: {name}")
     if len(file.ours.left_out) > 3:
         say(f"left out: {len(file.ours.left_out) - 3:,} more that are no weights")
-    for note in (*file.ours.notes, *notes):
+    for note in (*file.ours.notes, *file.others, *notes):
         say(f"note: {note}")
     for field, value in ours.needs.items():
         say(f"note: these weights are for a network with --model.{field.replace('_', '-')} {value}")

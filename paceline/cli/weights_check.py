@@ -75,7 +75,7 @@ def run_check(arguments: Sequence[str]) -> int:
         _row("classes", f"{len(file.classes):,}{known}: {names}{more}")
     for field, value in file.ours.needs.items():
         _row("needs", f"--model.{field.replace('_', '-')} {value}")
-    for note in file.ours.notes:
+    for note in (*file.ours.notes, *file.others):
         _row("note", note)
     if file.ours.lacks:
         _row("note", file.ours.lacks)

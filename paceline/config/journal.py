@@ -17,6 +17,8 @@ from paceline.config.posix import O_BINARY, O_NOFOLLOW, O_NONBLOCK, flock, own_u
 # Three thousand ranks that log every step of a day write half of it.
 MOST_BYTES = 1 << 29
 _BLOCK = 1 << 16
+# What file systems without locks answer.
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 _FLAGS = os.O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_BINARY
 
 
@@ -88,11 +90,18 @@ def read_lines(path: Path, longest: int, *, own: bool = False) -> Iterator[bytes
             begins = ends
 
 
-def lock(path: Path, *, shared: bool = False, waits: Callable[[], None] | None = None) -> int:
+def lock(
+    path: Path,
+    *,
+    shared: bool = False,
+    waits: Callable[[], None] | None = None,
+    no_locks: Callable[[], None] | None = None,
+) -> int:
     """-> a descriptor that holds the lock of the file `path`, which is made where there is none, until it is closed.
 
     shared  beside others that share it
     waits   called once where another process holds it, which is then waited for; None: BlockingIOError instead
+    no_locks  called if the file system has no locks, and the descriptor holds none; None: OSError instead
     Raises OSError; FileNotFoundError where its folder is gone.
     """
     while True:
@@ -105,6 +114,10 @@ def lock(path: Path, *, shared: bool = False, waits: Callable[[], None] | None =
                     raise
                 waits()
                 flock(descriptor, shared=shared, waits=True)
+            except OSError as error:
+                if no_locks is None or error.errno not in _NO_LOCKS:
+                    raise
+                no_locks()
             if os.fstat(descriptor).st_nlink:
                 return descriptor
         except BaseException:

@@ -10,18 +10,19 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
+from paceline.config.errors import DataError
 from paceline.config.plain_file import read_plain
 from paceline.datasets.journal import PrepareJournal, read_journal
 from paceline.datasets.verify import NOT_JPEG, Facts, NotAnImage, verify
-from paceline.input.picture import to_rgb
+from paceline.input.picture import dropped_of, is_deep, to_rgb
 from paceline.machine.detect import cpu_cores
 from paceline.store.header import MOST_BYTES, open_picture
 from paceline.store.index import whole_files
@@ -36,7 +37,6 @@ COLUMNS = (np.int64, np.int64, np.int32, np.int32, np.uint8, np.uint64)  # of an
 SAMPLED = 32
 # Of 255: what 14 of 16 bits reach at most.
 DARK = 63
-_BITS_PER_SAMPLE = 258  # TIFF's tag
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,7 @@ class Inspection:
     flags: np.ndarray  # (N,) uint8, bits of verify.py
     digests: np.ndarray  # (N,) uint64
     reasons: dict[int, str]
+    dropped: Counter[str] = field(default_factory=Counter)  # what of a picture is not read -> photos
 
     def put(self, i: int, facts: Facts) -> None:
         """Fill row i."""
@@ -128,7 +129,7 @@ def inspect_photos(
     number = len(names)
     found = Inspection(*[np.zeros(number, dtype) for dtype in COLUMNS], reasons={})
     is_known = _recall(found, names, [known, read_journal(journal)])
-    verification = _Verification(photos, is_known, found.sizes, found.mtimes)
+    verification = _Verification(photos, is_known, found.sizes, found.mtimes, found.flags)
     writer, done = PrepareJournal(journal), 0
     if progress is not None:
         progress(done, number)
@@ -138,11 +139,12 @@ def inspect_photos(
         # Corrupt EXIF, very large pictures: verify() judges by decoding. The filter is the whole process's.
         warnings.simplefilter("ignore")
         for batch in crew.in_order(((first,) for first in range(0, number, BATCH)), ahead=2 * size):
-            for i, facts, reason in batch:
+            new = [(i, facts) for i, facts, _, _ in batch if facts is not None]
+            for i, facts in new:
                 found.put(i, facts)
-                if reason:
-                    found.reasons[i] = reason
-            writer.append([(names[i], facts) for i, facts, reason in batch if not reason])
+            found.reasons.update((i, reason) for i, _, reason, _ in batch if reason)
+            found.dropped.update(what for *_, dropped in batch for what in dropped)
+            writer.append([(names[i], facts) for i, facts in new if i not in found.reasons])
             done = min(done + BATCH, number)
             if progress is not None:
                 progress(done, number)
@@ -157,22 +159,31 @@ class _Verification:
     is_known: np.ndarray  # (N,) bool
     sizes: np.ndarray  # (N,), of those that are known
     mtimes: np.ndarray
+    flags: np.ndarray
 
-    def __call__(self, first: int) -> list[tuple[int, Facts, str]]:
-        """-> (number, facts, why it cannot be used or "") of those that are not known, or have changed."""
+    def __call__(self, first: int) -> list[tuple[int, Facts | None, str, tuple[str, ...]]]:
+        """-> (number, facts unless they are known, why it cannot be used or "", what of it is not read)."""
         last = min(first + BATCH, len(self.photos.names))
-        return [self._verified(i) for i in range(first, last) if not self._unchanged(i)]
+        return [self._verified(i) for i in range(first, last)]
 
     def _unchanged(self, i: int) -> bool:
         with suppress(OSError):
             return bool(self.is_known[i]) and self.photos.stamp(i) == (self.sizes[i], self.mtimes[i])
         return False
 
-    def _verified(self, i: int) -> tuple[int, Facts, str]:
+    def _verified(self, i: int) -> tuple[int, Facts | None, str, tuple[str, ...]]:
+        if self._unchanged(i):
+            return i, None, "", self._dropped(i, int(self.flags[i]))
         try:
-            return i, self.photos.facts(i), ""
+            facts = self.photos.facts(i)
         except NotAnImage as error:
-            return i, Facts(self.photos.size(i), 0, 0, 0, 0, 0), str(error)
+            return i, Facts(self.photos.size(i), 0, 0, 0, 0, 0), str(error), ()
+        return i, facts, "", self._dropped(i, facts.flags)
+
+    def _dropped(self, i: int, flags: int) -> tuple[str, ...]:
+        with suppress(OSError, DataError):
+            return dropped_of(self.photos.read(i)) if flags & NOT_JPEG else ()
+        return ()
 
 
 def _recall(found: Inspection, names: Sequence[bytes], sources: Iterable[Iterable[tuple[bytes, Facts]]]) -> np.ndarray:
@@ -225,16 +236,8 @@ def _brightest(photos: Photos, i: int) -> int:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             with open_picture(data) as image:
-                return int(np.asarray(to_rgb(image)).max()) if _is_deep(image, data) else -1
+                return int(np.asarray(to_rgb(image)).max()) if is_deep(image, data) else -1
     except (
         Exception
     ):  # the facts are an earlier manifest's, and the photo is damaged since: it is named when it is read
         return -1
-
-
-def _is_deep(image: Image.Image, data: bytes) -> bool:
-    if image.format == "PNG":
-        return data[24] == 16  # IHDR's bit depth; Pillow has turned colours to 8 bits
-    if image.format == "TIFF":
-        return max(getattr(image, "tag_v2", {}).get(_BITS_PER_SAMPLE, (1,))) == 16
-    return image.mode.startswith("I")

@@ -27,6 +27,7 @@ from paceline.config.whole import LINE, held, replaceable, sweep, write_whole
 from paceline.datasets import verify
 from paceline.datasets.inspection import Inspection, Photos, inspect_photos, note_on_few_bits
 from paceline.datasets.journal import journal_of
+from paceline.input.picture import dropped_notes
 from paceline.store.box_split import BOX_ARRAYS
 from paceline.store.index import INDEX_FOLDER, delete_old_indexes, describe, index_damage, open_split, write_index
 from paceline.store.manifest import FILE_NAME, Manifest, Split, Unreadable, cache_place, is_ours
@@ -96,7 +97,8 @@ def write_prepared(
             (place / UNREADABLE_LIST).unlink(missing_ok=True)
         fields, arrays = source.manifest(photos, found)
         with held(place) as alone:
-            fields["notes"] = (*fields["notes"], *note_on_few_bits(photos, found.flags, found.reasons))
+            few_bits = note_on_few_bits(photos, found.flags, found.reasons)
+            fields["notes"] = (*fields["notes"], *dropped_notes(found.dropped), *few_bits)
             manifest = Manifest(
                 root="." if place == source.root else str(source.root),
                 index=write_index(place, arrays),

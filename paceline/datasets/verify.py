@@ -15,7 +15,7 @@ from PIL import Image
 from paceline.config.names import FORMATS, SUFFIX_FORMATS
 from paceline.config.plain_file import read_plain
 from paceline.input.picture import UnknownRange, to_rgb
-from paceline.store.header import MOST_BYTES, TooMuch, open_picture
+from paceline.store.header import MOST_BYTES, TooMuch, content_of, open_picture
 from paceline.store.orientation import flags_of, orientation_of
 from paceline.store.records import digest_of
 
@@ -117,4 +117,6 @@ def _reason(data: bytes, error: Exception) -> str:
         return "damaged: a JPEG whose header cannot be read"
     if all(byte in TEXT_BYTES for byte in data[:64]):
         return f"not an image but text ({data[:20].decode('ascii')!r})"
+    if content := content_of(data):
+        return f"{content} inside, which is not read here: convert it to JPEG or PNG"
     return f"not an image in a format that is read here ({', '.join(FORMATS)})"

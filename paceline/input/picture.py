@@ -7,12 +7,22 @@ ranges, and fractions, have no stated white, so they are refused.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 from PIL import Image
 
 from paceline.config.classification import Exif
+from paceline.config.printable import counted
 from paceline.store.header import open_picture
 from paceline.store.orientation import UPRIGHT, lies_on_its_side, orientation_of, turned
+
+# What is dropped of a picture.
+ALPHA = "an alpha channel, which is dropped: transparent pixels show the colors that are stored there"
+DEEP = "16 bits per value, of which the upper 8 are kept"
+PAGES = "several pages or frames, of which the first is read"
+BANDS = "more bands than a color needs, of which the first are read"
+_BITS_PER_SAMPLE, _SAMPLES = 258, 277  # TIFF's tags
 
 
 class UnknownRange(ValueError):
@@ -54,3 +64,35 @@ def open_rgb(data: bytes, exif: Exif, *, least: tuple[int, int] | None = None) -
         if least is not None:
             image.draft("RGB", least[::-1] if lies_on_its_side(orientation) else least)
         return turned(to_rgb(image), orientation)
+
+
+def dropped_of(data: bytes) -> tuple[str, ...]:
+    """What `to_rgb` drops of an encoded picture, by its header; nothing of a JPEG or of damaged bytes."""
+    try:
+        with open_picture(data) as image:
+            if image.format in ("JPEG", "MPO"):
+                return ()
+            samples = getattr(image, "tag_v2", {}).get(_SAMPLES, 1)
+            found = {
+                ALPHA: image.has_transparency_data,
+                DEEP: is_deep(image, data),
+                PAGES: getattr(image, "is_animated", False),
+                BANDS: image.mode == "RGBX" or samples > len(image.getbands()),
+            }
+            return tuple(what for what, is_there in found.items() if is_there)
+    except Exception:  # whatever damaged bytes make Pillow raise; who decodes the picture reports it
+        return ()
+
+
+def is_deep(image: Image.Image, data: bytes) -> bool:
+    """True if an opened picture has 16 bits per value."""
+    if image.format == "PNG":
+        return data[24] == 16  # IHDR's bit depth; Pillow has turned colours to 8 bits
+    if image.format == "TIFF":
+        return max(getattr(image, "tag_v2", {}).get(_BITS_PER_SAMPLE, (1,))) == 16
+    return image.mode.startswith("I")
+
+
+def dropped_notes(counts: Mapping[str, int]) -> tuple[str, ...]:
+    """A line for people for each kind of drop and its number of photos."""
+    return tuple(f"{counted(n, 'photo')} {'has' if n == 1 else 'have'} {what}" for what, n in sorted(counts.items()))

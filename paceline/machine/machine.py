@@ -18,6 +18,7 @@ from paceline.config.system import MOST_THREADS, System
 from paceline.machine.detect import cpu_cores
 from paceline.machine.torch_builds import no_code_for
 from paceline.ranks.exchange import smallest
+from paceline.ranks.interactive import pty_note
 from paceline.ranks.world import World
 
 # Number formats of matrix products that autocast knows; fp32 needs none.
@@ -54,6 +55,8 @@ def set_threads(system: System, world: World, reporter: Reporter = SILENT, share
     share  cores that this rank can count on, where it is bound to some; 0 = its part of those of the process
     All ranks call it: where nobody named a number, the smallest that a rank would take is taken by all, which is printed.
     """
+    if note := pty_note(os.environ, world.world):
+        reporter.warning(note)
     share = share or max(1, cpu_cores() // max(1, world.local_world))
     compute, why = compute_threads(system.intra_op_threads, share, world.local_world, os.environ)
     if why:
@@ -69,7 +72,7 @@ def set_threads(system: System, world: World, reporter: Reporter = SILENT, share
 
 
 def compute_threads(asked: int, share: int, local_world: int, environ: Mapping[str, str]) -> tuple[int, str]:
-    """-> (compute threads of one rank, what to say where OMP_NUM_THREADS is not obeyed; empty where it is).
+    """-> (compute threads of one rank, a line if OMP_NUM_THREADS is not obeyed, or leaves cores idle; else "").
 
     asked        --system.intra-op-threads; 0 = choose
     share        this rank's share of the cores
@@ -94,7 +97,10 @@ def compute_threads(asked: int, share: int, local_world: int, environ: Mapping[s
             f"OMP_NUM_THREADS=1 is torchrun's own default: {share} compute threads a rank instead, its share of the cores "
             "(--system.intra-op-threads 1 asks for one)"
         )
-    return wished, ""
+    return wished, "" if wished > 1 or share == 1 else (
+        f"OMP_NUM_THREADS=1 is set in the environment: 1 compute thread per rank, though it has {share} cores. To use them, unset it, "
+        f"or set --system.intra-op-threads {share}"
+    )
 
 
 def autocast_for(system: System, device: torch.device) -> Callable[[], AbstractContextManager]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -12,7 +14,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from paceline.command.printing import say
 from paceline.config.errors import DataError, UserError
+from paceline.config.plain_file import read_plain
 from paceline.config.printable import did_you_mean, some
+from paceline.input.picture import dropped_notes, dropped_of
 from paceline.machine.detect import cpu_cores
 from paceline.pages.pictures import jpeg
 from paceline.predict.answers import Answers, picture_names
@@ -20,6 +24,7 @@ from paceline.predict.folders import Listing, Unreadable
 from paceline.predict.formats import Coco, Format, Masks, Place, ScoredYolo, Table, Yolo, for_people
 from paceline.predict.label_tools import Cvat, LabelMe, LabelStudio
 from paceline.predict.results import Found, Result
+from paceline.store.header import MOST_BYTES
 from paceline.workers.crew import in_order
 
 if TYPE_CHECKING:
@@ -171,3 +176,13 @@ def jpeg_of(result: Result, shown: Shown) -> bytes | DataError:
         return jpeg(shown.of(result).draw(shown.least, labels=shown.labels), quality=90)
     except DataError as problem:
         return problem
+
+
+def notes_on_pixels(photos: Sequence[Path]) -> tuple[str, ...]:
+    """Lines for people on what of the photos is not read; JPEGs have nothing of it."""
+    dropped = Counter[str]()
+    for photo in photos:
+        with suppress(OSError):
+            if photo.suffix.lower() not in (".jpg", ".jpeg"):
+                dropped.update(dropped_of(read_plain(photo, MOST_BYTES)))
+    return dropped_notes(dropped)

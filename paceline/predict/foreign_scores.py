@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from itertools import groupby
+from dataclasses import dataclass, field
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from paceline.boxes.run_lengths import RunLengths
+from paceline.boxes.run_lengths import RunLengths, compress, decompress
 from paceline.config.errors import DataError
 from paceline.config.printable import some
-from paceline.predict.foreign import Rows, class_numbers, photo_numbers
+from paceline.datasets.box_arrays import mask_arrays
+from paceline.pages.check.suspicious import odd_coordinates
+from paceline.predict.foreign import Rows
+from paceline.predict.foreign_names import class_numbers, photo_numbers
 from paceline.tasks.metrics.coco import Detections
 from paceline.tasks.metrics.coco_pack import Share, pack
 from paceline.tasks.metrics.top_k import KEPT, TopK
@@ -23,6 +25,10 @@ from paceline.tasks.task import Evaluation, Task
 
 # The recipe whose task scores rows of this kind.
 RECIPES = {"classes": "resnet50-custom", "boxes": "fasterrcnn-custom", "masks": "maskrcnn-custom"}
+# A run of more characters does not fit into 64 bits.
+MAX_DIGITS = 12
+# Masks that are read at once.
+CHUNK = 1024
 
 
 @dataclass(frozen=True)
@@ -33,31 +39,39 @@ class Answers:
     rows: Rows
     classes: Sequence[str] = ()  # the model's, in its order; () = the data's
     first: int = 0  # number of the first
+    shares: list[Share] = field(default_factory=list)  # the objects, once `notes` has read them
 
     @property
     def recipe(self) -> str:
         """The name of a recipe whose task scores them."""
         return RECIPES[self.rows.kind]
 
-    def numbers(self, task: Task) -> str:
-        """What numbers of classes mean, in words; "" where classes are named."""
-        if not any(isinstance(given, int) for given in self.rows.classes):
-            return ""
-        if self.rows.ids and isinstance(task, ObjectTask) and not self.classes:
-            return "numbers of classes are the annotations' category ids"
-        return f"numbers of classes, from {self.first}: {some(list(self.classes or task.classes), 12)}"
+    def notes(self, task: Task) -> list[str]:
+        """For people, before they are scored: what numbers of classes mean, what was passed over, what looks wrong.
+
+        Raises DataError for a photo or class that the data do not have, and for a mask that does not fit its photo.
+        """
+        rows, photos, note = _scored(self, task)
+        found = [*rows.notes, *filter(None, [note])]
+        if isinstance(task, ObjectTask):
+            share, odd = _share(self, task, rows, photos)
+            self.shares.append(share)
+            found += [f"{self.path}: {text}" for text in odd if text]
+        if any(isinstance(given, int) for given in rows.classes):
+            if rows.ids and isinstance(task, ObjectTask) and not self.classes:
+                found.append("numbers of classes are the annotations' category ids")
+            else:
+                found.append(f"numbers of classes, from {self.first}: {some(list(self.classes or task.classes), 12)}")
+        return found
 
 
 def score_answers(answers: Answers, task: Task, *, passed: Callable[[int], None], **_: Any) -> Evaluation:
-    """As `training.evaluate.evaluate`, without a network.
-
-    Raises DataError for a photo or class that the data do not have, and for a mask of another size than its photo.
-    """
+    """As `training.evaluate.evaluate`, without a network, after `answers.notes`. Raises DataError as that does."""
     passed(task.val_images)
     if isinstance(task, ObjectTask):
-        return task.summarise([pack(_share(answers, task))])
+        return task.summarise([pack(answers.shares[-1])])
     path, index, numbers = answers.path, task.val_index, task.val_numbers
-    rows, photos = _scored(answers, task, [index.path(number) for number in range(len(index))], ())
+    rows, photos = _scored(answers, task)[:2]
     classes = class_numbers(rows, path, task.classes, (), answers.classes, answers.first)
     best, scores = np.full((len(numbers), KEPT), -1, np.int32), np.zeros((len(numbers), KEPT), np.float32)
     order = np.lexsort((np.arange(len(photos)), -rows.scores, photos))
@@ -69,54 +83,92 @@ def score_answers(answers: Answers, task: Task, *, passed: Callable[[int], None]
     return task.summarise([TopK(numbers, index.labels[numbers].astype(np.int32), best, scores).pack()])
 
 
-def _scored(answers: Answers, task: Task, files: Sequence[str], ids: Sequence[int]) -> tuple[Rows, np.ndarray]:
-    """The rows of the photos that are scored, and each row's place among these; others of the split are left out."""
-    places = np.full(len(files), -1)
+def _scored(answers: Answers, task: Task) -> tuple[Rows, np.ndarray, str]:
+    """The rows of the photos that are scored, each row's place among these, and a note; others of the split are left out."""
+    index, places = task.val_index, np.full(len(task.val_index), -1)
     places[task.val_numbers] = np.arange(len(task.val_numbers))
-    photos = places[photo_numbers(answers.rows, answers.path, files, ids)]
-    return answers.rows.take(np.flatnonzero(photos >= 0)), photos[photos >= 0]
+    ids = task.val.image_ids.tolist() if isinstance(task, ObjectTask) else ()
+    files = [index.path(number) for number in range(len(index))]
+    numbers, note = photo_numbers(answers.rows, answers.path, files, ids)
+    photos = places[numbers]
+    return answers.rows.take(np.flatnonzero(photos >= 0)), photos[photos >= 0], note
 
 
-def _share(answers: Answers, task: ObjectTask) -> Share:
-    path, index = answers.path, task.val_index
-    files = [os.fsdecode(index.relative_name(number)) for number in range(len(index))]
-    rows, photos = _scored(answers, task, files, task.val.image_ids.tolist())
-    classes = class_numbers(rows, path, task.classes, task.category_ids, answers.classes, answers.first)
+def _share(answers: Answers, task: ObjectTask, rows: Rows, photos: np.ndarray) -> tuple[Share, list[str]]:
+    """The objects, and what looks wrong in them."""
+    classes = class_numbers(rows, answers.path, task.classes, task.category_ids, answers.classes, answers.first)
     sizes = np.stack([task.truth.heights, task.truth.widths], axis=1)[photos].reshape(-1, 2)  # (n, 2)
     boxes = rows.boxes * np.tile(sizes[:, ::-1], 2) if rows.fractions else rows.boxes
+    given = boxes.any(axis=1)
+    odd = [odd_coordinates(boxes[given], sizes[given, ::-1])]
+    if flat := np.count_nonzero((boxes[given, 2:] <= 0).any(axis=1)):
+        odd.append(f"Boxes without area: {flat:,} of {len(boxes):,}.")
     masks = None
     if rows.kind == "masks":
-        strings = [
-            _string(mask, height, width, rows, f"{path}: {place}")
-            for mask, (height, width), place in zip(rows.masks, sizes.tolist(), rows.places)
-        ]
+        strings, left_out = [], 0
+        for first in range(0, len(rows.masks), CHUNK):
+            texts, count = _strings(rows, first, sizes[first : first + CHUNK], answers.path)
+            strings, left_out = strings + texts, left_out + count
         masks = RunLengths.of(strings)
         boxes = np.where(boxes.any(axis=1, keepdims=True), boxes, _around(strings, sizes))
+        odd += [f"Outlines of less than three points, left out: {left_out:,}."] if left_out else []
     found = Detections(task.val_numbers[photos], boxes, classes + 1, rows.scores)
-    return Share(task.val_numbers, found, masks)
+    return Share(task.val_numbers, found, masks), odd
 
 
-def _string(mask: Any, height: int, width: int, rows: Rows, where: str) -> bytes:
-    """A mask as a string of run lengths."""
+def _strings(rows: Rows, first: int, sizes: np.ndarray, path: Path) -> tuple[list[bytes], int]:
+    """Masks from row `first` on as run-length strings, read as annotations are, and polygons left out; sizes: of their photos."""
     from hotcoco import mask as coco
 
-    if isinstance(mask, dict):
-        if list(mask.get("size", ())) != [height, width]:
-            raise DataError(
-                f"{where}: its mask is of {mask.get('size')} pixels (height, width), its photo of [{height}, {width}]."
-            )
-        counts = mask.get("counts")
-        if isinstance(counts, str):
-            return counts.encode("ascii")
-        mask = {"size": [height, width], "counts": counts}
-    scale = (width, height) if rows.fractions else (1, 1)
-    try:
-        if isinstance(mask, dict):
-            return coco.fr_py_objects(mask, height, width)["counts"]
-        polygons = [(np.array(polygon, np.float64).reshape(-1, 2) * scale).reshape(-1).tolist() for polygon in mask]
-        return coco.merge(coco.fr_py_objects(polygons, height, width))["counts"]
-    except (TypeError, ValueError, KeyError) as problem:
-        raise DataError(f"{where}: its segmentation is neither run lengths nor polygons: {problem}.") from None
+    given = rows.masks[first : first + len(sizes)]
+    if (texts := _compressed(given, sizes)) is not None:
+        return texts, 0
+    if rows.fractions:
+        given = [
+            [(np.reshape(polygon, (-1, 2)) * size[::-1]).reshape(-1).tolist() for polygon in mask]
+            for mask, size in zip(given, sizes)
+        ]
+
+    def error_of(row: int, reason: str) -> DataError:
+        return DataError(f"{path}: {rows.places[first + row]}: {reason}.")
+
+    if empty := [row for row, mask in enumerate(given) if mask is None]:
+        raise error_of(empty[0], "it has no segmentation, and others have one; expected polygons or run lengths")
+    arrays, left_out, not_finite = mask_arrays(given, sizes[:, 0], sizes[:, 1], error_of)
+    if not_finite:
+        raise error_of(_not_finite(given), "its segmentation holds a number that is not finite")
+    strings = list(compress(arrays["rle_counts"].astype(np.int64), arrays["object_rles"]))
+    starts, objects = arrays["polygon_starts"], arrays["object_polygons"]
+    for row, (height, width) in enumerate(sizes.tolist()):
+        bounds = starts[objects[row] : objects[row + 1] + 1].tolist()
+        polygons = [arrays["polygon_points"][begin:end].tolist() for begin, end in pairwise(bounds)]
+        if polygons:
+            strings[row] = coco.merge(coco.fr_py_objects(polygons, height, width))["counts"]
+        elif not strings[row]:
+            strings[row] = compress(np.array([height * width]), np.array([0, 1]))[0]
+    return strings, left_out
+
+
+def _compressed(masks: Sequence[Any], sizes: np.ndarray) -> list[bytes] | None:
+    """Masks that all are compressed run lengths and fill their photos; None for others, which are to be read one by one."""
+    maps = [mask for mask in masks if isinstance(mask, dict) and isinstance(mask.get("counts"), str) and mask["counts"]]
+    if len(maps) < len(masks) or [mask.get("size") for mask in maps] != sizes.tolist():
+        return None
+    texts = [mask["counts"].encode(errors="surrogatepass") for mask in maps]
+    found, pixels = RunLengths.of(texts), sizes.prod(axis=1)
+    parts = found.text - 48  # below 48 they become large
+    ends = np.flatnonzero(parts < 32)
+    if (parts > 63).any() or (parts[found.starts[1:] - 1] > 31).any() or np.diff(ends, prepend=-1).max() > MAX_DIGITS:
+        return None
+    runs, starts = decompress(found)
+    fit = (runs >= 0) & (runs <= np.repeat(pixels, np.diff(starts)))
+    return texts if fit.all() and (np.add.reduceat(runs, starts[:-1]) == pixels).all() else None
+
+
+def _not_finite(masks: Sequence[Any]) -> int:
+    """The first of these masks with a polygon that holds a number that is not finite."""
+    polygons = (mask if isinstance(mask, list) else [] for mask in masks)
+    return next(row for row, mask in enumerate(polygons) if not all(np.isfinite(one).all() for one in mask))
 
 
 def _around(strings: Sequence[bytes], sizes: np.ndarray) -> np.ndarray:

@@ -151,7 +151,7 @@ def _answer(
     flags: Flags, listing: Listing, predictor: PhotoPredictor, formats: Sequence[Format], note: Callable
 ) -> Count:
     """Print, draw and write every photo's answer."""
-    from paceline.predict.answering import Asked, Count, answer_all, jpeg_of, places_of
+    from paceline.predict.answering import Asked, Count, answer_all, jpeg_of, notes_on_pixels, places_of
     from paceline.predict.answers import new_answers
 
     ids, about_ids = _image_ids(flags, listing, predictor)
@@ -175,6 +175,8 @@ def _answer(
         carry = f"{turned:,} photo{' carries' if turned == 1 else 's carry'} an EXIF rotation"
         applied = predictor.trained.recipe.input.exif == "apply"
         note(f"{carry}: {'turned by it' if applied else 'not turned, because the run was trained so'}")
+    for line in notes_on_pixels(listing.photos):
+        note(line)
     return count
 
 

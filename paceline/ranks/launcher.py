@@ -2,7 +2,7 @@
 
 Launchers nest: torchrun inside srun, mpirun inside a Slurm allocation. The innermost one that started this process is
 read, and no other; variables of two launchers are never mixed, and a contradiction between them is an error.
-Pure: nothing here imports torch, opens a socket or reads the machine.
+Nothing here imports torch or opens a socket; the machine is read only in a shell of `srun --pty` (interactive.py).
 
 Sources: torch.distributed.run (environment variables), srun(1) (output environment variables), Open MPI's mpirun(1)
 and PRRTE's prterun(1), MPICH's Hydra and Cray PALS (PMI); scontrol(1) for Slurm's lists of hosts.
@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from paceline.config.errors import UserError
+from paceline.ranks.interactive import is_pty_shell
 
 # Rank 0 listens in this range when the launcher names no port: below Linux's ephemeral ports (32768 and up).
 FIRST_DERIVED_PORT, NUM_DERIVED_PORTS = 20_000, 10_000
@@ -84,6 +85,9 @@ def _head(environ: Mapping[str, str], kind: str, names: tuple[str, str]) -> tupl
         # sbatch's script has SLURM_PROCID too; only srun also numbers a step.
         step = environ.get("SLURM_STEP_ID", "")
         if not step or not environ.get("SLURM_PROCID") or _integer(environ, "SLURM_STEP_ID") >= FIRST_SPECIAL_STEP:
+            return None
+        tasks = environ.get("SLURM_STEP_TASKS_PER_NODE") or environ.get("SLURM_NTASKS_PER_NODE") or "1"
+        if is_pty_shell(environ, tasks_per_host("SLURM_STEP_TASKS_PER_NODE", tasks)[0]):
             return None
         if not environ.get("SLURM_STEP_NUM_TASKS"):
             names = ("SLURM_PROCID", "SLURM_NTASKS")

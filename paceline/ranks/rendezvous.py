@@ -53,6 +53,9 @@ REQUEST_SECONDS = 300
 READ_SECONDS = 5.0
 
 
+PTY = " SLURM_PTY_PORT is set: in a shell of `srun --pty`, start the ranks with `srun --overlap`."
+
+
 @dataclass(frozen=True)
 class Meeting:
     """What the roll call leaves behind."""
@@ -287,6 +290,7 @@ def _missing(signed: Sequence[str | None], launch: Launch, timeout_seconds: floa
         f"address {launch.address}:{launch.port}; here: {name_ranks(present)} on {', '.join(hosts)}.\n"
         f"Interfaces of rank 0's host {socket.gethostname()}: {describe_interfaces()}. "
         "Were as many started as the launcher says, and do they reach this address (firewall, interface)?"
+        f"{PTY if 'SLURM_PTY_PORT' in os.environ else ''}"
     )
 
 

@@ -25,7 +25,7 @@ from PIL import Image
 from paceline.config.classification import Exif
 from paceline.config.errors import DataError
 from paceline.config.names import PREDICTED_FORMATS
-from paceline.store.orientation import UPRIGHT, composed, lies_on_its_side, orientation_of
+from paceline.store.orientation import UPRIGHT, composed, lies_on_its_side, orientation_of, tiff_value
 
 # As Pillow's own limit against decompression bombs: 2 * 89,478,485 pixels, half a gigabyte of RGB.
 MAX_PIXELS = 178_956_970
@@ -39,6 +39,24 @@ MOST_JUNK = 1 << 16
 # Encoders write 3 to 24; libjpeg-turbo's own programs stop at 500.
 MOST_SCANS = 100
 
+# Chunks of a PNG that Pillow unpacks up to a limit, and nothing here reads: texts, and the color profile.
+PNG, UNREAD_CHUNKS = b"\x89PNG\r\n\x1a\n", (b"tEXt", b"zTXt", b"iTXt", b"iCCP")
+MAX_CHUNKS = 100_000
+# What files begin with that are no photos for training -> what they are.
+_CONTENTS = {
+    b"GIF8": "GIF", b"\xff\x0a": "JPEG XL", b"\0\0\0\x0cJXL ": "JPEG XL", b"\0\0\0\x0cjP  ": "JPEG 2000", b"8BPS": "Photoshop",
+    b"%PDF": "PDF", b"%!PS": "PostScript", b"<svg": "SVG", b"SIMPLE  =": "FITS", b"\x93NUMPY": "a NumPy array",
+    b"v/1\x01": "OpenEXR", b"#?RADIANCE": "Radiance HDR", b"PK\3\4": "ZIP",
+}  # fmt: skip
+_BRANDS = {
+    b"avi": "AVIF",
+    b"hei": "HEIC",
+    b"hev": "HEIC",
+    b"mif": "HEIF",
+    b"msf": "HEIF",
+    b"crx": "a camera's raw format",
+}
+_SAMPLES = 277  # TIFF's tag of values per pixel
 _SOF_BASELINE, _SOF_EXTENDED, _SOF_PROGRESSIVE = 0xC0, 0xC1, 0xC2
 # 0xC4, 0xC8 and 0xCC lie among the frame headers but are tables and a reserved code.
 _SOF_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
@@ -143,6 +161,8 @@ def open_picture(data: bytes, formats: Sequence[str] = PREDICTED_FORMATS) -> Ima
     """
     if endless := endless_jpeg(data):
         raise TooMuch(endless)
+    if data.startswith(PNG) and any(name in data for name in UNREAD_CHUNKS):
+        data = _without_unread(data)
     picture = Image.open(io.BytesIO(data), formats=tuple(filter(_is_known, formats)))
     if picture.width * picture.height > MAX_PIXELS:  # Pillow's own limit may have been lifted by whoever imports us
         picture.close()
@@ -154,6 +174,29 @@ def open_picture(data: bytes, formats: Sequence[str] = PREDICTED_FORMATS) -> Ima
 def _is_known(kind: str) -> bool:
     """Whether this Pillow has a reader of that name: of AVIF since 11.3."""
     return kind != "AVIF" or find_spec("PIL.AvifImagePlugin") is not None
+
+
+def _without_unread(data: bytes) -> bytes:
+    """A PNG without UNREAD_CHUNKS."""
+    kept, at = [data[:8]], 8
+    for _ in range(MAX_CHUNKS):
+        end = at + 12 + int.from_bytes(data[at : at + 4], "big")
+        if end > len(data):
+            break
+        kept += [] if data[at + 4 : at + 8] in UNREAD_CHUNKS else [data[at:end]]
+        at = end
+    return b"".join([*kept, data[at:]])
+
+
+def content_of(data: bytes) -> str:
+    """The format of a picture that no reader here knows, by how its bytes begin; "" if that is unknown too."""
+    if data[4:8] == b"ftyp":  # its brand, and those that it is compatible with
+        brands = [data[at : at + 3] for at in (8, *range(16, min(64, len(data)), 4))]
+        return next((name for brand, name in _BRANDS.items() if brand in brands), "a video")
+    if samples := tiff_value(data, _SAMPLES):
+        return f"TIFF with {samples} values per pixel"
+    begin = data.lstrip() if data[:1].isspace() else data
+    return next((name for start, name in _CONTENTS.items() if begin.startswith(start)), "")
 
 
 def undecodable(name: str, reason: object) -> DataError:
@@ -196,7 +239,9 @@ def _other_header(data: bytes, name: str) -> Header:
         with open_picture(data) as image:
             width, height = image.size
     except Image.UnidentifiedImageError:
-        raise undecodable(name, f"no known image format starts with {data[:12]!r}") from None
+        content = content_of(data)
+        known = f"{content} inside, which is not read. Convert it to JPEG or PNG" if content else ""
+        raise undecodable(name, known or f"no known image format starts with {data[:12]!r}") from None
     except Exception as reason:  # Pillow's format plugins raise many types on damaged bytes
         raise undecodable(name, reason) from reason
     return Header(height, width, 0, False, 0)

@@ -147,18 +147,23 @@ def _chunk(data: bytes, at: int, wanted: bytes, order: str) -> bytes:
 
 def _tag(block: bytes) -> int:
     """The orientation in EXIF's first directory; a block is a TIFF file without a picture."""
+    value = tiff_value(block, _TAG)
+    return value if value in TURNS else UPRIGHT
+
+
+def tiff_value(block: bytes, wanted: int) -> int:
+    """The whole number of a tag in a TIFF's first directory; 0 if it is not there, or the block is not a TIFF."""
     order = {b"II*\0": "<", b"MM\0*": ">"}.get(block[:4])
     if order is None or len(block) < 8:
-        return UPRIGHT
+        return 0
     start = struct.unpack_from(order + "I", block, 4)[0]
     if start + 2 > len(block):
-        return UPRIGHT
+        return 0
     tags = min(struct.unpack_from(order + "H", block, start)[0], _MOST_TAGS)
     for at in range(start + 2, min(start + 2 + 12 * tags, len(block) - 11), 12):
         tag, kind, count = struct.unpack_from(order + "HHI", block, at)
-        if tag == _TAG:
+        if tag == wanted:
             if count != 1 or kind not in (3, 4):  # SHORT by the standard; some write LONG
-                return UPRIGHT
-            value = struct.unpack_from(order + ("H" if kind == 3 else "I"), block, at + 8)[0]
-            return value if value in TURNS else UPRIGHT
-    return UPRIGHT
+                return 0
+            return struct.unpack_from(order + ("H" if kind == 3 else "I"), block, at + 8)[0]
+    return 0

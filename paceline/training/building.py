@@ -23,7 +23,7 @@ from paceline.ranks.world import World
 from paceline.tasks.synthetic import HASH
 from paceline.tasks.task import Task
 from paceline.tasks.workloads import workload_of
-from paceline.training.checkpoint.layout import BEST, INDEX, LAST, STATE
+from paceline.training.checkpoint.layout import BEST, INDEX, LAST, STATE, linked
 from paceline.training.checkpoint.read import SUFFIX, check_file, load_found, read_facts, read_index
 from paceline.training.loss_groups import configure_loss_groups
 from paceline.training.meters import Meters
@@ -86,9 +86,9 @@ def weights_file(name: str, *, pickles: bool = False) -> Path:
     Raises CheckpointError for a damaged checkpoint, for a run without any, and as `kind_of`: a file that is refused by its kind or
     size is not read for a checksum.
     """
-    path = Path(name).expanduser()
+    path = linked(Path(name).expanduser())
     if (path / "run.json").is_file():
-        kept = [path / "checkpoints" / which for which in (BEST, LAST)]
+        kept = [linked(path / "checkpoints" / which) for which in (BEST, LAST)]
         path = next((folder for folder in kept if (folder / INDEX).is_file()), None)
         if path is None:
             raise CheckpointError(f"--weights {name}: this run has no checkpoint yet.")

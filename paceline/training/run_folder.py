@@ -126,7 +126,7 @@ def open_run_folder(
     answer, lock, made, ended, mirrored, was_there = None, None, None, "", None, False
     if world.is_main:
         path, made = _choose(name, controls.out)
-        lock = _lock(path)
+        lock = _lock(path, reporter)
         for folder in (path, path / PREDICTIONS):
             sweep(folder)
         try:
@@ -241,10 +241,13 @@ def _make(path: Path, what: str) -> Path | None:
     return made
 
 
-def _lock(path: Path) -> IO[bytes]:
+def _lock(path: Path, reporter: Reporter) -> IO[bytes]:
     """Lock the folder for as long as this process lives."""
+    alone = (
+        f"{path}: this file system has no locks, so nothing keeps a second training out of this folder. Start only one."
+    )
     try:
-        return os.fdopen(lock(path / ".lock"), "rb+", buffering=0)
+        return os.fdopen(lock(path / ".lock", no_locks=lambda: reporter.warning(alone)), "rb+", buffering=0)
     except BlockingIOError:
         raise UserError(
             f"{path}: another process is training in this folder. Wait for it, or choose another --out."

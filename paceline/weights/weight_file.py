@@ -16,7 +16,7 @@ from paceline.config.errors import CheckpointError, UserError
 from paceline.config.printable import short
 from paceline.config.run import read_run
 from paceline.models.trunk import Trunk
-from paceline.weights.forms.files import conversion, read_contents
+from paceline.weights.forms.files import NOT_READ, conversion, read_contents
 from paceline.weights.forms.ours import COLOURS, KNOWN_COLOURS, NEEDS, FormError, Ours, UnknownColours
 from paceline.weights.forms.table import Form, form_of
 from paceline.weights.forms.torchvision import resnet_fields
@@ -45,6 +45,7 @@ class WeightFile:
     classes: tuple[tuple[str, ...], ...]
     certain: bool  # whether the names are in the file or beside it; else those published with so many rows
     eps: float | None = None  # of the BatchNorms that it was trained with; None = unknown
+    others: tuple[str, ...] = ()  # notes on other weights in the file
 
     def require(self, trunk: Trunk) -> None:
         """Raises CheckpointError where the numbers are for a trunk of another build than this one."""
@@ -63,7 +64,7 @@ class WeightFile:
 
     def notes_for(self, trunk: Trunk) -> list[str]:
         """What a user of these weights in this trunk should know, a line each."""
-        notes = list(self.ours.notes)
+        notes = [*self.ours.notes, *self.others]
         eps = next((module.eps for module in trunk.modules() if isinstance(getattr(module, "eps", None), float)), None)
         if self.eps is not None and eps is not None and self.eps != eps:
             notes.append(
@@ -72,15 +73,17 @@ class WeightFile:
         return notes
 
 
-def open_weights(path: Path, *, pickles: bool = False, colours: str = "") -> WeightFile:
+def open_weights(path: Path, *, pickles: bool = False, colours: str = "", key: str = "") -> WeightFile:
     """Read a weight file or folder as data, on the CPU; nothing in it is executed.
 
     pickles   whether pickled arrays are read too, as `paceline weights` alone asks
     colours   "rgb" or "bgr", of a file that does not say it
+    key       as for `read_contents`
     Raises CheckpointError for a file that is absent, too large, damaged, holds anything but tensors, is of a network that none
     of ours can be, does not say its colours, or says them itself.
     """
-    kind, (tensors, facts) = read_contents(path, pickles=pickles)
+    kind, (tensors, facts) = read_contents(path, pickles=pickles, key=key)
+    other = facts.pop(NOT_READ, "")
     form = form_of(tensors, facts)
     try:
         try:
@@ -110,7 +113,10 @@ def open_weights(path: Path, *, pickles: bool = False, colours: str = "") -> Wei
     if path.name in OF_A_RUN and not run and not ours.classes and not facts:
         ours = replace(ours, notes=(*ours.notes, ALONE))
     classes = written or tuple((name,) for name in ours.classes)
-    return WeightFile(path, kind, form, ours, classes, certain, eps)
+    others = (
+        (f"the file also has {other}, which was not read; to read it:  {conversion(path, key=other)}",) if other else ()
+    )
+    return WeightFile(path, kind, form, ours, classes, certain, eps, others)
 
 
 def broken(tensors: dict[str, Tensor]) -> list[str]:

@@ -206,8 +206,8 @@ def test_classes_of_photos_by_name_or_number_best_first(capsys, tmp_path):
         (lambda one: one.pop("score"), ("entry 2 has no score", "ground truth has none")),
         (lambda one: one.pop("image_id"), ("entry 2 has no image_id",)),
         (lambda one: one.update(image_id=999), ("entry 2: 999 is none of the data's 14 photos", "(id 10)")),
-        (lambda one: one.update(category_id=0), ("entry 2: class 0 is no number of a class here; these are 3, 5", "--class-names")),
-        (lambda one: one.update(category_name="dog"), ("class 'dog' is no name of a class here; these are class0, class1",)),
+        (lambda one: one.update(category_id=0), ("class 0 is not the number of a class here; these are 3, 5", "--class-names")),
+        (lambda one: one.update(category_name="dog"), ("class 'dog' is not the name of a class here; these are class0, class1",)),
         (lambda one: one.update(score=float("nan")), ("entry 2: its box or score is not finite",)),
         (lambda one: one.update(bbox=[1, 2, 3]), ("entry 2: bbox must be 4 numbers",)),
         (lambda one: one.update(score="high"), ("entry 2: score must be a number, not 'high'",)),
@@ -229,27 +229,236 @@ def test_wrong_files_and_flags_are_refused(data, answers, capsys, tmp_path):
     def no(*words: object) -> Any:
         return command(capsys, "eval", "--predictions", *words)
 
-    refused(no(tmp_path / "gone.json", "--data", data), "there is no such file or folder")
+    refused(no(tmp_path / "gone.json", "--data", data), "no such file or folder")
     refused(no(json_file(data, "val"), "--data", data), "entry 0 has no score: ground truth has none")
     refused(no(file), "answers on which photos? Name them with --data DIR")
     refused(no(file, "--data", data, "--iou", 0.5), "--iou: for a model")
     refused(no(file, "--data", data, "--class-names", "dog"), "--class-names: dog: none of the data's classes")
     refused(command(capsys, "eval", tmp_path, "--predictions", file, "--data", data), "which of them is to be scored?")
-    refused(no(written(tmp_path / "n.json", 7), "--data", data), "n.json: wanted a list of")
+    refused(no(written(tmp_path / "n.json", 7), "--data", data), "n.json: expected a list of")
     (tmp_path / "b.json").write_text("[{")
-    refused(no(tmp_path / "b.json", "--data", data), "b.json: it is no JSON")
+    refused(no(tmp_path / "b.json", "--data", data), "b.json: not JSON")
     (tmp_path / "b.json").write_bytes(b"\xff\xfe\x00")
-    refused(no(tmp_path / "b.json", "--data", data), "b.json: it is no text in UTF-8")
+    refused(no(tmp_path / "b.json", "--data", data), "b.json: not text in UTF-16")
     (tmp_path / "b.csv").write_text("photo,score\n")
-    refused(no(tmp_path / "b.csv", "--data", data), "its first line names no column of class: one of name")
+    refused(no(tmp_path / "b.csv", "--data", data), "its first line has no column of class: one of name")
     (tmp_path / "labels").mkdir()
     refused(no(tmp_path / "labels", "--data", data), "no .txt file in it")
     (tmp_path / "labels" / "000.txt").write_text("0 0.5 0.5 0.1 0.1\n")
     refused(no(tmp_path / "labels", "--data", data), "000.txt, line 1: 5 numbers", "save_conf=True")
     entries = [{**answers[0], "segmentation": {"size": [9, 9], "counts": "abc"}}]
-    refused(no(written(tmp_path / "m.json", entries), "--data", data), "its mask is of [9, 9] pixels")
-    entries = [{**answers[0], "segmentation": [["x"]]}]
+    refused(no(written(tmp_path / "m.json", entries), "--data", data), "its RLE mask has size [9, 9]")
+    for shape in ([["x"] * 6], "text", None, 7, {"x": 1}, {"size": [9, 9]}, [{"x": 1, "y": 2}]):
+        entries = [answers[1], {**answers[0], "segmentation": shape}]
+        refused(no(written(tmp_path / "m.json", entries), "--data", data), "m.json: entry 1: it")
+
+
+@pytest.mark.parametrize("counts", ["!!!!", "\u00e9", "a", "", [5, 5], [5, -5], ["5"], 7, "P" * 30, "11"])
+def test_run_lengths_that_do_not_fill_their_photo_are_reported_by_entry(counts, data, truth, answers, capsys, tmp_path):
+    good = [{**one, "segmentation": _encoded(one, truth)} for one in answers[:3]]
+    size = good[2]["segmentation"]["size"]
+    entries = [*good[:2], {**good[2], "segmentation": {"size": size, "counts": counts}}]
+    said = command(capsys, "eval", "--predictions", written(tmp_path / "m.json", entries), "--data", data)
+    refused(said, "m.json: entry 2: its RLE mask")
+
+
+@pytest.fixture(scope="module")
+def crossed(data, tmp_path_factory) -> Path:
+    """The same photos as 1.jpg, 2.jpg, ... in val2017/, with ids that are another photo's name."""
+    root = tmp_path_factory.mktemp("crossed")
+    record = json.loads(json_file(data, "val").read_text())
+    count = len(record["images"])
+    for number, image in enumerate(record["images"], 1):
+        photo = next(data.rglob(image["file_name"]))
+        for split in ("val2017", "train2017"):
+            (root / split).mkdir(exist_ok=True)
+            (root / split / f"{number}.jpg").write_bytes(photo.read_bytes())
+        for entry in record["annotations"]:
+            if entry["image_id"] == image["id"]:
+                entry["renamed"] = number % count + 1
+        image.update(id=number % count + 1, file_name=f"{number}.jpg")
+    for entry in record["annotations"]:
+        entry["image_id"] = entry.pop("renamed")
+    (root / "annotations").mkdir()
+    written(root / "annotations" / "instances_val2017.json", record)
+    written(root / "annotations" / "instances_train2017.json", record)
+    return root
+
+
+@pytest.fixture(scope="module")
+def crossed_answers(crossed) -> list[dict[str, Any]]:
+    """All boxes of all objects but every fourth."""
+    record = json.loads((crossed / "annotations" / "instances_val2017.json").read_text())
+    entries = [one for one in record["annotations"] if not one["iscrowd"]]
+    return [
+        {"image_id": one["image_id"], "category_id": one["category_id"], "bbox": one["bbox"], "score": 1 - place / 1000}
+        for place, one in enumerate(entries)
+        if place % 4
+    ]
+
+
+IDS = {
+    "numbers": lambda one: one,
+    "texts": lambda one: {**one, "image_id": str(one["image_id"])},
+    "fractions": lambda one: {**one, "image_id": float(one["image_id"]), "category_id": float(one["category_id"])},
+    "categories as texts": lambda one: {**one, "category_id": str(one["category_id"])},
+    "everything as texts": lambda one: {
+        **{key: str(value) for key, value in one.items()}, "bbox": [str(value) for value in one["bbox"]],
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", IDS)
+def test_ids_are_compared_as_numbers_before_they_are_names_of_files(form, crossed, crossed_answers, capsys, tmp_path):
+    record = json.loads((crossed / "annotations" / "instances_val2017.json").read_text())
+    wanted = official(record, crossed_answers, "box")
+    assert 0.5 < wanted["box_ap"] < 0.9
+    file = written(tmp_path / "a.json", [IDS[form](one) for one in crossed_answers])
+    found = scored(capsys, file, crossed, "--no-intervals")
+    assert {name: found[name] for name in wanted} == wanted
+    said = command(capsys, "eval", "--predictions", file, "--data", crossed, "--no-intervals")
+    assert "image_id has ids" in said.out
+    # The same numbers in a column for names are names.
+    named = [{"file_name": str(one["image_id"]), **one} for one in crossed_answers]
+    for one in named:
+        del one["image_id"]
+    found = scored(capsys, written(tmp_path / "b.json", named), crossed, "--no-intervals")
+    assert found["box_ap"] < wanted["box_ap"]
+
+
+FOLDERS = {
+    "val2017/{}.jpg": True, "set/val2017/{}.jpg": True, "/home/ann/val2017/{}.jpg": True, "C:\\ann\\val\\{}.jpg": True,
+    "val2017\\{}.jpg": True, "./{}.jpg": True, "images/{}.png": True, "VAL2017/{}.JPG": True, "val2017%2F{}.jpg": True,
+    "train2017%2F{}.jpg": False,
+    "train2017/{}.jpg": False, "/home/ann/train/{}.jpg": False, "C:\\ann\\train2017\\{}.jpg": False, "test/{}.jpg": False,
+    "annotations/{}.v2": False,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", FOLDERS)
+def test_a_folder_of_another_split_is_another_photo(form, crossed, crossed_answers, capsys, tmp_path):
+    record = json.loads((crossed / "annotations" / "instances_val2017.json").read_text())
+    stems = {image["id"]: Path(image["file_name"]).stem for image in record["images"]}
+    named = [{**one, "image_id": form.format(stems[one["image_id"]])} for one in crossed_answers]
+    file = written(tmp_path / "a.json", named)
+    if FOLDERS[form]:
+        wanted = official(record, crossed_answers, "box")
+        found = scored(capsys, file, crossed, "--no-intervals")
+        assert {name: found[name] for name in wanted} == wanted
+    else:
+        refused(command(capsys, "eval", "--predictions", file, "--data", crossed), "entry 0", "is none of the data's")
+
+
+ENCODINGS = ("utf-8-sig", "utf-16", "utf-16-le", "utf-32")
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_byte_order_marks_are_read(encoding, data, answers, capsys, tmp_path):
+    wanted = scored(capsys, written(tmp_path / "a.json", boxes_of(answers)), data, "--no-intervals")
+    (tmp_path / "b.json").write_text(json.dumps(boxes_of(answers)), encoding=encoding)
+    found = scored(capsys, tmp_path / "b.json", data, "--no-intervals")
+    assert {**found, "checkpoint": ""} == {**wanted, "checkpoint": ""}
+
+
+TABLES = {
+    "commas": (",", ".", "utf-8", ""), "semicolons": (";", ",", "utf-8-sig", ""), "tabs": ("\t", ".", "utf-16", ""),
+    "bars": ("|", ".", "utf-8", " "), "blanks": (",", ".", "utf-8", " "), "sep": (";", ",", "utf-8", "sep=;\r\n"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", TABLES)
+def test_tables_in_each_form_score_alike(form, data, truth, answers, capsys, tmp_path):
+    separator, point, encoding, more = TABLES[form]
+    names = {image["id"]: image["file_name"] for image in truth["images"]}
+    blank = more if more == " " else ""
+    rows = [["file_name", "category_id", "score", "x", "y", "w", "h"]]
+    rows += [[names[one["image_id"]], one["category_id"], one["score"], *one["bbox"]] for one in boxes_of(answers)]
+    cells = [[str(cell).replace(".", point if isinstance(cell, float) else ".") for cell in row] for row in rows]
+    lines = [separator.join(f"{blank}{cell}{blank}" for cell in row) for row in cells]
+    text = (more if more != " " else "") + "\r\n".join(lines) + "\r\n\r\n"
+    file = tmp_path / ("a.tsv" if form == "tabs" else "a.csv")
+    file.write_bytes(text.encode(encoding))
+    wanted = scored(capsys, written(tmp_path / "a.json", boxes_of(answers)), data, "--no-intervals")
+    found = scored(capsys, file, data, "--no-intervals")
+    assert all(found[f"box_{one}"] == wanted[f"box_{one}"] for one in OFFICIAL)
+    # A wrong cell is reported with its line.
+    lines[2] = lines[2].replace(cells[2][3], "left", 1)
+    file.write_bytes("\r\n".join(lines).encode(encoding))
+    refused(command(capsys, "eval", "--predictions", file, "--data", data), "line 3: x must be a number, not 'left'")
+
+
+def test_a_table_without_rows_scores_zero_and_one_that_is_none_is_refused(data, capsys, tmp_path):
+    file = tmp_path / "a.csv"
+    file.write_text("file_name,class,score,x1,y1,x2,y2\n")
+    found = scored(capsys, file, data, "--no-intervals")
+    assert found["box_ap"] == 0 and found["box_ar100"] == 0
+    file.write_text("file_name,class,score,x1,y1,x2,y2\n" + '"' + "x" * 200_000)
+    refused(command(capsys, "eval", "--predictions", file, "--data", data), "a.csv: not a table")
+    file.write_bytes("name,class,Käfer".encode("latin-1"))
     refused(
-        no(written(tmp_path / "m.json", entries), "--data", data),
-        "its segmentation is neither run lengths nor polygons",
+        command(capsys, "eval", "--predictions", file, "--data", data), "not text in UTF-8", "Save the file as UTF-8"
     )
+
+
+def test_yolo_folders_as_label_tools_leave_them(data, truth, answers, capsys, tmp_path):
+    images = {image["id"]: image for image in truth["images"]}
+    root = tmp_path / "predict"
+    labels = root / "labels"
+    labels.mkdir(parents=True)
+    forms = ("{} {!r} {!r} {!r} {!r} {}", "{},{!r},{!r},{!r},{!r},{}", "{}; {!r}; {!r}; {!r}; {!r}; {}")
+    texts: dict[str, list[str]] = {}
+    for one in answers:
+        image, (x, y, width, height) = images[one["image_id"]], one["bbox"]
+        w, h = image["width"], image["height"]
+        form = forms[one["image_id"] % 3]
+        values = ((x + width / 2) / w, (y + height / 2) / h, width / w, height / h)
+        line = form.format((3, 5).index(one["category_id"]), *map(float, values), one["score"])
+        texts.setdefault(Path(image["file_name"]).stem, []).append(line)
+    for place, (stem, lines) in enumerate(texts.items()):
+        (labels / f"{stem}{'.TXT' if place % 2 else '.txt'}").write_text("\n".join(lines), encoding="utf-8-sig")
+    (labels / "classes.txt").write_text("class0\nclass1\n")
+    (labels / "README.dataset.txt").write_text("Exported\n")
+    (labels / "._000.txt").write_bytes(b"\0\5\x16\7" * 10)
+    (labels / ".ipynb_checkpoints").mkdir()
+    wanted = scored(capsys, written(tmp_path / "a.json", boxes_of(answers)), data, "--no-intervals")
+    found = scored(capsys, root, data, "--no-intervals")
+    assert all(abs(found[f"box_{one}"] - wanted[f"box_{one}"]) < 1e-9 for one in OFFICIAL)
+    said = command(capsys, "eval", "--predictions", labels, "--data", data, "--no-intervals")
+    assert "passed over README.dataset.txt, classes.txt" in said.out
+    (labels / "plain.txt").write_text("0 0.5 0.5 0.1 0.1 0.9 7\n")
+    refused(command(capsys, "eval", "--predictions", labels, "--data", data), "plain.txt, line 1: 7 numbers")
+
+
+def test_boxes_that_look_like_corners_are_reported(data, truth, answers, capsys, tmp_path):
+    entries = boxes_of(answers)
+    for one in entries:
+        x, y, width, height = one["bbox"]
+        one["bbox"] = [x, y, x + width, y + height]
+    said = command(
+        capsys, "eval", "--predictions", written(tmp_path / "a.json", entries), "--data", data, "--no-intervals"
+    )
+    assert said.code == 0 and "look like corners x1 y1 x2 y2" in said.out, said
+    wanted = official(truth, entries, "box")
+    found = scored(capsys, tmp_path / "a.json", data, "--no-intervals")
+    assert {name: found[name] for name in wanted} == wanted
+    for value in ([], None):
+        entries[3]["bbox"] = value
+        said = command(capsys, "eval", "--predictions", written(tmp_path / "a.json", entries), "--data", data)
+        refused(said, "entry 3: bbox must be 4 numbers")
+    entries[3]["bbox"] = [5, 5, 0, -2]
+    said = command(
+        capsys, "eval", "--predictions", written(tmp_path / "a.json", entries), "--data", data, "--no-intervals"
+    )
+    assert said.code == 0 and "Boxes without area: 1 of" in said.out
+
+
+def test_classes_whose_names_are_digits(capsys, tmp_path):
+    """Sorted as texts, 10 comes before 2: as numbers, most would be scored as another class."""
+    names = ("1", "10", "2")
+    root = make_photos(tmp_path / "photos", names)
+    table = tmp_path / "table.csv"
+    rows = [f"val/{name}/{photo}.jpg,{name},0.6" for name in names for photo in range(3)]
+    table.write_text("\n".join(["file,name,score", *rows]))
+    assert scored(capsys, table, root, "--no-intervals")["top1"] == 1
+    table.write_text("\n".join(["file,name,score", *rows]).replace("val/1/", "train/1/"))
+    refused(command(capsys, "eval", "--predictions", table, "--data", root), "line 2", "is none of the data's 9 photos")

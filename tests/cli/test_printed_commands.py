@@ -122,6 +122,9 @@ ELSEWHERE = {
         ("weights/forms/files.py", "kind_of", "conversion"),
         ("weights/forms/files.py", "conversion", "weights"),
     ),
+    ("models/test_weights.py", "test_a_dict_under_another_name_is_named"): (
+        ("weights/forms/files.py", "_named", "conversion"),
+    ),
     ("cli/test_any_weights.py", "test_what_no_network_answers_with_is_refused_in_a_line_and_nothing_is_written"): (
         ("training/find_network.py", "_refusal", "weights"),
     ),

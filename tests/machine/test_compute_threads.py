@@ -8,6 +8,7 @@ import pytest
 import torch
 from tiny_runs import make_photos, of_its_own, train
 
+from paceline.machine.detect import cpu_cores
 from paceline.machine.machine import compute_threads
 
 
@@ -24,6 +25,9 @@ from paceline.machine.machine import compute_threads
         (0, {"OMP_NUM_THREADS": "0"}, 8, "'0' is no number of threads"),
         (0, {"OMP_NUM_THREADS": "10000000"}, 8, "is no number of threads"),
         (0, {"OMP_NUM_THREADS": "1", "TORCHELASTIC_RUN_ID": "none"}, 8, "torchrun's own default"),
+        (0, {"OMP_NUM_THREADS": "1"}, 1, "is set in the environment"),
+        (0, {"OMP_NUM_THREADS": "1,8"}, 1, "unset it, or set --system.intra-op-threads 8"),
+        (1, {"OMP_NUM_THREADS": "1"}, 1, ""),
         (0, {"OMP_NUM_THREADS": "2", "TORCHELASTIC_RUN_ID": "none"}, 2, ""),
     ],
 )
@@ -34,7 +38,9 @@ def test_omp_num_threads_is_obeyed_or_its_override_is_said(asked, environ, wante
 
 
 def test_one_thread_asked_for_by_torchrun_s_only_worker_is_a_wish() -> None:
-    assert compute_threads(0, 8, 1, {"OMP_NUM_THREADS": "1", "TORCHELASTIC_RUN_ID": "none"}) == (1, "")
+    threads, why = compute_threads(0, 8, 1, {"OMP_NUM_THREADS": "1", "TORCHELASTIC_RUN_ID": "none"})
+    assert threads == 1 and "unset it" in why
+    assert compute_threads(0, 1, 1, {"OMP_NUM_THREADS": "1"}) == (1, "")
 
 
 def test_a_run_takes_its_threads_from_omp_num_threads(tmp_path, capsys, monkeypatch, tmp_path_factory) -> None:
@@ -44,7 +50,8 @@ def test_a_run_takes_its_threads_from_omp_num_threads(tmp_path, capsys, monkeypa
         for number in (1, 3):
             monkeypatch.setenv("OMP_NUM_THREADS", str(number))
             out = tmp_path / f"run-{number}"
-            assert train(capsys, photos, out, steps=1).code == 0
+            said = train(capsys, photos, out, steps=1)
+            assert said.code == 0 and said.out.count("OMP_NUM_THREADS=1 is set") == (number == 1 < cpu_cores())
             assert torch.get_num_threads() == number
             assert json.loads((out / "run.json").read_text())["threads"]["intra_op"] == number
     finally:

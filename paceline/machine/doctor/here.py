@@ -24,10 +24,12 @@ from paceline.machine.placing import device_addresses, read_device
 from paceline.machine.provenance import cpu_name, versions
 from paceline.machine.topology import cores_of, processing_elements, read_topology, spelled
 from paceline.machine.torch_builds import no_code_for, pinned_for
+from paceline.ranks.interactive import pty_note
 from paceline.ranks.interfaces import interfaces
 from paceline.ranks.launcher import read_launch
 
 GIB = 2**30
+VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 # (level, text) of what is seen; inside a container of each difference to its host.
 Compared = tuple[Level, str]
 MOST_CHARACTERS = 10_000
@@ -71,6 +73,11 @@ def _accelerators() -> list[Finding]:
     import torch
 
     kind, devices = found()
+    seen = [
+        f"{name}={short(os.environ[name])!r} limits the devices that torch sees"
+        for name in VISIBLE
+        if name in os.environ
+    ]
     if kind not in ("", "cuda"):
         name = device_name(torch.device(kind, 0))
         text = f"{devices} x {name} ({NAMES.get(kind, kind)}); paceline has never run on one: docs/systems.md"
@@ -80,11 +87,11 @@ def _accelerators() -> list[Finding]:
         why = "this torch is built without CUDA"
         if built:
             why = f"this torch is built for CUDA {built}, but the driver offers no device"
-        texts = [f"none: {why}; recipes run on the CPU"]
+        texts = [f"none: {why}; recipes run on the CPU", *seen]
         if pin := next((pin for gpu in ask_gpus() if (pin := pinned_for(gpu.name))), None):
             texts.append(f"this machine has a {pin.chip}, and {pin.why}: {pin.install}")
         return [Finding("note", "accelerator", text) for text in texts]
-    findings = []
+    findings = [Finding("note", "accelerator", text) for text in seen]
     for index in range(torch.cuda.device_count()):
         facts = torch.cuda.get_device_properties(index)
         kind = "bf16" if facts.major >= 8 else "fp16 (no bf16 in hardware)"
@@ -192,6 +199,8 @@ def _cache(folder: Path) -> Iterator[Compared]:
 def _network() -> Iterator[Compared]:
     launch = read_launch(os.environ)
     here = ", ".join(interfaces())
+    if note := pty_note(os.environ, launch.world):
+        yield "note", note
     yield "ok", f"launcher: {launch.kind}, rank {launch.rank} of {launch.world}; interfaces: {here}"
 
 

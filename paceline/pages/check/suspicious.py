@@ -179,23 +179,26 @@ def coordinate_notices(splits: Mapping[str, Index]) -> list[Notice]:
         np.repeat(np.stack([index.widths, index.heights], axis=1), np.diff(index.extra["object_starts"]), axis=0)
         for index in splits.values()
     ]
-    size = np.concatenate(sizes)
+    text = odd_coordinates(boxes, np.concatenate(sizes))
+    return [Notice("bad", text)] if text else []
+
+
+def odd_coordinates(boxes: np.ndarray, size: np.ndarray) -> str:
+    """Return what most boxes seem to be if not x, y, width, height in pixels; boxes (M, 4), size (M, 2) widths and heights."""
     if len(boxes) < LEAST_OBJECTS:
-        return []
+        return ""
     begin, end = boxes[:, :2], boxes[:, 2:]
     fractions = (boxes >= 0).all(axis=1) & (boxes <= 1).all(axis=1) & (end > 0).all(axis=1)
     if fractions.mean() >= MOST:
-        text = (
+        return (
             f"Boxes whose numbers all lie between 0 and 1: {np.count_nonzero(fractions):,} of {len(boxes):,}. These look like "
             "fractions of the photo; COCO's boxes are in pixels."
         )
-        return [Notice("bad", text)]
     corners = (end > begin).all(axis=1) & (end <= size + OVER_BORDER).all(axis=1) & (begin >= -OVER_BORDER).all(axis=1)
     over = (begin + end > size + OVER_BORDER).any(axis=1)
     if corners.mean() >= MOST and (over & corners).mean() >= REACHING_OVER:
-        text = (
+        return (
             f"Boxes that reach over the border, and fit as corners: {np.count_nonzero(over & corners):,} of {len(boxes):,}. These "
             "look like corners x1 y1 x2 y2; COCO's boxes are x y width height."
         )
-        return [Notice("bad", text)]
-    return []
+    return ""

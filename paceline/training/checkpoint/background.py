@@ -173,7 +173,10 @@ class CheckpointWriter:
             if step is not None and link_step(self._folder, link) != step:
                 with whole(self._folder / link) as part:  # the old link is there until the new one is
                     part.unlink()
-                    part.symlink_to(step_name(step))
+                    try:
+                        part.symlink_to(step_name(step))
+                    except (OSError, NotImplementedError):  # a file system without links
+                        part.write_text(f"{step_name(step)}\n")
                 sync_folder(self._folder)
         best = link_step(self._folder, BEST)
         for step in doomed_steps(steps, newest=last, keep=self._keep, keep_every=self._keep_every, best=best):

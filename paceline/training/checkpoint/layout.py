@@ -4,7 +4,7 @@
                             state.json              the snapshot's facts
                             index.json              {"format", "step", "files": {name: {"bytes", "sha256"}}, "strides",
                                                     "sha256" of all that}
-    checkpoints/last, best -> step-000123           relative links
+    checkpoints/last, best -> step-000123           relative links; on a file system without links, files that hold the name
     checkpoints/.step-000123.PID.part               being written, or left by a kill; never read
 
 The index is written last. A folder whose files do not match its index is damaged. A checkpoint is never changed: later facts about
@@ -21,11 +21,14 @@ from pathlib import Path
 
 from paceline.config.errors import UserError
 from paceline.config.names import NOWHERE
+from paceline.config.plain_file import read_entry
 from paceline.log.prose import byte_size
 
 FORMAT = 1
 INDEX, STATE = "index.json", "state.json"
 LAST, BEST = "last", "best"
+# Bytes of a file in place of a link.
+MAX_NAME = 64
 _STEP = re.compile(r"step-(\d+)")
 # Unfinished (.part) and doomed (.trash) folders, and links being made.
 HIDDEN = re.compile(r"\.(?:step-\d+|last|best)\.[0-9a-f]+\.(?:part|trash)")
@@ -56,9 +59,19 @@ def link_step(folder: Path, link: str) -> int | None:
     path = folder / link
     try:
         # A link out of the folder is none of ours.
-        return step_of(str(path.readlink())) if path.is_dir() else None
+        name = (
+            str(path.readlink()) if path.is_symlink() else read_entry(path, MAX_NAME).decode("ascii", "replace").strip()
+        )
     except OSError:  # no link, or none any more
         return None
+    step = step_of(name)
+    return step if step is not None and (folder / name).is_dir() else None
+
+
+def linked(path: Path) -> Path:
+    """The folder of the checkpoint that `path` is, or that a file called `last` or `best` names."""
+    step = link_step(path.parent, path.name) if path.name in (LAST, BEST) and not path.is_dir() else None
+    return path if step is None else path.with_name(step_name(step))
 
 
 def doomed_steps(
@@ -79,8 +92,7 @@ def doomed_steps(
 
 
 def check_space(folder: Path, bytes_needed: int) -> None:
-    """Raises UserError for a folder that cannot be written or takes no links, or a disk with fewer free bytes than needed."""
-    problem = "cannot be written"
+    """Raises UserError for a folder that cannot be written, or a disk with fewer free bytes than needed."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for left in folder.glob(".probe.*.part"):  # a link, which nobody can hold: a killed process's
@@ -90,12 +102,11 @@ def check_space(folder: Path, bytes_needed: int) -> None:
         with open(probe, "xb") as file:
             file.write(b"\0" * 4096)
         probe.unlink()
-        problem = "takes no symbolic links, as checkpoints/last and best are"
-        probe.symlink_to(NOWHERE)
-        probe.unlink()
         free = shutil.disk_usage(folder).free
     except OSError as error:
-        raise UserError(f"{folder}: {problem} ({error.strerror or error}). Choose another folder with --out.") from None
+        raise UserError(
+            f"{folder}: cannot be written ({error.strerror or error}). Choose another folder with --out."
+        ) from None
     if free < bytes_needed:
         raise UserError(
             f"{folder}: checkpoints will need {byte_size(bytes_needed)}, and {byte_size(free)} are free. "

@@ -6,14 +6,16 @@ arrays are read for `paceline weights` alone, which asks for them: everywhere el
 
 from __future__ import annotations
 
+import argparse
 import os
 import pickle
 import re
+import types
 import warnings
 import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -25,12 +27,13 @@ from paceline.config.card import MOST_HEADER, header_bytes
 from paceline.config.commands import command
 from paceline.config.errors import CheckpointError
 from paceline.config.plain_file import open_plain, require_plain
-from paceline.config.printable import did_you_mean, short
+from paceline.config.printable import did_you_mean, short, some
 from paceline.weights.forms.archive import refuse_bomb
 from paceline.weights.forms.bring import PUBLISHED
 from paceline.weights.forms.mxnet_files import read_npy_folder, read_params
 from paceline.weights.forms.tensorflow import find_index, indexes, read_tf_checkpoint
 
+PATHS = ("PosixPath", "PurePosixPath", "WindowsPath", "PureWindowsPath")
 # A ResNet-269 in float32 is 0.4 GB, with an optimiser's state 1.2 GB; a file beyond this, packed or not, is something else.
 MAX_BYTES = 2 * 2**30
 # Longer texts beside the tensors (a whole configuration) say nothing that is needed here.
@@ -39,9 +42,23 @@ MOST_TEXT = 200
 # Of several files in a folder.
 MOST_NAMED = 5
 
-WRAPPERS = ("state_dict", "model", "model_state_dict")
-# Of DistributedDataParallel, torch.compile, a run of ours, PyTorch Lightning.
-PREFIXES = ("module.", "_orig_mod.", "network.", "model.")
+WRAPPERS = ("state_dict", "model", "model_state_dict", "module")
+# Averages of the weights: of torchvision, timm, and others.
+AVERAGES = ("model_ema", "state_dict_ema", "ema_state_dict", "ema")
+# The key of `Contents` that has the names of weights that were not read.
+NOT_READ = "weights that were not read"
+# Of torch.compile; inside names too, if it compiled a part.
+COMPILED = "_orig_mod."
+# Of DistributedDataParallel and averages, a run of ours, PyTorch Lightning.
+PREFIXES = ("module.", "network.", "model.")
+# What averages count.
+COUNTER = "n_averaged"
+# What training programs save next to tensors, which holds values and runs nothing.
+VALUES = (
+    argparse.Namespace,
+    types.SimpleNamespace,
+    *((PurePosixPath, f"{place}.{name}") for place in ("pathlib", "pathlib._local") for name in PATHS),
+)
 # What is brought instead of weights, by how it begins (in lower case): what it is, and what to do.
 OTHERS = {
     b"<!doctype html": "a web page; bring the file that it links to",
@@ -67,13 +84,16 @@ class Kind:
     read: Callable[[Path], Contents]
 
 
-def read_contents(path: Path, *, pickles: bool = False) -> tuple[str, Contents]:
+def read_contents(path: Path, *, pickles: bool = False, key: str = "") -> tuple[str, Contents]:
     """-> the kind of file in words, and what is in it, on the CPU.
 
+    key  of a torch.save file with several dicts of tensors, the name of one; "": the usual one
     Raises CheckpointError as `kind_of`, and for a file that is damaged or holds anything but named arrays.
     """
     kind = kind_of(path, pickles=pickles)
-    return kind.name, kind.read(path)
+    if key and kind is not KINDS[-1]:
+        raise CheckpointError(f"{path}: --key {key}: only a file of torch.save has several dicts of tensors.")
+    return kind.name, _torch(path, key) if key else kind.read(path)
 
 
 def kind_of(path: Path, *, pickles: bool = False) -> Kind:
@@ -103,12 +123,11 @@ def kind_of(path: Path, *, pickles: bool = False) -> Kind:
     return kind
 
 
-def conversion(path: Path, colours: str = "") -> str:
-    """The command that writes a file of pickled arrays, or of pixels in an order that it does not say, as one read everywhere."""
-    out = path.with_suffix(f".{colours}.safetensors" if colours else ".safetensors")
-    return command(
-        "weights", "convert", path, "--to", "ours", "--out", out, *(["--colours", colours] if colours else [])
-    )
+def conversion(path: Path, colours: str = "", key: str = "") -> str:
+    """The command that writes a file of pickled arrays, of several dicts, or of pixels in an unknown order, as one read everywhere."""
+    flags = [word for name, value in (("--colours", colours), ("--key", key)) if value for word in (name, value)]
+    out = path.with_suffix(".".join(["", *flags[1::2], "safetensors"]))
+    return command("weights", "convert", path, "--to", "ours", "--out", out, *flags)
 
 
 def _safetensors(path: Path) -> Contents:
@@ -131,12 +150,12 @@ def read_safetensors(path: Path) -> Contents:
         raise CheckpointError(f"{path}: {DAMAGED}") from None
 
 
-def _torch(path: Path) -> Contents:
+def _torch(path: Path, key: str = "") -> Contents:
     _refuse_others(path)
     refuse_bomb(path, MAX_BYTES, DAMAGED)
     try:
-        with warnings.catch_warnings():  # what it says of a file that is refused is said here, in one line
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(), torch.serialization.safe_globals(list(VALUES)):
+            warnings.simplefilter("ignore")  # the message of a rejected file is one line, below
             loaded = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         if named := re.search(r"GLOBAL ([\w.]{1,200})", str(error)):
@@ -155,15 +174,20 @@ def _torch(path: Path) -> Contents:
                 f"{path}: a TorchScript program, and only weights are read: save its state_dict() as .safetensors"
             ) from None
         raise CheckpointError(f"{path}: {DAMAGED}") from None
-    texts: dict[str, Any] = {}
-    for wrapper in WRAPPERS:
+    dicts = [name for name in loaded if isinstance(loaded[name], Mapping)] if isinstance(loaded, Mapping) else []
+    if key and key not in dicts:
+        raise CheckpointError(f"{path}: --key {key}: no such dict of tensors; it has {short(some(map(str, dicts)))}.")
+    averages = [name for name in AVERAGES if name in dicts]
+    usual = [] if {*WRAPPERS} & {*dicts} else averages[:1]
+    facts: dict[str, Any] = {NOT_READ: averages[0]} if averages and not (key or usual) else {}
+    for wrapper in ([key] if key else usual) + [*WRAPPERS]:
         if isinstance(loaded, Mapping) and isinstance(loaded.get(wrapper), Mapping):
-            texts = {
-                key: value for key, value in loaded.items()
-                if isinstance(key, str) and isinstance(value, str) and len(value) <= MOST_TEXT
+            facts |= {
+                name: value for name, value in loaded.items()
+                if isinstance(name, str) and isinstance(value, str) and len(value) <= MOST_TEXT
             }  # fmt: skip
             loaded = loaded[wrapper]
-    return _named(loaded, path), texts
+    return _named(loaded, path), facts
 
 
 def _refuse_others(path: Path) -> None:
@@ -228,8 +252,14 @@ def _tensors(arrays: Mapping[str, np.ndarray], path: Path) -> dict[str, Tensor]:
 
 def _named(loaded: Any, path: Path) -> dict[str, Tensor]:
     """A dict of plain tensors, by their names without what wrappers put before all of them."""
+    loaded = {name: loaded[name] for name in loaded if name != COUNTER} if isinstance(loaded, Mapping) else loaded
     if not isinstance(loaded, Mapping) or not loaded or not all(isinstance(value, Tensor) for value in loaded.values()):
-        raise CheckpointError(f"{path}: expected a dict of tensors (a state dict), found {type(loaded).__name__}")
+        keys = f" with {short(some(map(str, loaded)), 200)}" if isinstance(loaded, Mapping) and loaded else ""
+        named = [name for name in loaded if isinstance(loaded[name], Mapping)] if keys else []
+        hint = f". To read {short(named[0])}:  {conversion(path, key=str(named[0]))}" if named else ""
+        raise CheckpointError(
+            f"{path}: expected a dict of tensors (a state dict), found {type(loaded).__name__}{keys}{hint}"
+        )
     for name, value in loaded.items():
         if not isinstance(name, str) or not name.isprintable():
             raise CheckpointError(
@@ -242,7 +272,11 @@ def _named(loaded: Any, path: Path) -> dict[str, Tensor]:
         raise CheckpointError(
             f"{path}: its tensors have more than {MAX_BYTES / 2**30:.0f} GiB, too large for these models"
         )
-    for prefix in PREFIXES:
-        if all(name.startswith(prefix) for name in loaded):
-            loaded = {name.removeprefix(prefix): value for name, value in loaded.items()}
+    plain = {name.replace(COMPILED, ""): value for name, value in loaded.items()}
+    loaded = plain if len(plain) == len(loaded) else loaded
+    prefixes = [*PREFIXES]
+    while prefix := next((prefix for prefix in prefixes if all(name.startswith(prefix) for name in loaded)), ""):
+        loaded = {name.removeprefix(prefix): value for name, value in loaded.items()}
+        if prefix != PREFIXES[0]:  # a network's own names may begin with the others
+            prefixes.remove(prefix)
     return dict(loaded)
