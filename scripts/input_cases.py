@@ -77,6 +77,7 @@ def main() -> int:
     words.add_argument("--out", type=Path, required=True)
     words.add_argument("--only", nargs="*", default=[])
     asked = words.parse_args()
+    asked.folder = asked.folder.resolve()
     lines = [line.split("\t") for line in (asked.folder / "cases.tsv").read_text().splitlines()]
     commands = {line[0]: line[1] for line in lines if not line[0].startswith("#")}
     wrong = 0
