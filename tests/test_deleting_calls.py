@@ -32,8 +32,8 @@ CHANGES = set(
 
 # file: (calls, why they touch nothing of anybody else's)
 REASONS = {
-    "training/checkpoint/background.py": (3, "links and parts in RUN/checkpoints, by names with a token"),
-    "training/checkpoint/layout.py": (4, "a probe of a random name, made exclusively; and a killed one's link, which leads nowhere"),
+    "training/checkpoint/background.py": (4, "links and parts in RUN/checkpoints, by names with a token"),
+    "training/checkpoint/layout.py": (3, "a probe of a random name, made exclusively; and a killed one's link, which leads nowhere"),
     "training/checkpoint/write.py": (7, "step-N of this run's checkpoints, its parts and trash, by exact name; links lose themselves"),
     "config/journal.py": (6, "journals and locks: a torn last line is cut, no link is followed; callers judge by name whose it is"),
     "config/whole.py": (8, "parts: drawn names made exclusively; swept by name and kind where nobody holds them, no link"),

@@ -60,7 +60,7 @@ def set_threads(system: System, world: World, reporter: Reporter = SILENT, share
     share = share or max(1, cpu_cores() // max(1, world.local_world))
     compute, why = compute_threads(system.intra_op_threads, share, world.local_world, os.environ)
     if why:
-        reporter.warning(why)
+        (reporter.line if compute == 1 and not system.intra_op_threads else reporter.warning)(why)
     if not system.intra_op_threads:
         compute, most = smallest(world, compute), -smallest(world, -compute)
         if compute != most:

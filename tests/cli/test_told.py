@@ -100,6 +100,9 @@ def test_every_flag_that_a_message_of_training_names_exists():
         "--bind-to",
         "--cpu-bind",
         "--version",
+        "--pty",
+        "--overlap",
+        "--ntasks",
     }  # torchrun's, mpirun's and srun's; of programs asked
     known |= {"--train", "--val"}  # of `paceline prepare`, which data in containers need first
     known |= {"--trust"}  # of `paceline predict`, `eval` and `serve`
