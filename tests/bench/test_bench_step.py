@@ -26,6 +26,8 @@ TINY = ResNetBench(
     depth=18, batch=2, size=32, rounds=2, seconds=0.0, matrix=32, precisions=("fp32", "bf16"), system=System("cpu")
 )
 
+NAMES = {f"{one}{layout}" for one in ("paceline", "torchvision") for layout in ("", " contiguous")}
+
 
 @pytest.fixture(scope="module")
 def told():
@@ -41,24 +43,24 @@ def test_every_number_format_is_measured_beside_the_peers(told):
     steps = told[-1]["step"]
     assert list(steps) == ["fp32", "bf16"]
     for found in steps.values():
-        assert set(found["images_per_second"]) == set(found["share_of_ceiling"]) == {"paceline", "torchvision"}
+        assert set(found["images_per_second"]) == set(found["share_of_ceiling"]) == NAMES
         assert all(len(seconds) == 2 for seconds in found["seconds"].values())
-        assert set(found["times_faster"]) == {"torchvision"} and found["absent"] == {}
+        assert set(found["times_faster"]) == NAMES - {"paceline"} and found["absent"] == {}
         assert found["where_milliseconds"]["paceline"]["convolutions"] > 0
     json.dumps(told[-1])
 
 
 def test_what_is_known_is_told_on_the_way(told):
     first = [facts["step"]["fp32"] for facts in told if list(facts.get("step", ())) == ["fp32"]]
-    assert [len(found["before_the_rounds"]) for found in first] == [1, 2, 2, 2, 2]
-    assert [len(found["seconds"]["paceline"]) for found in first[2:]] == [1, 2, 2]
+    assert [len(found["before_the_rounds"]) for found in first] == [1, 2, 3, 4, 4, 4, 4]
+    assert [len(found["seconds"]["paceline"]) for found in first[4:]] == [1, 2, 2]
 
 
 def test_without_a_checkout_ours_is_measured_alone_and_operations_are_refused(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(peers, "CHECKOUT", tmp_path)
     alone = replace(TINY, precisions=("fp32",), rounds=1)
     facts = run_step_bench(alone, CPU, lambda _: None)
-    assert list(facts["step"]["fp32"]["images_per_second"]) == ["paceline"]
+    assert list(facts["step"]["fp32"]["images_per_second"]) == ["paceline", "paceline contiguous"]
     assert facts["peers"].startswith("peers and some measurements are in benchmarks/")
     with pytest.raises(UserError, match="--part ops"):
         command(["step", "--task", "ssd", "--part", "ops", "--system", "cpu"])
