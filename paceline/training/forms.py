@@ -103,7 +103,8 @@ def choose_forms(
         why = "--exact uses one fixed form"
         if "kernels" in chosen and system.accelerator == "cuda" and workload.no_exact:
             chosen["kernels"] = "triton"  # check_exact has refused the run if that is not enough
-    elif measured and "channels_last" in chosen and (layout := layout_for(recipe.task, system)):
+    # Layouts were measured on one rank. In contiguous memory, some gradients do not have the strides of data parallel's buckets.
+    elif measured and plan.world == 1 and "channels_last" in chosen and (layout := layout_for(recipe.task, system)):
         chosen["channels_last"] = layout.faster
         why = (
             f"{layout.channels_last:g} s a step in channels_last, {layout.contiguous:g} s contiguous with "
