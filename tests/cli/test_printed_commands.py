@@ -163,7 +163,7 @@ ELSEWHERE = {
 }
 MENUS = ("workloads", "recipes", "rows", "systems", "decoders")
 REASONS = {
-    ("tasks/objects.py", "_limits", "prepare_again"): "prepares annotations that were corrected first, by the set's own command",
+    ("tasks/objects.py", "_limits", "prepare_again"): "prepares annotations that were corrected first",
     ("cli/from_original.py", "run", "from"): "an example of what to quote; tests/cli/test_from.py types such lines",
     ("datasets/download_verb.py", "_by_account", "prepare"): "wants ImageNet's archives, whole",
     ("datasets/formats/published.py", "check_flat_val", "prepare"): "wants ImageNet's development kit",
