@@ -48,6 +48,7 @@ ADDED = {
     "started": str,
     "fitted": dict,
     "feeding": dict,
+    "forms": str,
     "auto": dict,
 }
 Node = TypeVar("Node")
