@@ -42,7 +42,7 @@ MOST_SCANS = 100
 # Chunks of a PNG that Pillow unpacks up to a limit, and nothing here reads: texts, and the color profile.
 PNG, UNREAD_CHUNKS = b"\x89PNG\r\n\x1a\n", (b"tEXt", b"zTXt", b"iTXt", b"iCCP")
 MAX_CHUNKS = 100_000
-# What files begin with that are no photos for training -> what they are.
+# The first bytes of files that cannot be used for training -> what they are.
 _CONTENTS = {
     b"GIF8": "GIF", b"\xff\x0a": "JPEG XL", b"\0\0\0\x0cJXL ": "JPEG XL", b"\0\0\0\x0cjP  ": "JPEG 2000", b"8BPS": "Photoshop",
     b"%PDF": "PDF", b"%!PS": "PostScript", b"<svg": "SVG", b"SIMPLE  =": "FITS", b"\x93NUMPY": "a NumPy array",

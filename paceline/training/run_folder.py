@@ -243,11 +243,11 @@ def _make(path: Path, what: str) -> Path | None:
 
 def _lock(path: Path, reporter: Reporter) -> IO[bytes]:
     """Lock the folder for as long as this process lives."""
-    alone = (
+    no_locks = (
         f"{path}: this file system has no locks, so nothing keeps a second training out of this folder. Start only one."
     )
     try:
-        return os.fdopen(lock(path / ".lock", no_locks=lambda: reporter.warning(alone)), "rb+", buffering=0)
+        return os.fdopen(lock(path / ".lock", no_locks=lambda: reporter.warning(no_locks)), "rb+", buffering=0)
     except BlockingIOError:
         raise UserError(
             f"{path}: another process is training in this folder. Wait for it, or choose another --out."

@@ -45,7 +45,7 @@ def deep(kind: str) -> bytes:
 
 
 def tiff_of_bands(bands: int, photometric: int = 2) -> bytes:
-    """An uncompressed TIFF of 8 bits with so many values per pixel; photometric: 2 for RGB, 1 for gray."""
+    """An uncompressed TIFF of 8 bits with this number of values per pixel; photometric: 2 for RGB, 1 for gray."""
     pixels = np.dstack([RGB, *[RGB[..., :1]] * (bands - 3)]).tobytes()
     tags = [
         (256, 4, 1, 40), (257, 4, 1, 30), (258, 3, 1, 8), (259, 3, 1, 1), (262, 3, 1, photometric), (273, 4, 1, 0),

@@ -34,7 +34,7 @@ def machine(monkeypatch):
 
 
 def chosen(task: str, system: System = GPU, *, images: int = 100_000_000, world: int = 1, changes=(), **more):
-    """What `auto` becomes in a run of so many images, and the reason."""
+    """What `auto` becomes in a run of this number of images, and the reason."""
     recipe = RECIPES[NAMES[task]]()
     recipe = replace(recipe, model=replace(recipe.model, **dict(changes)), global_batch=256, bn_span=256)
     plan = make_plan(recipe, system, world=1, most=256, train_images=100_000, val_images=10)

@@ -55,7 +55,7 @@ class Entry(NamedTuple):
 
 
 def entry_of(path: bytes, held: Held, *, is_system: bool = False) -> Entry:
-    """`path` in an archive, judged by its folders' names alone; is_system: a part of its own name is a system's."""
+    """`path` in an archive, judged only by the names of its folders; is_system: a part of its own name is a system's."""
     *folders, base = path.split(b"/")
     named = [SPLITS.get(os.fsdecode(folder).lower(), "") for folder in folders[:-1]]
     split = next((name for name in reversed(named) if name), "")

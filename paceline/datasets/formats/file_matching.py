@@ -122,7 +122,7 @@ class Files:
                     yield at_folder, self._with_key(level, parts[-1], last=True)
 
     def _with_key(self, level: str, path: str, last: bool = False) -> list[str]:
-        """Paths that are as `path`, but for what a level passes over; last: whose last part is."""
+        """Paths that equal `path` in the form of a level; last: only their last part does."""
         key_of = LEVELS[level]
         if (level, last) not in self._keys:
             keys = self._keys[level, last] = {}
@@ -139,7 +139,7 @@ def match_names(
     source  the file of annotations
     title   number of a name -> its entry, for messages
     paths   of the files; None: those on disk
-    Raises DataError as Files.find does, and for a path out of the folder whose end is no file here.
+    Raises DataError as Files.find does, and for a path out of the folder whose end names no file here.
     """
     is_there = (lambda path: os.path.lexists(folder / path)) if paths is None else set(paths).__contains__
     found = [path if (path := _plain_path(name)) and is_there(path) else "" for name in names]

@@ -93,7 +93,7 @@ def runs_of(given: dict[str, Any], height: int, width: int) -> np.ndarray:
             runs = decompress(counts.encode("ascii") if isinstance(counts, str) else counts)
         else:
             if type(counts) is not list or not set(map(type, counts)) <= {int}:
-                raise ValueError("its runs are no list of whole numbers")
+                raise ValueError("its runs are not a list of whole numbers")
             runs = np.array(counts, np.int64)
     except (ValueError, TypeError, OverflowError) as error:
         raise ValueError(f"its RLE mask cannot be read ({error})") from None

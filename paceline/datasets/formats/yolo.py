@@ -119,7 +119,7 @@ def read_label_file(path: Path, photo: PhotoLabels, names: dict[int, str], point
 
 
 def _count_problem(fields: list[str], points: int) -> str:
-    """Why so many fields are no object, or nothing."""
+    """Why this number of fields is not an object; "" if it is."""
     count = len(fields)
     if count == 5 or (not points and count >= 7 and count % 2):
         return ""

@@ -80,9 +80,9 @@ class LabelFiles:
         pairs = ((image, self.paths.get(image) or label_path(image)) for image in self._images)
         for folder, labels in dict.fromkeys(tuple(map(os.path.dirname, pair)) for pair in pairs):
             for place in [labels] if labels == folder else [place for place, _, _ in walk(labels)]:
-                beside = os.path.normpath(os.path.join(folder, os.path.relpath(place, labels)))
+                images = os.path.normpath(os.path.join(folder, os.path.relpath(place, labels)))
                 # Labels of images that no split lists are not missed.
-                names = (name for name in self._pictures(beside) if os.path.join(beside, name) not in self._images)
+                names = (name for name in self._pictures(images) if os.path.join(images, name) not in self._images)
                 others.setdefault(place, set()).update(form_of(_stem(name)) for name in names)
         files = [
             (stems, os.path.join(place, name)) for place, stems in others.items() for name in self._near.names(place)

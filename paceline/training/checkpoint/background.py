@@ -175,7 +175,7 @@ class CheckpointWriter:
                     part.unlink()
                     try:
                         part.symlink_to(step_name(step))
-                    except (OSError, NotImplementedError):  # a file system without links
+                    except (OSError, NotImplementedError):  # a file system, or a platform, without links
                         part.write_text(f"{step_name(step)}\n")
                 sync_folder(self._folder)
         best = link_step(self._folder, BEST)
