@@ -85,7 +85,7 @@ BROKEN = {
     "a run of -2 pixels": {"counts": [-2, 26], "size": [4, 6]},
     "a character that no run-length string has": {"counts": "\x01\x02", "size": [4, 6]},
     "it ends within a number": {"counts": "P", "size": [4, 6]},
-    "no list of whole numbers": {"counts": [12.5, 11.5], "size": [4, 6]},
+    "not a list of whole numbers": {"counts": [12.5, 11.5], "size": [4, 6]},
     "neither polygons nor run lengths": 5,
     "neither polygons nor run lengths but '1 2 3": "1 2 3 4 5 6",
     "an odd number of values, 7": [[1, 2, 3, 4, 5, 6, 7]],
