@@ -134,7 +134,7 @@ def _forms_chosen(settled: Settled, task: Task, recipe: Recipe, plan: Plan) -> t
         asked.reporter.line(f"forms of the step: {reason}")
     system = replace(settled.system, **chosen)
     choose_kernels(system)
-    return system, reason
+    return system, reason or (settled.folder.saved.facts or {}).get("forms", "")
 
 
 def _looked_at(settled: Settled, task: Task) -> tuple[Task, Controls, dict[str, Any] | None]:

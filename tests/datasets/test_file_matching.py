@@ -1,4 +1,4 @@
-"""Names in annotations mean the file whose name differs least, with a note; an ambiguous name, or one of another split, does not match."""
+"""Names in annotations mean the file whose name differs least. Ambiguous names, or those of another split, do not match."""
 
 from __future__ import annotations
 

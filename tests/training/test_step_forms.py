@@ -157,4 +157,4 @@ def test_a_run_records_its_forms_and_keeps_them_when_resumed(capsys, class_photo
     assert facts["system"]["channels_last"] == "off" and "results/layouts" in facts["forms"]
     monkeypatch.setattr(forms, "LAYOUTS", ())
     assert train(capsys, class_photos, run, *more, steps=3).code == 0
-    assert facts_of(run)["system"]["channels_last"] == "off"
+    assert facts_of(run)["system"]["channels_last"] == "off" and facts_of(run)["forms"] == facts["forms"]
