@@ -35,6 +35,13 @@ class Found(NamedTuple):
     of_bias: Tensor
 
 
+class Exact(NamedTuple):
+    """The values of a layer in float64, and per channel the largest term that its gradient of the images adds up."""
+
+    values: Found
+    terms: Tensor
+
+
 def a_layer(shape: tuple[int, ...], dtype: torch.dtype, layout: str, device: str, seed: int = 0) -> list[Tensor]:
     """Images whose channels and whose images lie far apart, the gradient of the output, weight and bias."""
     generator = torch.Generator().manual_seed(seed)
@@ -59,7 +66,7 @@ def taken(form: Callable[..., Any], layer: list[Tensor], *more: Any) -> Found:
     return Found(*(values.detach().cpu().float() for values in made))
 
 
-def in_float64(layers: list[list[Tensor]], groups: int = 1) -> list[Found]:
+def in_float64(layers: list[list[Tensor]], groups: int = 1) -> list[Exact]:
     """What each of the layers' `taken` would be without rounding: F.batch_norm over all images in groups."""
     images = torch.cat([layer[0] for layer in layers]).cpu().double().requires_grad_()
     upstream = torch.cat([layer[1] for layer in layers]).cpu().double()
@@ -73,20 +80,27 @@ def in_float64(layers: list[list[Tensor]], groups: int = 1) -> list[Found]:
     outputs = [x * w.view(1, -1, 1, 1) + b.view(1, -1, 1, 1) for x, (w, b) in zip(places, weights)]
     of_images, *rest = torch.autograd.grad(torch.cat(outputs), [images, *itertools.chain(*weights)], upstream)
     whole = torch.stack(statistics).sum(0)
+    # The gradient is weight / deviation * (upstream - two means of products with it), which nearly cancel.
+    deviation = torch.stack([own[1] for own in statistics]).amin(0).add(EPS).sqrt()
+    terms = upstream.abs().amax((0, 2, 3)) / deviation
     return [
-        Found(output.detach(), whole, part, of_weight, of_bias)
-        for output, part, of_weight, of_bias in zip(outputs, of_images.chunk(len(layers)), rest[::2], rest[1::2])
+        Exact(Found(output.detach(), whole, part, of_weight, of_bias), (terms * w.detach()).view(1, -1, 1, 1))
+        for output, part, (w, _), of_weight, of_bias in zip(
+            outputs, of_images.chunk(len(layers)), weights, rest[::2], rest[1::2]
+        )
     ]
 
 
-def assert_rounded(found: Found, exact: Found, dtype: torch.dtype) -> None:
+def assert_rounded(found: Found, exact: Exact, dtype: torch.dtype) -> None:
     """Images are right to half a step of their type, sums to fp32's rounding next to the largest of what they add up."""
     for name in Found._fields:
         images = name in ("output", "of_input")
-        own, wanted = getattr(found, name).double(), getattr(exact, name)
+        own, wanted = getattr(found, name).double(), getattr(exact.values, name)
         step = 1.01 * torch.finfo(dtype).eps / 2 if images else 0.0
-        sums = 3e-6 * wanted.abs().max() * (1 if images else max(1.0, exact.output[:, 0].numel() ** 0.5))
-        far = (own - wanted).abs() - step * wanted.abs() - max(sums, 3e-6)
+        sums = 3e-6 * wanted.abs().max() * (1 if images else max(1.0, exact.values.output[:, 0].numel() ** 0.5))
+        if name == "of_input":
+            sums = torch.maximum(sums, 3e-6 * exact.terms)
+        far = (own - wanted).abs() - step * wanted.abs() - sums.clamp_min(3e-6)
         worst = ((own - wanted).abs() / wanted.abs().clamp_min(1e-6)).max()
         assert far.max() <= 0, f"{name}: off by {worst:.2g} of the value in float64, {far.max():.2g} more than rounding"
 

@@ -213,7 +213,6 @@ OWN_WAYS = {
     "mlperf/judge.py": 1,  # a log that was read before, copied for MLPerf's tool
     "training/local_copies.py": 1,  # the kernel's
     "training/alike.py": 1,  # a file that the command line names
-    "predict/foreign.py": 3,  # files that the command line names
     "predict/folders.py": 1,  # a photo that the command line's folder has, of a plain kind
     "predict/answers.py": 2,  # for writing
     "predict/reader.py": 1,  # a photo that a program of its own is called with
