@@ -3,14 +3,15 @@
 #
 #   scripts/test.sh                            on the newest of every package, in .venv
 #   scripts/test.sh tests/input -k crop        a part: these tests alone, without lint and types, in what is installed
-#   scripts/test.sh --nightly                  the long form, and then --oldest
+#   scripts/test.sh --nightly                  the tests that are longer by night, and then --oldest
+#   scripts/test.sh --nightly 3/7              part 3 of 7 of this; the last two parts are the halves of --oldest
 #   scripts/test.sh --oldest [PYTEST WORDS]    on Python 3.10 and the lowest versions that pyproject.toml allows, in .venv-oldest
 #
 # As root on Debian it also installs the programs that some tests start (Open MPI, Slurm, Chromium); elsewhere those tests
 # skip with a reason, and with CI=true they fail.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-case "$*" in "" | --nightly | --oldest*) part=false ;; *) part=true ;; esac
+case "$*" in "" | --nightly* | --oldest*) part=false ;; *) part=true ;; esac
 
 if ! $part && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
     missing=()
@@ -45,6 +46,27 @@ if $part; then
 fi
 install
 
+if [ "${1:-}" = --nightly ]; then
+    # A failure is repeated once, by itself and with the same drawn numbers; only what fails twice has failed.
+    export PACELINE_SEED=${PACELINE_SEED:-$RANDOM}
+    night() {
+        rm -rf build/night
+        .venv/bin/python -m pytest --nightly -n 3 --dist loadgroup --durations=20 -o cache_dir=build/night "$@" && return
+        echo "Repeating the failed tests one by one:"
+        .venv/bin/python -m pytest --nightly -o cache_dir=build/night --last-failed --last-failed-no-failures none -v "$@"
+    }
+    shift
+    case "${1:-}" in
+    [0-9]*/[0-9]*)
+        number=${1%/*} count=${1#*/}
+        if [ "$number" -gt "$((count - 2))" ]; then exec scripts/test.sh --oldest --shard "$((number - count + 2))/2"; fi
+        night --shard "$number/$((count - 2))"
+        ;;
+    "") night && exec scripts/test.sh --oldest ;;
+    *) night "$@" ;;
+    esac
+    exit
+fi
 if [ "${1:-}" = --oldest ]; then
     shift
     # pyenv's programs of other versions are none on PATH; else uv finds a Python 3.10, or fetches one.
@@ -78,5 +100,4 @@ passed=true
 wait "$checking" || passed=false
 wait "$building" || passed=false
 cat "$types" "$types.site"
-if [ "$*" = --nightly ]; then scripts/test.sh --oldest || passed=false; fi
 $passed

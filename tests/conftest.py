@@ -5,15 +5,19 @@ from __future__ import annotations
 import gc
 import os
 import re
+import resource
 import secrets
 import shutil
 import sys
+import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import shards
 from hypothesis import settings
 
 if TYPE_CHECKING:
@@ -32,18 +36,20 @@ pytest.register_assert_rewrite("small_run")
 ROOT = Path(__file__).resolve().parents[1]
 # A skip for one of these reasons stays a skip in CI, where everything else that the suite needs is installed.
 NOT_INSTALLABLE = ("CUDA device", "--nightly", "cannot mount", "names no interpreter")
-# Folders of the tests that take longest.
-HEAVY = ("multi", "faults", "oracle", "scripts")
 # What tests draw their photos and weights by: 0 in the suite; by night another one each time, said where such a test fails.
 SEED = "PACELINE_SEED"
+FAILED = pytest.StashKey[bool]()  # whether a phase of the test has failed
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--nightly",
         action="store_true",
-        help="the long form: tests marked nightly, and 20 times as many generated examples",
+        help="the tests that are longer by night, and only these: marked nightly, with 20 times as many generated examples, or "
+        "with another seed",
     )
+    parser.addoption("--shard", default="1/1", metavar="K/N", help="part K of N, by the times in tests/seconds.tsv")
+    parser.addoption("--times", type=Path, metavar="FILE", help="write each test's outcome, seconds and CPU seconds")
     parser.addoption(
         "--simulated",
         choices=("values", "counts"),
@@ -114,20 +120,61 @@ def pytest_collection() -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    # What takes longest comes first, so that no process is left alone with it at the end; first of all the one long group.
-    items.sort(key=lambda item: (group_of(item.path) == str(item.path), item.path.parent.name not in HEAVY))
+    night = config.getoption("--nightly")
     for item in items:
-        if (night := item.get_closest_marker("nightly")) is None:
-            continue
-        if not night.args:
+        mark = item.get_closest_marker("nightly")
+        if mark is not None and not mark.args:
             raise pytest.UsageError(f'{item.nodeid}: a nightly mark says why: @pytest.mark.nightly("reason")')
-        if not config.getoption("--nightly"):
-            item.add_marker(pytest.mark.skip(reason=f"only with --nightly: {night.args[0]}"))
+        if mark is not None and not night:
+            item.add_marker(pytest.mark.skip(reason=f"only with --nightly: {mark.args[0]}"))
+    kept = [item for item in items if not night or longer_by_night(item)]
+    seconds = shards.seconds_of(night=night)
+    number, count = map(int, config.getoption("--shard").split("/"))
+    part = shards.shards([item.nodeid for item in kept], seconds, count)
+    kept = [item for item in kept if part[item.nodeid] == number]
+    config.hook.pytest_deselected(items=list(set(items) - set(kept)))
+    # The most expensive groups come first, so that no process is left with one of them at the end.
+    spent: Counter[str] = Counter()
+    for path in {item.path for item in kept}:
+        spent[group_of(path)] += seconds.get(path.relative_to(config.rootpath).as_posix(), 0.0)
+    items[:] = sorted(kept, key=lambda item: -spent[group_of(item.path)])
+
+
+def longer_by_night(item: pytest.Item) -> bool:
+    """Whether --nightly changes what a test does; all others have run by day."""
+    generated = getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
+    return (
+        generated
+        or item.get_closest_marker("nightly") is not None
+        or not {"nightly", "seed"}.isdisjoint(getattr(item, "fixturenames", ()))
+    )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """With --times, one line per test: name, outcome, seconds, and CPU seconds of this process and of those that it waited for."""
+    if (file := item.config.getoption("--times")) is None:
+        return (yield)
+    began, cpu = time.monotonic(), cpu_seconds()
+    result = yield
+    outcome = "failed" if item.stash.get(FAILED, False) else "ended"
+    with file.open("a") as lines:
+        lines.write(
+            f"{item.nodeid.splitlines()[0]}\t{outcome}\t{time.monotonic() - began:.2f}\t{cpu_seconds() - cpu:.2f}\n"
+        )
+    return result
+
+
+def cpu_seconds() -> float:
+    """CPU time of this process and of its children that have ended."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(who.ru_utime + who.ru_stime for who in used)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     report = in_ci_a_failure((yield))
+    item.stash[FAILED] = item.stash.get(FAILED, False) or report.failed
     if report.failed and "seed" in getattr(item, "fixturenames", ()):
         report.sections.append(("seed", f"drawn by {SEED}={seed_of(os.environ)}, which repeats it"))
     return report

@@ -36,22 +36,27 @@ FILES = sorted(path for path in PACKAGE.rglob("*.py") if path.name not in ("__ma
 MODULE = re.compile(r"paceline\.\w+[\w.:]*")
 
 
-def imported_rooms(path: Path) -> Iterator[tuple[str, int]]:
-    """Rooms that a file imports, anywhere in it, or names in text."""
+def imported_modules(path: Path) -> Iterator[tuple[str, int]]:
+    """Modules, without "paceline.", that a file imports, anywhere in it, or names in text; and the lines."""
     for node in ast.walk(ast.parse(path.read_text())):
         names = []
         if isinstance(node, ast.ImportFrom) and node.module:
-            names = [node.module]
-            if node.module == "paceline":
-                names = [f"paceline.{alias.name}" for alias in node.names if (PACKAGE / alias.name).exists()]
+            folder = PACKAGE.parent.joinpath(*node.module.split("."))
+            inside = [alias.name for alias in node.names if list(folder.glob(alias.name + "*"))]
+            names = [f"{node.module}.{name}" for name in inside] or [node.module] * (node.module != "paceline")
         elif isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and MODULE.fullmatch(node.value):
             names = [name] if (name := node.value.replace(":", ".")).split(".")[1] in LEVEL else []
         for name in names:
-            parts = name.split(".")
-            if parts[0] == "paceline" and len(parts) > 1:
-                yield parts[1], node.lineno
+            if name.startswith("paceline."):
+                yield name.removeprefix("paceline."), node.lineno
+
+
+def imported_rooms(path: Path) -> Iterator[tuple[str, int]]:
+    """The same, by room."""
+    for module, line in imported_modules(path):
+        yield module.split(".")[0], line
 
 
 def test_imports_only_flow_down() -> None:

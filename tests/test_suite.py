@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from by_night import ONE_MORE
+from shards import UNKNOWN, shards
 from shared_runs import made_once, untouched
 
 TESTS = """
@@ -44,7 +45,7 @@ MODULE = "import pytest\npytest.importorskip('no_such_library')\n"
     [
         pytest.param("", [], "1 passed, 7 skipped, 1 xfailed", marks=ONE_MORE),
         ("true", [], "1 failed, 1 passed, 2 skipped, 1 xfailed, 4 errors"),
-        pytest.param("true", ["--nightly"], "1 failed, 2 passed, 1 skipped, 1 xfailed, 4 errors", marks=ONE_MORE),
+        pytest.param("true", ["--nightly"], "2 passed, 6 deselected, 1 error", marks=ONE_MORE),
     ],
 )
 def test_in_ci_a_skip_is_a_failure_unless_nothing_could_be_installed(tmp_path, ci, flags, ended):
@@ -134,3 +135,28 @@ def test_what_is_shared_is_made_once(tmp_path_factory):
     made = []
     first, second = (made_once(tmp_path_factory, "once", lambda folder: made.append(folder)) for _ in range(2))
     assert first == second and len(made) == 1
+
+
+def test_shards_have_each_test_once_and_equal_times():
+    tests = [f"tests/test_{file}.py::test_{number}" for file in "abcdef" for number in range(10)]
+    seconds = {"tests/test_a.py": 1000.0, "tests/test_b.py": 60.0, "tests/test_c.py": 40.0}
+    part = shards(tests, seconds, 3)
+    assert set(part) == set(tests) and set(part.values()) == {1, 2, 3}
+    assert len({part[test] for test in tests if "test_a" in test}) == 3  # too large for one shard
+    assert all(len({part[test] for test in tests if f"test_{file}" in test}) == 1 for file in "bcdef")
+    times = [sum(100.0 for test in tests if "test_a" in test and part[test] == number) for number in (1, 2, 3)]
+    for file in "bcdef":
+        times[part[f"tests/test_{file}.py::test_0"] - 1] += seconds.get(f"tests/test_{file}.py", UNKNOWN)
+    assert max(times) - min(times) <= 100
+    assert shards(tests[::-1], seconds, 3) == part
+
+
+def test_by_night_only_longer_tests_run_and_a_shard_has_its_part(tmp_path):
+    (tmp_path / "test_all.py").write_text(TESTS.replace("test_form(nightly)", "test_form(nightly, seed)"))
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n    nightly: long\n")
+    night = [*("-p", "no:xdist", "--nightly"), "--times", tmp_path / "times.tsv"]
+    assert "2 passed, 6 deselected" in (said := run_pytest(tmp_path, *night)), said
+    lines = [line.split("\t") for line in (tmp_path / "times.tsv").read_text().splitlines()]
+    assert [line[:2] for line in lines] == [["test_all.py::test_long", "ended"], ["test_all.py::test_form", "ended"]]
+    assert all(float(line[2]) >= 0 <= float(line[3]) for line in lines)
+    assert "deselected" in run_pytest(tmp_path, *night, "--shard", "2/2")

@@ -11,8 +11,10 @@ import pytest
 
 # A command of ours, while a thread prints.
 PROGRAM = """
-import sys, threading, time
+import signal, sys, threading, time
 from paceline.cli import main
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it, and so do their children
 
 def chatter():
     while True:

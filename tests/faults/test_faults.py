@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from by_night import ONE_MORE
 from fault import Fault
 from harness import Harness
 from played import NOT_PLAYED
@@ -19,8 +20,8 @@ pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("clock")]
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "fault" in metafunc.fixturenames:
-        rows = [fault for fault in TABLE if fault.short or metafunc.config.getoption("--nightly")]
-        metafunc.parametrize("fault", rows, ids=[fault.row for fault in rows])
+        rows = [pytest.param(fault, id=fault.row, marks=() if fault.short else ONE_MORE) for fault in TABLE]
+        metafunc.parametrize("fault", rows)
 
 
 @pytest.fixture(scope="module")
