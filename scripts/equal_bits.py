@@ -41,7 +41,7 @@ BASE = "a61a1efaffc21f5d0b301a74643f0318eaa4e193"
 # renames "trunk.stem.weight". A flag may have its value: "--system.layout nhwc" -> "--system.channels-last on".
 NAMES: dict[str, dict[str, str]] = {
     "recipe": {},
-    "flag": {},
+    "flag": {},  # commands too
     "file": {},  # of a run, of `predict`, and of the images
     "event": {},  # kinds of events and their keys, and the keys of JSON files
     "parameter": {},  # tensors of checkpoints and batches
@@ -132,7 +132,7 @@ class Tree:
         if ranks:
             steps = f"--out run --steps {STEPS} --eval-every {STEPS // 2} --save-every 1 --keep {STEPS} --log-every 1"
             more = shlex.split(self.own("flag", f"{steps} --no-tensorboard"))
-            self.run("-m", "paceline", "train", recipe, *flags, *more, ranks=ranks, accept=(0, 1))
+            self.run("-m", "paceline", self.own("flag", "train"), recipe, *flags, *more, ranks=ranks, accept=(0, 1))
             found |= self._events(run / self.own("file", "events.jsonl"))
             found |= self._checkpoints(run)
         if ranks == 1 and case.predicts:
@@ -146,7 +146,8 @@ class Tree:
             for file in sorted(folder.glob("*.safetensors")):
                 for name, tensor in read_tensors(file):
                     found[step, f"{self.new('file', file.name)}: {self.new('parameter', name)}"] = tensor
-            index = json.loads((folder / self.own("file", "index.json")).read_text())
+            content = json.loads((folder / self.own("file", "index.json")).read_text())
+            index = {self.new("event", key): value for key, value in content.items()}
             for group, strides in index["strides"].items():
                 for name, numbers in strides.items():
                     found[step, f"strides of {self.new('file', group)}: {self.new('parameter', name)}"] = str(numbers)
@@ -170,7 +171,7 @@ class Tree:
             "predict": (f"{case.kind}/{photos} --out predicted --no-pictures --score-above 0", "predicted/predictions.json"),
         }  # fmt: skip
         for verb, (flags, file) in commands.items():
-            self.run("-m", "paceline", verb, "run", *shlex.split(self.own("flag", flags)))
+            self.run("-m", "paceline", *shlex.split(self.own("flag", f"{verb} run {flags}")))
             values = flatten(json.loads((self.place / self.own("file", file)).read_text()))
             found |= {(STEPS, f"{verb}: {self.new('event', name)}"): value for name, value in values.items()}
         return found
@@ -231,10 +232,11 @@ def compare(base: Outcome, here: Outcome) -> list[str]:
             lines.append((key, "only here" if key in here else "only in the base"))
         elif text := difference(base[key], here[key]):
             lines.append((key, text))
-    # Files sort their tensors by name: a renamed tensor may move, the others keep their order.
-    renamed = dict.fromkeys(NAMES["parameter"].values(), "")
+    # Files sort their tensors by name: a renamed tensor may move in its file, the others keep their order.
+    renamed = dict.fromkeys([*NAMES["parameter"].values(), *NAMES["event"].values()], "")
+    both = {key for key in base if key in here and translate(key[1], renamed) == key[1]}
     orders = (
-        [key for key in one if key in base and key in here and translate(key[1], renamed) == key[1]]
+        sorted((key for key in one if key in both), key=lambda key: (key[0], key[1].partition(": ")[0]))
         for one in (base, here)
     )
     moved = next((one for one, other in zip(*orders) if one != other), None)

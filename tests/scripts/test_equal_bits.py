@@ -14,7 +14,6 @@ import torch
 import paceline
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "equal_bits.py"
-CASE = "^resnet, augmented"
 
 
 @pytest.fixture
@@ -129,22 +128,43 @@ def planted(folder, file, old, new):
     return folder
 
 
-def test_two_swapped_images_are_found(tmp_path):
+def test_two_swapped_images_are_found(tmp_path, class_photos):
     end = "            epochs[here] += times * AGAIN\n    return epochs, indices\n"
     swap = end.replace("    return", "    if step == 2:\n        indices[[0, 1]] = indices[[1, 0]]\n    return")
-    done = run("--base", planted(tmp_path, "input/stream.py", end, swap), "--only", CASE)
+    base = planted(tmp_path, "input/stream.py", end, swap)
+    done = run("--base", base, "--images", class_photos, "--only", "^resnet, augmented")
     assert done.returncode == 1, done.stderr
     first = done.stdout.splitlines()[1]
     assert "step 3, batch 0: images" in first and "of 36864 values differ" in first
     assert done.stdout.endswith("0 of 1 cases are equal\n")
 
 
-def test_a_case_that_runs_in_one_tree_only_fails(tmp_path):
-    begin = "    workload = _checked(recipe)\n    if controls.synthetic"
-    broken = begin.replace("workload", "raise RuntimeError('planted')\n    workload", 1)
-    done = run("--base", planted(tmp_path, "training/opening.py", begin, broken), "--only", CASE)
-    assert done.returncode == 1 and done.stderr == ""
-    assert "does not run in the base" in done.stdout and "RuntimeError: planted" in done.stdout
+def test_a_case_that_runs_in_one_tree_only_fails(bits, outcome, monkeypatch, tmp_path, capsys):
+    trees = [bits.Tree(title, tmp_path, tmp_path, title == "the base") for title in ("the base", "this tree")]
+
+    def fails_in(titles):
+        def run(tree, *_):
+            if tree.title in titles:
+                raise bits.CommandFailed("exit code 2: planted")
+            return outcome
+
+        monkeypatch.setattr(bits.Tree, "outcome", run)
+        return bits.examine("resnet", trees, bits.CASES["resnet"], 1, 1), capsys.readouterr().out
+
+    assert fails_in([])[0]
+    for titles, words in (
+        (["the base"], "in the base"),
+        (["this tree"], "in this tree"),
+        (["the base", "this tree"], "in both trees"),
+    ):
+        equal, text = fails_in(titles)
+        assert not equal and words in text and text.count("exit code 2: planted") == len(titles)
+
+
+def test_a_command_that_fails_has_its_code_and_its_output(bits, tmp_path):
+    tree = bits.Tree("the base", tmp_path, tmp_path, True)
+    with pytest.raises(bits.CommandFailed, match=r"the base.*exit code 3.*\nplanted"):
+        tree.run("-c", "print('planted'); raise SystemExit(3)")
 
 
 @pytest.mark.parametrize(
