@@ -11,8 +11,10 @@ import ast
 import contextlib
 import hashlib
 import io
+import itertools
 import re
 import tokenize
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -63,11 +65,14 @@ def changes_of(file: str, text: str) -> list[Change]:
 
 
 def sample(changes: list[Change], count: int, seed: int, package: Path) -> list[Change]:
-    """`count` of them by chance, each of which leaves Python.
+    """Draw `count` changes that leave valid Python, from each folder of the package in turn.
 
-    A line that changes elsewhere moves none of them, and a longer sample begins with the shorter one.
+    A change of another line moves none of them, and a longer sample begins with the shorter one.
     """
     by_chance = sorted(changes, key=lambda change: hashlib.sha256(f"{seed} {change.key}".encode()).digest())
+    turns: dict[str, Iterator[int]] = defaultdict(itertools.count)
+    in_turn = [(next(turns[change.file.split("/")[0]]), change) for change in by_chance]
+    by_chance = [change for _, change in sorted(in_turn, key=lambda pair: pair[0])]
     chosen: list[Change] = []
     for change in by_chance:
         if len(chosen) == count:

@@ -1,182 +1,338 @@
-"""The bits of short runs, before and after a change that must not move them.
+"""Compare the numbers of short runs in two trees, bit for bit: an earlier commit (the base) and this one.
 
-    python scripts/equal_bits.py before.json                      # in the tree as it was
-    python scripts/equal_bits.py after.json --against before.json # in the changed tree; exit code 1 where anything differs
+    python scripts/equal_bits.py --base                    # the commit BASE, in a temporary worktree
+    python scripts/equal_bits.py --base ../before          # a `git worktree` of another commit
+    python scripts/equal_bits.py --base --only maskrcnn --images ../shared/data/coco_mini
 
-Each case is a whole `paceline train` on rendered pictures, on 1, 2 or 3 ranks with fixed thread counts: every tiny recipe, LARS,
-scaled fp16, accumulation, BatchNorm over groups, loss groups. Recorded are the SHA-256 of every tensor file of the last
-checkpoint without its card, and the losses and metrics of events.jsonl. --data KIND=DIR takes other pictures, --seed another seed.
+Each case is a `paceline train` with fixed thread counts and forms, in both trees at the same time. The script compares by value,
+shape, dtype, and order: every tensor of each step's checkpoint, the losses and metrics, the batches of 20 steps, and the
+predictions of `eval` and `predict`. The exit code is 1 if anything differs, or if a case runs in one tree only.
+
+If this tree renames something, NAMES has a line for it: each tree then runs with its own names.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import torch
+from equal_bits_cases import CASES, Case
+from safetensors import safe_open
+from torch import Tensor
 
 ROOT = Path(__file__).resolve().parents[1]
-FIXED = "--system cpu --system.intra-op-threads 1 --system.loader-threads 2"
-FP32 = f"{FIXED} --system.precision fp32"
-RESNET = "--model.depth 10 --model.width 8 --input.size 32 --input.eval-size 32 --input.eval-resize 36 --optim.lr 0.01"
-SSD = "--model.depth 10 --model.width 4 --model.extras 8 --input.size 96 --optim.lr 0.01"
-MASKRCNN = (
-    "--model.width 8 --model.channels 16 --model.roi.channels 32 --model.rpn.pre-train 100 --model.rpn.post-train 32 "
-    "--model.rpn.pre-test 100 --model.rpn.post-test 32 --model.detect.keep 20 --input.short 64 --input.long 96 "
-    "--model.rpn.sizes 12 24 36 48 64 --optim.lr 0.002"
-)
-# What must stay: of an event of each kind. Rates and times are the machine's.
+BASE = "a61a1efaffc21f5d0b301a74643f0318eaa4e193"
+# Names in the base -> names in this tree. A name is replaced as a whole word, also inside a dotted name: "trunk" -> "backbone"
+# renames "trunk.stem.weight". A flag may have its value: "--system.layout nhwc" -> "--system.channels-last on".
+NAMES: dict[str, dict[str, str]] = {
+    "recipe": {},
+    "flag": {},  # commands too
+    "file": {},  # of a run, of `predict`, and of the images
+    "event": {},  # kinds of events and their keys, and the keys of JSON files
+    "parameter": {},  # tensors of checkpoints and batches
+    "python": {},  # modules and identifiers in scripts/equal_bits_input.py
+}
+STEPS, BATCHES = 6, 20
+# The keys of an event that must not change. Rates and times belong to the machine.
 KEPT = re.compile(r"loss.*|lr|samples|step|images|status|best|(top|box_|mask_).*|.*_loss")
+
+# (step, file and name) -> tensor or text, in the order in which the files have them.
+Outcome = dict[tuple[int, str], Tensor | str]
+
+
+class CommandFailed(Exception):
+    """A command of a case failed in one tree; the text has the command and the end of its output."""
+
+
+def translate(text: str, names: Mapping[str, str]) -> str:
+    """Replace every whole word that is a key of `names`, all at once, the longest key first."""
+    if not names:
+        return text
+    keys = "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True))
+    return re.sub(rf"(?<![\w-])(?:{keys})(?![\w-])", lambda match: names[match[0]], text)
 
 
 @dataclass(frozen=True)
-class Case:
-    """One run: its recipe, its flags, and on how many ranks it is started."""
+class Tree:
+    """One of the two trees, and the folder in which it runs the cases."""
 
-    recipe: str
-    data: str  # kind of pictures: classes or boxes
-    flags: str
-    ranks: tuple[int, ...] = (1,)
+    title: str
+    root: Path
+    place: Path
+    is_base: bool
+
+    def own(self, kind: str, text: str) -> str:
+        """The name in this tree of what CASES and this script call by the new name."""
+        return translate(text, {new: old for old, new in NAMES[kind].items()}) if self.is_base else text
+
+    def new(self, kind: str, text: str) -> str:
+        """The new name of what this tree calls `text`."""
+        return translate(text, NAMES[kind]) if self.is_base else text
+
+    def run(self, *words: str, ranks: int = 1, accept: tuple[int, ...] = (0,)) -> None:
+        """Run Python with these words in the tree's folder. Raise CommandFailed for another exit code."""
+        start = [sys.executable]
+        if ranks > 1:
+            start += ["-m", "torch.distributed.run", "--nproc-per-node", str(ranks), "--standalone"]
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(self.root),
+            "PACELINE_CACHE": str(self.place / "cache"),
+            "OMP_NUM_THREADS": "1",
+        }
+        done = subprocess.run([*start, *words], cwd=self.place, env=environment, capture_output=True, text=True)
+        if done.returncode not in accept:
+            output = (done.stdout + done.stderr)[-2000:]
+            raise CommandFailed(
+                f"{self.title} ({self.root}): exit code {done.returncode}: {shlex.join(words)}\n{output}"
+            )
+
+    def input_program(self, *words: str) -> None:
+        """Run scripts/equal_bits_input.py with the names of this tree."""
+        program = self.place / "input.py"
+        program.write_text(self.own("python", (ROOT / "scripts" / "equal_bits_input.py").read_text()))
+        self.run(str(program), *words)
+
+    def prepare_images(self, images: Path | None, kinds: set[str]) -> None:
+        """Render the built-in images, or copy `images`: preparing them writes into their folder."""
+        self.place.mkdir(parents=True)
+        for kind in sorted(kinds):
+            if images is None:
+                self.input_program("render", kind, kind)
+            else:
+                shutil.copytree(images, self.place / kind)
+
+    def outcome(self, case: Case, ranks: int, seed: int) -> Outcome:
+        """Run one case and read what it wrote. Raise CommandFailed if one of its commands fails."""
+        run = self.place / "run"
+        shutil.rmtree(run, ignore_errors=True)
+        recipe = self.own("recipe", case.recipe)
+        flags = shlex.split(self.own("flag", f"{case.flags} --seed {seed} --data {case.kind}"))
+        found: Outcome = {}
+        if ranks < 2 and case.batches:
+            self.input_program("batches", "batches.safetensors", str(BATCHES), recipe, *flags)
+            for name, tensor in read_tensors(self.place / "batches.safetensors"):
+                step, _, rest = self.new("parameter", name).partition(" ")
+                found[int(step), rest] = tensor
+        if ranks:
+            steps = f"--out run --steps {STEPS} --eval-every {STEPS // 2} --save-every 1 --keep {STEPS} --log-every 1"
+            more = shlex.split(self.own("flag", f"{steps} --no-tensorboard"))
+            self.run("-m", "paceline", self.own("flag", "train"), recipe, *flags, *more, ranks=ranks, accept=(0, 1))
+            found |= self._events(run / self.own("file", "events.jsonl"))
+            found |= self._checkpoints(run)
+        if ranks == 1 and case.predicts:
+            found |= self._predictions(case)
+        return found
+
+    def _checkpoints(self, run: Path) -> Outcome:
+        found: Outcome = {}
+        for folder in sorted((run / self.own("file", "checkpoints")).glob("step-*")):
+            step = int(folder.name.removeprefix("step-"))
+            for file in sorted(folder.glob("*.safetensors")):
+                for name, tensor in read_tensors(file):
+                    found[step, f"{self.new('file', file.name)}: {self.new('parameter', name)}"] = tensor
+            content = json.loads((folder / self.own("file", "index.json")).read_text())
+            index = {self.new("event", key): value for key, value in content.items()}
+            for group, strides in index["strides"].items():
+                for name, numbers in strides.items():
+                    found[step, f"strides of {self.new('file', group)}: {self.new('parameter', name)}"] = str(numbers)
+        return found
+
+    def _events(self, file: Path) -> Outcome:
+        found: Outcome = {}
+        for line in file.read_text().splitlines():
+            event = {self.new("event", key): value for key, value in json.loads(line).items()}
+            kind = self.new("event", str(event["event"]))
+            if kind in ("train", "eval", "end"):
+                kept = {key: value for key, value in event.items() if KEPT.fullmatch(key)}
+                found |= {(event["step"], f"{kind} event: {key}"): value for key, value in flatten(kept).items()}
+        return found
+
+    def _predictions(self, case: Case) -> Outcome:
+        found: Outcome = {}
+        photos = next(folder.name for folder in sorted((self.place / case.kind).glob("val*")) if folder.is_dir())
+        commands = {
+            "eval": (f"--data {case.kind} --out eval.json", "eval.json"),
+            "predict": (f"{case.kind}/{photos} --out predicted --no-pictures --score-above 0", "predicted/predictions.json"),
+        }  # fmt: skip
+        for verb, (flags, file) in commands.items():
+            self.run("-m", "paceline", *shlex.split(self.own("flag", f"{verb} run {flags}")))
+            values = flatten(json.loads((self.place / self.own("file", file)).read_text()))
+            found |= {(STEPS, f"{verb}: {self.new('event', name)}"): value for name, value in values.items()}
+        return found
 
 
-R12, S12, M = (
-    f"{RESNET} --bn-span 12 --global-batch 12",
-    f"{SSD} --bn-span 4 --global-batch 12",
-    f"{MASKRCNN} --bn-span 4",
-)
-CASES = {
-    "resnet": Case("resnet50-tiny", "classes", f"{FP32} {R12}", (1, 2, 3)),
-    "resnet, bf16": Case("resnet50-tiny", "classes", f"{FIXED} --system.precision bf16 {R12}"),
-    "resnet, fp16 scaled": Case("resnet50-tiny", "classes", f"{FIXED} --system.precision fp16 {R12}", (1, 2)),
-    "resnet, accumulated": Case(
-        "resnet50-tiny", "classes", f"{FP32} {RESNET} --bn-span 6 --global-batch 24 --system.images-per-forward 6"
-    ),
-    "resnet, BatchNorm in groups": Case(
-        "resnet50-tiny", "classes", f"{FP32} {RESNET} --bn-span 6 --global-batch 12", (1, 3)
-    ),
-    "resnet, LARS": Case(
-        "resnet50-mlperf-3200", "classes", f"{FP32} {R12} --epochs 4 --schedule.warmup 1 --quality.targets", (1, 2)
-    ),
-    "ssd": Case("ssd-tiny", "boxes", f"{FP32} {S12}", (1, 2, 3)),
-    "ssd, accumulated": Case("ssd-tiny", "boxes", f"{FP32} {S12} --system.images-per-forward 4"),
-    "ssd, SGD over the batch": Case(
-        "ssd", "boxes", f"{FP32} {S12} --weights none --model.loss-over batch --quality.targets", (1, 2)
-    ),
-    "maskrcnn": Case("maskrcnn-tiny", "boxes", f"{FP32} {M} --global-batch 12", (1, 2, 3)),
-    "fasterrcnn": Case(
-        "maskrcnn-tiny", "boxes", f"{FP32} {M} --global-batch 12 --model.no-masks --quality.targets", (1, 2)
-    ),
-    "maskrcnn, loss groups": Case(
-        "maskrcnn-tiny", "boxes", f"{FP32} {M} --global-batch 8 --model.loss-group 2", (1, 2)
-    ),
-    "maskrcnn, accumulated": Case(
-        "maskrcnn-tiny", "boxes", f"{FP32} {M} --global-batch 8 --system.images-per-forward 4"
-    ),
-}  # fmt: skip
+def read_tensors(file: Path) -> Iterator[tuple[str, Tensor]]:
+    """The tensors of a safetensors file, in the order of its header."""
+    with file.open("rb") as content:
+        header = json.loads(content.read(int.from_bytes(content.read(8), "little")))
+    with safe_open(file, "pt") as tensors:
+        for name in header:
+            if name != "__metadata__":
+                yield name, tensors.get_tensor(name)
+
+
+def flatten(value: Any) -> dict[str, Tensor | str]:
+    """JSON as one tensor (or text) per path of keys: the elements of all lists on the way follow each other."""
+    leaves: dict[str, list[Any]] = {}
+
+    def visit(path: str, value: Any) -> None:
+        if isinstance(value, dict):
+            for key, inside in value.items():
+                visit(f"{path}.{key}" if path else key, inside)
+        elif isinstance(value, list):
+            leaves.setdefault(f"{path} (lengths)", []).append(len(value))
+            for inside in value:
+                visit(path, inside)
+        else:
+            leaves.setdefault(path, []).append(value)
+
+    visit("", value)
+    return {
+        path: torch.tensor(values, dtype=torch.float64)
+        if all(isinstance(one, int | float) for one in values)
+        else json.dumps(values)
+        for path, values in leaves.items()
+    }
+
+
+def difference(base: Tensor | str, here: Tensor | str) -> str:
+    """What differs between two values in words; "" if every bit is equal."""
+    if isinstance(base, str) or isinstance(here, str):
+        return "" if isinstance(base, type(here)) and base == here else f"{base!s:.80} in the base, {here!s:.80} here"
+    for name, one, other in (("shape", tuple(base.shape), tuple(here.shape)), ("dtype", base.dtype, here.dtype)):
+        if one != other:
+            return f"{name} {one} in the base, {other} here"
+    bits = [value.reshape(-1, 1).contiguous().view(torch.uint8) for value in (base, here)]
+    count = int((bits[0] != bits[1]).any(dim=1).sum())
+    largest = (base.double() - here.double()).abs().max().item() if count else 0.0
+    return f"{count} of {base.numel()} values differ, largest difference {largest:.3g}" if count else ""
+
+
+def compare(base: Outcome, here: Outcome) -> list[str]:
+    """One line per difference, the first step first."""
+    lines = []
+    for key in sorted(dict.fromkeys([*base, *here]), key=lambda key: key[0]):
+        if key not in base or key not in here:
+            lines.append((key, "only here" if key in here else "only in the base"))
+        elif text := difference(base[key], here[key]):
+            lines.append((key, text))
+    # Files sort their tensors by name: a renamed tensor may move in its file, the others keep their order.
+    renamed = dict.fromkeys([*NAMES["parameter"].values(), *NAMES["event"].values()], "")
+    both = {key for key in base if key in here and translate(key[1], renamed) == key[1]}
+    orders = (
+        sorted((key for key in one if key in both), key=lambda key: (key[0], key[1].partition(": ")[0]))
+        for one in (base, here)
+    )
+    moved = next((one for one, other in zip(*orders) if one != other), None)
+    if moved is not None:
+        lines.append((moved, "has another place in the order of the tensors here"))
+    return [f"step {step}, {name}: {text}" for (step, name), text in sorted(lines, key=lambda line: line[0][0])]
+
+
+def examine(title: str, trees: tuple[Tree, Tree], case: Case, ranks: int, seed: int) -> bool:
+    """Run one case in both trees, print the result, and return True if it is equal."""
+
+    def attempt(tree: Tree) -> Outcome | str:
+        try:
+            return tree.outcome(case, ranks, seed)
+        except CommandFailed as failed:
+            return f"  {failed}"
+
+    began = time.monotonic()
+    with ThreadPoolExecutor(2) as pool:
+        base, here = pool.map(attempt, trees)
+    seconds = f"{time.monotonic() - began:.0f} s"
+    failures = [text for text in (base, here) if isinstance(text, str)]
+    if isinstance(base, str) or isinstance(here, str):
+        which = "both trees" if len(failures) == 2 else trees[0].title if isinstance(base, str) else trees[1].title
+        print(f"FAILED   {title}: the case does not run in {which} ({seconds})", *failures, sep="\n", flush=True)
+        return False
+    lines = compare(base, here)
+    if lines or not here:
+        print(f"DIFFERS  {title}: {len(lines)} of {len(here)} values ({seconds})", flush=True)
+        print(*(f"  {line}" for line in lines[:8]), *[f"  and {len(lines) - 8} more"][: len(lines) > 8], sep="\n")
+        return False
+    print(f"equal    {title}: {len(here)} values ({seconds})", flush=True)
+    return True
+
+
+@contextmanager
+def base_tree(asked: str) -> Iterator[Path]:
+    """The folder `asked`, or a temporary worktree of the commit BASE if it is empty."""
+    if asked:
+        if not (Path(asked) / "paceline" / "__init__.py").is_file():
+            print(
+                f"--base {asked}: paceline/__init__.py not found. Give the top folder of a git worktree.",
+                file=sys.stderr,
+            )
+            sys.exit(2)
+        yield Path(asked).resolve()
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        folder, git = Path(scratch) / "base", ["git", "-C", str(ROOT), "worktree"]
+        subprocess.run([*git, "add", "--quiet", "--detach", str(folder), BASE], check=True)
+        try:
+            yield folder
+        finally:
+            subprocess.run([*git, "remove", "--force", str(folder)], check=True)
 
 
 def main() -> int:
-    """Run the cases, write what they gave, and compare."""
+    """Run the cases in both trees; return 1 if one differs or fails."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out", type=Path, help="JSON file to write")
-    parser.add_argument("--against", type=Path, help="JSON file of the tree as it was")
-    parser.add_argument("--only", default="", help="regular expression: cases whose name it finds")
-    parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--base", nargs="?", const="", required=True, metavar="DIR", help="base tree; no DIR: BASE")
+    parser.add_argument("--only", default="", metavar="REGEX", help="cases whose title matches")
+    parser.add_argument("--images", type=Path, metavar="DIR", help="COCO or class folders instead of built-in images")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument(
-        "--data", action="append", default=[], metavar="KIND=DIR", help="other pictures: classes=DIR, boxes=DIR"
-    )
     flags = parser.parse_args()
-    found: dict[str, dict] = {}
-    with tempfile.TemporaryDirectory() as lab:
-        data = {kind: rendered(Path(lab), kind) for kind in ("classes", "boxes")}
-        data |= {kind: Path(folder).resolve() for kind, _, folder in (entry.partition("=") for entry in flags.data)}
-        for name, case in CASES.items():
-            for ranks in case.ranks:
-                title = f"{name}, {ranks} rank{'s'[: ranks > 1]}"
-                if re.search(flags.only, title):
-                    out = Path(lab) / f"run-{len(found)}"
-                    found[title] = result(case, ranks, data[case.data], out, flags)
-                    print(f"{title}: {found[title]['weights'].get('model.safetensors', '')[:16]}", flush=True)
-    flags.out.write_text(json.dumps(found, indent=1) + "\n")
-    return 0 if flags.against is None else compared(json.loads(flags.against.read_text()), found)
-
-
-def rendered(lab: Path, kind: str) -> Path:
-    """A small set of pictures, the same in every tree."""
-    from paceline.datasets.shapes.render import render_shapes
-
-    render_shapes(kind, lab / kind, train=64, val=16, side=96, processes=1)
-    return lab / kind
-
-
-def result(case: Case, ranks: int, data: Path, out: Path, flags: argparse.Namespace) -> dict:
-    """What one run left: hashes of its tensors, and the numbers of its events."""
-    words = [
-        "train",
-        case.recipe,
-        "--data",
-        str(data),
-        "--out",
-        str(out),
-        "--seed",
-        str(flags.seed),
-        *shlex.split(case.flags),
+    kinds = {"classes", "boxes"}
+    if flags.images is not None:
+        if not flags.images.is_dir():
+            parser.error(f"--images {flags.images}: folder not found")
+        kinds = {"boxes" if (flags.images / "annotations").is_dir() else "classes"}
+    for kind, names in NAMES.items():
+        if len(set(names.values())) < len(names):
+            parser.error(f"NAMES[{kind!r}]: two names in the base have the same name here")
+    cases = [
+        (f"{name}, {f'{ranks} rank' + 's' * (ranks > 1) if ranks else 'batches'}", case, ranks)
+        for name, case in CASES.items()
+        if case.kind in kinds
+        for ranks in case.ranks or (0,)
     ]
-    words += ["--steps", str(flags.steps), "--log-every", "1", "--eval-every", str(flags.steps // 2)]
-    start = [sys.executable, "-m", "paceline"]
-    if ranks > 1:
-        start = [
-            sys.executable,
-            "-m",
-            "torch.distributed.run",
-            "--nproc-per-node",
-            str(ranks),
-            "--standalone",
-            "-m",
-            "paceline",
-        ]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([*start, *words], env=environment, capture_output=True, text=True)
-    if done.returncode not in (0, 1):
-        raise SystemExit(f"{shlex.join(words)}\n{done.stdout[-2000:]}{done.stderr[-3000:]}")
-    last = out / "checkpoints" / "last"
-    weights = {file.name: digest(file.read_bytes()) for file in sorted(last.glob("*.safetensors"))}
-    events = []
-    for line in (out / "events.jsonl").read_text().splitlines():
-        event = json.loads(line)
-        if event["event"] in ("train", "eval"):
-            events.append({key: value for key, value in event.items() if KEPT.fullmatch(key)})
-    return {"weights": weights, "events": events}
-
-
-def digest(content: bytes) -> str:
-    """SHA-256 of a safetensors file without its card, which has the recipe's fields: a new field moves no tensor."""
-    end = 8 + int.from_bytes(content[:8], "little")
-    header = json.loads(content[8:end])
-    header.pop("__metadata__", None)
-    return hashlib.sha256(json.dumps(header).encode() + content[end:]).hexdigest()
-
-
-def compared(before: dict[str, dict], after: dict[str, dict]) -> int:
-    """Print a line a case; -> 1 where one differs."""
-    differ = 0
-    for title, now in after.items():
-        was = before.get(title)
-        parts = [] if was is None else [part for part in ("weights", "events") if was[part] != now[part]]
-        said = "not there before" if was is None else f"{' and '.join(parts)} differ" if parts else "equal bits"
-        differ += bool(parts)
-        print(f"{title:<40} {said}")
-    return int(differ > 0)
+    cases = [case for case in cases if re.search(flags.only, case[0])]
+    if not cases:
+        parser.error(f"--only {flags.only}: no case matches")
+    equal = 0
+    with base_tree(flags.base) as base, tempfile.TemporaryDirectory() as lab:
+        trees = Tree("the base", base, Path(lab) / "base", True), Tree("this tree", ROOT, Path(lab) / "here", False)
+        kinds = {case.kind for _, case, _ in cases}
+        try:
+            with ThreadPoolExecutor(2) as pool:
+                list(pool.map(lambda tree: tree.prepare_images(flags.images, kinds), trees))
+        except CommandFailed as failed:
+            print(f"error: the images are not prepared. {failed}", file=sys.stderr)
+            return 1
+        for title, case, ranks in cases:
+            equal += examine(title, trees, case, ranks, flags.seed)
+    print(f"{equal} of {len(cases)} cases are equal")
+    return int(equal < len(cases))
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(ROOT))
     sys.exit(main())

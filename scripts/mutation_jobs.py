@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import gc
 import importlib
@@ -24,13 +25,11 @@ sys.dont_write_bytecode = False
 import pytest  # noqa: E402
 from _pytest.runner import runtestprotocol  # noqa: E402
 
-# What tests import, once for all jobs; of the package, nothing.
-for _module in ("torchvision", "torch.nn.parallel", "hypothesis.strategies", "safetensors.torch", "hotcoco", "pycocotools.mask",
-                "simplejpeg", "PIL.Image", "tyro", "rich.console", "yaml", "coverage"):  # fmt: skip
-    with contextlib.suppress(ImportError):
-        importlib.import_module(_module)
-gc.freeze()  # pytest collects garbage several times a run: not this
-
+# Modules of other packages that tests import.
+PRELOADED = (
+    "torchvision", "torch.nn.parallel", "hypothesis.strategies", "safetensors.torch", "hotcoco", "pycocotools.mask", "simplejpeg",
+    "PIL.Image", "tyro", "rich.console", "yaml", "coverage",
+)  # fmt: skip
 MARKS = ("multi", "slow", "nightly")
 
 
@@ -44,8 +43,20 @@ class Job:
     seconds: float = 600.0
 
 
+def preload() -> None:
+    """Import once what the tests of all jobs import."""
+    for module in PRELOADED:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(module)
+    gc.freeze()  # pytest collects garbage several times per run: it skips these objects
+    atexit.register(gc.unfreeze)
+
+
 def run_jobs(jobs: list[Job], places: list[Path]) -> None:
     """All of them, one at a time in each copy of the tree; a job that follows from another one's end is next."""
+    if not jobs:
+        return
+    preload()
     free, running = list(places), dict[int, tuple[Job, Path, float]]()
     waiting = list(reversed(jobs))
     while waiting or running:

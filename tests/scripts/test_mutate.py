@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -47,12 +48,31 @@ def changes(monkeypatch):
     return changes
 
 
+# What the toy's tests import is little: nothing is loaded before them.
+LIGHT = f"""
+import sys
+sys.path.insert(0, {str(SCRIPT.parent)!r})
+import mutation_jobs
+mutation_jobs.PRELOADED = ()
+import mutate
+sys.exit(mutate.main())
+"""
+
+
+def mutate(toy, *words):
+    """Run the script on the toy's package."""
+    command = [sys.executable, "-c", LIGHT, "--root", str(toy), "--packages", "boxes", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
 @pytest.fixture
 def toy(tmp_path):
     for path, text in (
         ("paceline/boxes/toy.py", TOY),
         ("paceline/__init__.py", ""),
+        ("paceline/boxes/__init__.py", ""),
         ("tests/boxes/test_toy.py", TOY_TEST),
+        ("tests/oracle/readme", ""),
     ):
         (tmp_path / "toy" / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "toy" / path).write_text(text)
@@ -107,29 +127,29 @@ def test_a_sample_follows_from_its_seed_and_not_from_other_lines(changes, toy):
     assert drawn == [change.key for change in changes.sample(changes.changes_of("boxes/toy.py", moved), 4, 1, package)]
 
 
+def test_a_sample_takes_changes_from_each_package_in_turn(changes, tmp_path):
+    found = []
+    for name, lines in (("boxes", 40), ("optim", 2), ("tasks", 1)):
+        (tmp_path / name).mkdir()
+        text = "".join(f"a{line} = {line} + 1.5\n" for line in range(lines))
+        (tmp_path / name / "one.py").write_text(text)
+        found += changes.changes_of(f"{name}/one.py", text)
+    drawn = [change.file.split("/")[0] for change in changes.sample(found, 6, 1, tmp_path)]
+    assert sorted(drawn[:3]) == sorted(drawn[3:]) == ["boxes", "optim", "tasks"]
+
+
 def test_what_a_test_notices_and_what_none_does(changes, toy, tmp_path):
     pytest.importorskip("coverage", reason="needs coverage: pip install coverage")
     before = {path: path.read_bytes() for path in toy.rglob("*.py")}
-    log, known = tmp_path / "log", changes.asked_for("boxes/toy.py:3: 2 -> 3", toy / "paceline")[0]
-    log.write_text(json.dumps({"key": known.key, "ended": "noticed"}) + "\n")  # of an earlier run: not planted again
-    asked = ["3: 2 -> 3", "6: 100 -> 99", "7: not  -> ", "9: min -> max", "13: - -> ", "9: FACTOR -> never"]
-    command = [
-        sys.executable,
-        str(SCRIPT),
-        "--root",
-        str(toy),
-        "--covered",
-        str(tmp_path / "covered"),
-        "--log",
-        str(log),
-    ]
-    done = subprocess.run(
-        [*command, *(f"--only=boxes/toy.py:{one}" for one in asked)], capture_output=True, text=True, check=False
-    )
+    out, known = tmp_path / "out", changes.asked_for("boxes/toy.py:3: 2 -> 3", toy / "paceline")[0]
+    out.write_text(json.dumps({"key": known.key, "ended": "noticed"}) + "\n")  # of an earlier run: not planted again
+    given = ["3: 2 -> 3", "6: 100 -> 99", "7: not  -> ", "9: min -> max", "13: - -> ", "9: FACTOR -> never"]
+    options = ["--covered", tmp_path / "covered", "--out", out]
+    done = mutate(toy, *options, *(f"--only=boxes/toy.py:{one}" for one in given))
     assert done.returncode == 1, done.stderr
     assert "6 changes: 4 noticed, 2 not" in done.stdout
-    said = [json.loads(line) for line in log.read_text().splitlines()][1:]
-    assert {(one["line"], one["was"]): one["ended"] for one in said} == {
+    rows = [json.loads(line) for line in out.read_text().splitlines()][1:]
+    assert {(one["line"], one["was"]): one["ended"] for one in rows} == {
         (6, "100"): "survived",
         (7, "not "): "noticed",
         (9, "min"): "noticed",
@@ -137,3 +157,73 @@ def test_what_a_test_notices_and_what_none_does(changes, toy, tmp_path):
         (13, "-"): "not covered",
     }
     assert {path: path.read_bytes() for path in toy.rglob("*.py")} == before
+
+
+def test_the_same_changes_are_planted_again_after_tests_are_deleted(toy, tmp_path):
+    pytest.importorskip("coverage", reason="needs coverage: pip install coverage")
+    options = ["--covered", tmp_path / "covered"]
+    mutate(toy, *options, "--sample", 60, "--seeds", 1, "--out", tmp_path / "before")
+    first = [json.loads(line) for line in (tmp_path / "before").read_text().splitlines()]
+    assert {one["ended"] for one in first} == {"noticed", "survived", "not covered"}
+    assert all(one["by"].startswith("tests/boxes/test_toy.py::") for one in first if one["ended"] == "noticed")
+    test = toy / "tests/boxes/test_toy.py"
+    test.write_text(test.read_text().replace("assert scaled(3) == 6", "scaled(3)"))
+    less = mutate(toy, *options, "--against", tmp_path / "before", "--out", tmp_path / "after")
+    assert less.returncode == 1, less.stderr
+    assert "boxes/toy.py:9: '*' -> '+'" in less.stdout.split("are not noticed now")[1]
+    names = ("file", "line", "column", "was", "became")
+    second = [json.loads(line) for line in (tmp_path / "after").read_text().splitlines()]
+    assert sorted([one[name] for name in names] for one in first) == sorted(
+        [one[name] for name in names] for one in second
+    )
+    shutil.copyfile(tmp_path / "after", tmp_path / "equal")
+    assert mutate(toy, *options, "--against", tmp_path / "after", "--out", tmp_path / "equal").returncode == 0
+
+    (toy / "paceline/boxes/toy.py").write_text("\n" + TOY)
+    moved = mutate(toy, *options, "--against", tmp_path / "before")
+    assert moved.returncode == 2
+    assert "boxes/toy.py" in moved.stderr and "Traceback" not in moved.stderr
+
+
+@pytest.fixture
+def tables(changes, monkeypatch):
+    """The script as a module: importing it in this process would fix its threads and its plugins."""
+    code = "import json, mutate; print(json.dumps([mutate.TESTS, mutate.problems_of_tables(mutate.Path(ROOT), mutate.TESTS)]))"
+    root = SCRIPT.parents[1]
+    done = subprocess.run(
+        [sys.executable, "-c", code.replace("ROOT", repr(str(root)))], cwd=SCRIPT.parent, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_the_table_names_every_computing_package_and_tests_that_exist(tables):
+    tests, problems = tables
+    assert problems == []
+    assert {"boxes", "input", "models", "optim", "tasks", "training"} <= tests.keys()
+    assert all(tests.values())
+
+
+def test_a_folder_that_does_not_exist_is_an_error(toy):
+    for words in (
+        ["--packages", "engine"],
+        ["--packages", "optim"],
+        ["--against", toy / "none.jsonl"],
+        ["--only", "launch/a.py:1"],
+    ):
+        done = mutate(toy, *words)
+        assert (done.returncode, done.stdout) == (2, ""), words
+        assert str(words[1]).split(":")[0] in done.stderr and "Traceback" not in done.stderr
+    same = mutate(toy, "--against", SCRIPT, "--out", SCRIPT)
+    assert same.returncode == 2 and "--out" in same.stderr
+    (toy / "tests/oracle/readme").unlink()
+    (toy / "tests/oracle").rmdir()
+    done = mutate(toy)
+    assert done.returncode == 2 and "tests/oracle" in done.stderr
+
+
+def test_a_package_that_no_table_lists_is_an_error(toy):
+    (toy / "paceline/sums").mkdir()
+    (toy / "paceline/sums/__init__.py").touch()
+    done = mutate(toy)
+    assert done.returncode == 2 and "paceline/sums" in done.stderr

@@ -1,0 +1,47 @@
+"""Render the images of scripts/equal_bits.py, and save the batches of a run's first steps as tensors.
+
+    python scripts/equal_bits_input.py render KIND FOLDER
+    python scripts/equal_bits_input.py batches FILE STEPS RECIPE [flags of paceline train]
+
+equal_bits.py runs this text in each tree with the names of that tree: its table NAMES replaces the names below.
+"""
+
+import sys
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+from paceline.command.flags import parse_recipe
+from paceline.config.plan import make_plan, shorten
+from paceline.config.run import Controls
+from paceline.datasets.shapes.render import render_shapes
+from paceline.ranks.launcher import read_launch
+from paceline.ranks.world import open_world
+from paceline.tasks.task import InputRank
+from paceline.training.opening import open_task
+
+
+def save_batches(file: str, steps: int, words: list[str]) -> None:
+    """Save every tensor of the batches, and the strides of its memory."""
+    asked = parse_recipe(words, Controls(), verb="train")
+    recipe, system, tensors = asked.recipe, asked.system, {}
+    with open_world(read_launch({}), device=torch.device("cpu")) as world:
+        task = open_task(recipe, asked.controls, world)
+        images = {"train_images": task.train_images, "val_images": task.val_images}
+        plan = shorten(make_plan(recipe, system, world=1, most=system.images_per_forward, **images), steps=steps)
+        with task.train_loader(plan, system, InputRank(0, 1, world.device, 2)) as loader:
+            for step, batches in loader:
+                for number, batch in enumerate(batches):
+                    for name, tensor in batch.tensors().items():
+                        key = f"{step + 1} batch {number}: {name}"
+                        tensors[key] = tensor.contiguous().clone()
+                        tensors[f"{key}: strides"] = torch.tensor(tensor.stride())
+    save_file(tensors, file)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "render":
+        render_shapes(sys.argv[2], Path(sys.argv[3]), train=64, val=16, side=96, processes=1)
+    else:
+        save_batches(sys.argv[2], int(sys.argv[3]), sys.argv[4:])
