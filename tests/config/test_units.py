@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from messages import raises
 
 from paceline.config.classification import PhotoInput, ResNetModel
 from paceline.config.errors import RecipeError
@@ -89,5 +90,5 @@ def test_poly2_has_its_own_first_step():
 
 def test_a_length_in_steps_may_be_any_and_one_of_the_run_may_not():
     check_recipe(replace(RECIPE, schedule=Schedule(unit="steps", warmup=500)))
-    with pytest.raises(RecipeError, match=r"must be in \[0, 1\], counted in fractions of the run"):
+    with raises(RecipeError, "--schedule", "[0, 1]", "fractions"):
         check_recipe(replace(RECIPE, schedule=Schedule(unit="run", warmup=500)))

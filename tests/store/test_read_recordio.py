@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from messages import raises
 
 from paceline.config.errors import DataError
 from paceline.store.containers.reading import Truncated
@@ -122,9 +123,7 @@ def test_cut_off_at_any_byte_all_whole_records_survive():
         if cut in {record.start for record in whole}:  # a shorter file, whole
             assert len(read_all(data[:cut])) == survive
             continue
-        with pytest.raises(
-            Truncated, match=rf"^a\.rec: cut off at byte {cut}, .* after {survive} whole records"
-        ) as error:
+        with raises(Truncated, "a.rec", f"byte {cut}", f"after {survive} whole") as error:
             found.extend(read_recordio(io.BytesIO(data[:cut]), cut, "a.rec"))
         assert (error.value.offset, error.value.records) == (cut, survive)
     assert read_all(b"") == []
@@ -174,7 +173,7 @@ def test_what_is_no_record_is_named(data, said):
 def test_a_split_record_that_was_overwritten_is_noticed():
     data = packed(MAGIC + b"photo")
     (record,) = read_all(data)
-    with pytest.raises(DataError, match="not the record that lay there"):
+    with raises(DataError, "a.rec", "record"):
         read_payload(lambda offset, length: bytes(length), record.start, record.extent, "a.rec")
 
 
@@ -190,7 +189,7 @@ class TestIdx:
 
     def test_a_file_cut_between_two_records_is_noticed(self):
         data = packed(b"12345", b"abc")
-        with pytest.raises(Truncated, match=r"cut off at byte 40, where a\.idx has another record, after 1 whole"):
+        with raises(Truncated, "a.rec", "byte 40", "a.idx", "1 whole"):
             self.checked(b"0\t0\n1\t40\n", data[:40])
 
     def test_keys_of_ones_own_are_taken(self):

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from coco_sets import make_set
 from listed_photos import list_photos
+from messages import check_text
 from tiny_runs import TINY, command, refused
 
 from paceline.config.errors import DataError
@@ -71,7 +72,7 @@ def classes(class_photos, tmp_path) -> Manifest:
 )
 def test_an_array_of_class_folders_that_cannot_be_is_refused_in_words(classes, tmp_path, name, change, wrong) -> None:
     made = forged(classes, tmp_path / "forged", "train", name, change)
-    with pytest.raises(DataError, match=f"its index of train cannot be: {wrong}"):
+    with pytest.raises(DataError, match=f"index of train .*{wrong}"):
         open_split(made, "train")
 
 
@@ -103,7 +104,7 @@ def test_an_array_of_boxes_that_cannot_be_is_refused_in_words(tmp_path, name, ch
     manifest = Manifest.load(ensure_prepared(root, kind="boxes"))
     open_boxes(manifest, "train")
     made = forged(manifest, tmp_path / "forged", "train", name, change)
-    with pytest.raises(DataError, match=f"its index of train cannot be: {wrong}"):
+    with pytest.raises(DataError, match=f"index of train .*{wrong}"):
         open_boxes(made, "train")
 
 
@@ -145,6 +146,6 @@ def test_what_only_describes_a_set_asks_no_host_that_its_index_names(tmp_path, c
         split = replace(made.splits["val"], arrays=describe(arrays), records="ranges")
         replace(made, index=write_index(tmp_path, {"val": arrays}), splits={"val": split}).save()
         said = command(capsys, "data", "info", tmp_path)
-        assert said.code == 0 and f"photos lie at {url[:-16]}, which was not asked" in said.out, said
+        assert said.code == 0 and check_text(said.out, url[:-16]), said
         with pytest.raises(BlockingIOError):
             server.accept()
