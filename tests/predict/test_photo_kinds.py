@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from hotcoco.mask import encode
+from messages import check_text, raises
 from PIL import Image
 from stand_in_predictors import predictor_of
 
@@ -139,7 +140,7 @@ def test_one_photo_gives_one_result_and_several_a_list(predictor, scene, tmp_pat
     assert predictor.predict([paths[0]])[0].file == str(paths[0])
     assert predictor.predict([]) == []
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match="no photos in this folder"):
+    with raises(DataError, "photos", "folder"):
         predictor.predict(tmp_path / "empty")
 
 
@@ -147,9 +148,9 @@ def test_a_broken_photo_is_named_and_the_stream_goes_on_without_it(predictor, sc
     good, bad = tmp_path / "good.png", tmp_path / "bad.png"
     good.write_bytes(as_file(scene))
     bad.write_bytes(as_file(scene)[:500])
-    with pytest.raises(DataError, match=r"bad\.png: the image cannot be decoded"):
+    with raises(DataError, "bad.png", "decoded"):
         predictor.predict([good, bad, good])
-    with pytest.raises(DataError, match=r"photo 2 of those given: .*cannot be decoded"):
+    with raises(DataError, "photo 2", "decoded"):
         predictor.predict([good, b"text", good])
     first, second, third = predictor.stream([good, bad, good], batch=2)
     assert isinstance(first, Answer) and isinstance(third, Answer) and first.scores == third.scores
@@ -253,7 +254,7 @@ def test_objects_are_chosen_by_class_and_number_best_first():
     some = found(masks=True).only(["dog"], most=1)
     assert (some.names, some.category_ids, some.masks, len(some.boxes)) == (("dog",), (90,), (b"1",), 1)
     assert some.boxes.tolist() == [found().boxes[1].tolist()] and found().only(most=3).names == ("cat", "dog", "cat")
-    assert found().only([]).line() == "nothing with a score of 0.3 or more"
+    check_text(found().only([]).line(), "nothing", "0.3")
     assert found().line(0.6) == "cat 0.90  dog 0.70"
     assert found(8).line(-1.0).endswith("cat 0.10  and 3 more")
 
@@ -312,7 +313,7 @@ def test_objects_for_supervision_are_its_fields_and_without_it_the_command_is_na
     assert (fields["mask"] == shapes).all() and fields["mask"].dtype == bool
     assert found(0, masks=True).to_supervision()["mask"].shape == (0, three.height, three.width)
     monkeypatch.setitem(sys.modules, "supervision", None)
-    with pytest.raises(UserError, match="pip install supervision"):
+    with raises(UserError, "pip install supervision"):
         three.to_supervision()
 
 
