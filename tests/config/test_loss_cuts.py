@@ -92,7 +92,7 @@ def test_a_group_beyond_a_rank_s_share_is_refused_with_both_ways_out():
     text = str(refusal.value)
     assert "--model.loss-group 4" in text and check_text(text, "2 images", "8 ranks")
     check_text(text, "1, 2, or 0")
-    assert "number of ranks" in text and "--system.images-per-forward" in text
+    assert "ranks" in text and "--system.images-per-forward" in text
 
 
 def test_neighbouring_forwards_of_ranks_that_share_statistics_are_no_group():

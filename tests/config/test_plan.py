@@ -244,13 +244,13 @@ def test_a_refusal_says_how_many_of_the_ranks_train() -> None:
 @pytest.mark.parametrize(
     ("ranks", "eval_ranks", "said"),
     [
-        (1, 1, "one rank alone, and it has to train"),
-        (4, 4, r"of 4 ranks at least one has to train. Name 0 to 3"),
-        (4, 9, "at least one has to train"),
+        (1, 1, "one rank"),
+        (4, 4, "4 ranks ... 0 to 3"),
+        (4, 9, "--eval-ranks 9"),
         (4, -1, "Name 0 to 3"),
     ],
 )
 def test_somebody_has_to_train(ranks: int, eval_ranks: int, said: str) -> None:
-    with pytest.raises(RecipeError, match=said):
+    with raises(RecipeError, said):
         training_ranks(ranks, eval_ranks)
     assert (training_ranks(4, 0), training_ranks(4, 3), training_ranks(1, 0)) == (4, 1, 1)

@@ -60,7 +60,7 @@ def test_a_line_for_scripts_and_a_summary(tmp_path):
     assert failed[-1].line("x") == "RESULT,x,2,9,inf,no end,unchecked"
     judged = [replace(trials[0], checked=True), replace(trials[1], checked=False), trials[2]]
     assert [trial.line("x").rpartition(",")[2] for trial in judged] == ["passed", "failed", "unchecked"]
-    assert summary(judged).endswith(", MLPerf's checker passed 1 of 2 logs")
+    assert check_text(summary(judged), "MLPerf's checker", "1 of 2")
     assert check_text(summary(failed[1:]), "1 of 2", "median none")
 
 

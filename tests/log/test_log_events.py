@@ -69,14 +69,14 @@ def test_an_event_without_a_fact_of_its_schema_is_refused_and_not_written(tmp_pa
     "event, facts, problem",
     [
         ("banana", {}, "unknown event"),
-        ("train", {**FACTS["train"], "loss": "big"}, "not a number"),
-        ("train", {**FACTS["train"], "samples": 6.5}, "not a int"),
-        ("eval", {"images": 7, "eval_seconds": 1.0}, "without a metric"),
+        ("train", {**FACTS["train"], "loss": "big"}, "a number"),
+        ("train", {**FACTS["train"], "samples": 6.5}, "a int"),
+        ("eval", {"images": 7, "eval_seconds": 1.0}, "metric"),
         ("end", {"status": "fine", "best": {}}, "status is 'fine'"),
     ],
 )
 def test_a_wrong_event_says_what_is_wrong(tmp_path, event, facts, problem):
-    with pytest.raises(ValueError, match=problem):
+    with raises(ValueError, problem):
         EventLog(tmp_path / "events.jsonl").write(event, step=0, epoch=0.0, seconds=0.0, **facts)
 
 

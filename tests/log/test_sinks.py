@@ -8,7 +8,7 @@ import threading
 import time
 
 import pytest
-from messages import check_lines, raises
+from messages import check_lines, check_text, raises
 from tiny_runs import command, refused, train, without_report
 
 import paceline.log.sinks as sinks
@@ -100,12 +100,12 @@ def test_a_run_tells_its_sinks_every_event_and_one_that_fails_is_named_once(
 @pytest.mark.parametrize(
     ("sinks", "words"),
     [
-        (["foo"], "--sink foo: there is no such sink. Known: wandb, mlflow, or your own"),
+        (["foo"], "--sink foo ... wandb, mlflow"),
         (["FILE:Mine", "FILE:Mine"], "named twice"),
-        (["FILE:missing"], "has no sink 'missing'"),
-        (["FILE:number"], "that is a int, and must be a function"),
-        (["no-such.py:Mine"], "there is no file no-such.py"),
-        (["FILE:Mine", "FILE:refuses"], "it cannot be begun (ConnectionError: nobody home)."),
+        (["FILE:missing"], "'missing'"),
+        (["FILE:number"], "int ... function"),
+        (["no-such.py:Mine"], "no-such.py"),
+        (["FILE:Mine", "FILE:refuses"], "ConnectionError: nobody home"),
     ],
     ids=["unknown", "twice", "no name", "no function", "no file", "refuses"],
 )
@@ -116,7 +116,7 @@ def test_what_cannot_be_a_sink_refuses_the_run_and_leaves_nothing(photos, file, 
         run.mkdir(parents=True)
     named = [word for sink in sinks for word in ("--sink", sink.replace("FILE", file))]
     said = train(capsys, photos, run, *named)
-    assert said.code == 2 and words in said.err and len(said.err.splitlines()) == 1, said.err
+    assert said.code == 2 and check_text(said.err, words) and len(said.err.splitlines()) == 1, said.err
     left = [path.name for path in run.iterdir() if path.name != ".lock"] if run.exists() else []
     assert run.exists() == made and left == []
 

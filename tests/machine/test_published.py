@@ -332,8 +332,8 @@ def test_what_is_changed_by_hand_takes_its_published_partner_along():
             "resnet50-mlperf-3200-8x8",
         ),  # 64 is nearer, and its batch is not cut by 400
         ("classification", "dgx-h100", 448, 448, "resnet50-mlperf-57344"),
-        ("ssd", "dgx-a100", 100, None, "64 nodes (ssd-mlperf-2048, 2,048 images a step) and 128 nodes"),
-        ("ssd", "c4140", 3, None, "2 nodes (ssd-mlperf-1024, 1,024 images a step) and 4 nodes (ssd-mlperf-896"),
+        ("ssd", "dgx-a100", 100, None, "64 nodes ... ssd-mlperf-2048 ... 2,048 images ... 128 nodes"),
+        ("ssd", "c4140", 3, None, "2 nodes ... ssd-mlperf-1024 ... 1,024 images ... 4 nodes ... ssd-mlperf-896"),
         ("ssd", "c4140", 8, 4, "ssd-mlperf-896"),
         ("ssd", "gaudi8", 1, 1, "ssd-gaudi-1024"),  # of two on one node the one with more accelerators
         ("maskrcnn", "dgx-h100", 2, 8, "maskrcnn-nvidia-256"),  # 96 images divide, losses over 12 of them do not
@@ -347,7 +347,7 @@ def test_another_number_of_nodes_takes_the_nearest_recipe_or_is_refused_with_bot
     if published is None:
         with pytest.raises(RecipeError) as refusal:
             recipe_for_nodes(workload, system, nodes)
-        assert recipe in str(refusal.value) and "\n" not in str(refusal.value)
+        assert check_text(str(refusal.value), recipe) and "\n" not in str(refusal.value)
         return
     found = recipe_for_nodes(workload, system, nodes)
     assert found is not None and (found.nodes, found.recipe) == (published, recipe)

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from messages import raises
+from messages import check_text, raises
 
 import paceline.threads
 from paceline.config.errors import RecipeError, Shortage, UserError
@@ -44,7 +44,7 @@ def raised(action) -> Exception:
 )
 def test_every_library_s_want_of_memory_is_one(error):
     found = shortage(error)
-    assert isinstance(found, Shortage) and str(found).startswith("not enough memory: ")
+    assert isinstance(found, Shortage) and check_text(str(found), "memory")
     assert "\n" not in str(found)
 
 
@@ -52,7 +52,7 @@ def test_every_library_s_want_of_memory_is_one(error):
     "error", [RuntimeError("can't start new thread"), BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")]
 )
 def test_a_refused_thread_is_one_too(error):
-    assert str(shortage(error)).startswith("this process was refused another thread: ")
+    check_text(str(shortage(error)), "thread", str(error))
 
 
 @pytest.mark.parametrize(

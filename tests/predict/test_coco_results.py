@@ -102,22 +102,22 @@ def test_a_photo_is_the_image_whose_whole_name_ends_its_path(tmp_path):
 @pytest.mark.parametrize(
     "content, said",
     [
-        ("no json", "this is no JSON"),
-        ("[]", "no lists of images"),
-        ('{"images": [], "categories": []}', "lists none of the photos"),
-        ('{"images": [{"id": 1}], "categories": []}', "image 0 has no file_name"),
-        ('{"images": [{"id": "1", "file_name": "a.jpg"}], "categories": []}', "no whole number"),
+        ("no json", "JSON"),
+        ("[]", "lists"),
+        ('{"images": [], "categories": []}', "none of"),
+        ('{"images": [{"id": 1}], "categories": []}', "image 0.*file_name"),
+        ('{"images": [{"id": "1", "file_name": "a.jpg"}], "categories": []}', "whole number"),
         (
             '{"images": [{"id": 1, "file_name": "a.jpg"}, {"id": 2, "file_name": "a.jpg"}], "categories": []}',
-            "two images have the file_name 'a.jpg'",
+            r"two images.*'a\.jpg'",
         ),
         (
             '{"images": [{"id": 1, "file_name": "a.jpg"}], "categories": [{"name": "cat", "id": 9}]}',
-            "category 'cat' has the id 9, and 7 in the run",
+            "'cat'.*9.*7",
         ),
         (
             '{"images": [{"id": 1, "file_name": "a.jpg"}], "categories": [{"name": "dog", "id": 7}]}',
-            "the id 7 is its category 'dog', and 'cat' in the run",
+            "id 7.*'dog'.*'cat'",
         ),
     ],
 )
@@ -152,5 +152,5 @@ def test_a_file_of_annotations_is_refused_before_anything_is_written(ssd_run, tm
         return command(capsys, "predict", ssd_run.folder, photos, "--out", tmp_path / "out", "--annotations", file)
 
     refused(asked(tmp_path / "gone.json"), "--annotations", "gone.json")
-    refused(asked(listed(tmp_path / "x.json", ("other.jpg", 1))), "lists none of the photos", "other.jpg")
+    refused(asked(listed(tmp_path / "x.json", ("other.jpg", 1))), "none of", "other.jpg")
     assert not (tmp_path / "out").exists()

@@ -86,7 +86,7 @@ def test_the_run_and_the_answers_are_no_photos_of_the_folder(tmp_path):
     assert holds_answers(tmp_path / "older now")
     listing = find_photos([tmp_path], apart_from=(tmp_path / "run", tmp_path / "answers", tmp_path / "not there"))
     assert [path.name for path in listing.photos] == ["a.jpg", "d.jpg"]
-    check_text(listing.skipped(), "2 folder of the run")
+    check_text(listing.skipped(), "2 folder")
     check_text(listing.skipped(), "1 folder", "earlier")
     # What is named itself is meant.
     assert [path.name for path in find_photos([tmp_path / "older now"]).photos] == ["e.jpg"]

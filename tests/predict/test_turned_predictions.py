@@ -55,7 +55,7 @@ def test_pictures_are_drawn_upright_and_the_number_of_turned_photos_is_said(fixt
     run = request.getfixturevalue(fixture).folder
     _photos(tmp_path)
     assert main(["predict", str(run), str(tmp_path), "--out", str(tmp_path / "out"), "--score-above", "1"]) == 0
-    check_text(capsys.readouterr().out, "1 photo", "EXIF", "turned by it")
+    check_text(capsys.readouterr().out, "1 photo", "EXIF", "turned by")
     with Image.open(tmp_path / "out" / "upright.jpg") as wanted, Image.open(tmp_path / "out" / "turned.jpg") as found:
         assert found.size == wanted.size and _corner(found) == _corner(wanted)
     record = json.loads((tmp_path / "out" / "predictions.json").read_text())["images"]

@@ -79,7 +79,7 @@ def test_a_file_of_an_older_checkout_is_named(tmp_path) -> None:
     with (copy / "training" / "step.py").open("a") as file:
         file.write("# older\n")
     said = said_by([source_digests(package, recipe), source_digests(copy, recipe)])
-    assert said[0].startswith("the ranks do not agree: SHA-256 of paceline/training/step.py is ")
+    assert check_text(said[0], "SHA-256 of paceline/training/step.py")
 
 
 def test_paths_and_a_machines_memory_are_no_difference() -> None:
@@ -106,7 +106,7 @@ def test_what_a_workload_of_ones_own_imports_is_compared_too(tmp_path, monkeypat
     assert len(here) == 3
     (tmp_path / "own_shares.py").write_text("SHARE = 0.6")
     text = said_by([here, source_digests(tmp_path / "none", recipe)])[0]
-    assert text.startswith("the ranks do not agree: SHA-256 of own_shares, which the workload's file imports, is ")
+    assert check_text(text, "SHA-256 of own_shares")
 
 
 @pytest.mark.parametrize(

@@ -246,18 +246,18 @@ def test_imagenet_says_what_to_fetch_and_checks_what_is_there(site: Site, tmp_pa
 @pytest.mark.parametrize(
     "words, text",
     [
-        ([], "name a data set and a folder"),
-        (["coco2017"], "name a data set and a folder"),
-        (["coco", "out"], "'coco': there is no such data set"),
+        ([], "data set ... folder"),
+        (["coco2017"], "data set ... folder"),
+        (["coco", "out"], "'coco'"),
         (["coco2017", "out", "--form", "x"], "Did you mean --from?"),
-        (["coco2017", __file__], "this is a file"),
+        (["coco2017", __file__], "a file"),
     ],
     ids=range(5),
 )
 def test_a_mistyped_command_is_one_message(words: list[str], text: str, capsys, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert download(*words) == 2
-    assert text in capsys.readouterr().err
+    assert check_text(capsys.readouterr().err, text)
     assert not list(tmp_path.iterdir())
 
 

@@ -98,7 +98,7 @@ def test_records_in_containers_are_read_by_position(tmp_path):
     with raises(DataError, "one.bin", "2 bytes", "4"):
         index.read(1)
     stale = check_fresh(manifest)
-    check_text(stale, tmp_path / "one.bin", "5 bytes", "10")
+    check_text(str(stale), tmp_path / "one.bin", "5 bytes", "10")
 
 
 def test_one_record_a_container_is_a_range_and_no_whole_file(tmp_path):

@@ -193,9 +193,9 @@ class TestLayouts:
             (
                 imagenet_example,
                 {"image/encoded": [b"x"]},
-                "image/class/label should hold one whole number: it is not there",
+                "image/class/label ... whole number",
             ),
-            (imagenet_example, {"image/class/label": [1]}, "image/encoded should hold the bytes of one photo"),
+            (imagenet_example, {"image/class/label": [1]}, "image/encoded"),
             (imagenet_example, {"image/class/label": [1, 2]}, "it holds 2"),
             (coco_example, {"image/object/class/label": [1]}, "image/object/bbox/xmin should hold 1 numbers"),
             (coco_example, {"image/object/mask": [b"1"]}, "image/object/mask should hold 0 values"),
@@ -204,7 +204,7 @@ class TestLayouts:
     )
     def test_what_is_missing_is_named(self, layout, features, said):
         data = example_bytes(features)
-        with pytest.raises(DataError, match=said):
+        with raises(DataError, said):
             layout(parse_example(data, "a"), data, "a")
 
 

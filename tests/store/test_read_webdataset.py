@@ -39,13 +39,13 @@ def test_the_label_is_cls_before_json_before_text():
 @pytest.mark.parametrize(
     ("names", "said"),
     [
-        (("0.cls",), "sample 0 has no photo, one is needed; its fields are cls"),
+        (("0.cls",), "sample 0 ... photo ... cls"),
         (("0.jpg", "0.png"), "sample 0 has 2 photos"),
         (("0.left.jpg", "0.right.jpg"), "sample 0 has 2 photos"),
     ],
 )
 def test_a_sample_has_one_photo(names, said):
-    with pytest.raises(DataError, match=said):
+    with raises(DataError, said):
         grouped(*names)[0].photo("a.tar")
 
 
@@ -81,16 +81,16 @@ def test_labels_of_every_kind(field, data, label):
 @pytest.mark.parametrize(
     ("field", "data", "said"),
     [
-        ("cls", b"cat", "holds cat, which is no class's number"),
-        ("cls", b"\xff", "cannot be read"),
-        ("cls", b"", "which is no class's number"),
-        ("cls", "\u00b2".encode(), "which is no class's number"),
-        ("txt", b" \n", "which is no class's number or name"),
-        ("json", b"{", "cannot be read"),
-        pytest.param("json", b"[" * 100_000, "cannot be read", id="deep json"),
-        ("json", b"true", "which is no class's number"),
-        ("json", b"1.5", "which is no class's number"),
-        ("json", b'{"caption": "x"}', "has none of label, cls"),
+        ("cls", b"cat", "cat.*number"),
+        ("cls", b"\xff", "read"),
+        ("cls", b"", "class's number"),
+        ("cls", "\u00b2".encode(), "class's number"),
+        ("txt", b" \n", "number or name"),
+        ("json", b"{", "read"),
+        pytest.param("json", b"[" * 100_000, "read", id="deep json"),
+        ("json", b"true", "class's number"),
+        ("json", b"1.5", "class's number"),
+        ("json", b'{"caption": "x"}', "label, cls"),
     ],
 )
 def test_what_is_no_label_is_said(field, data, said):
