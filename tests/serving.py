@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from messages import check_text
+
 from paceline.predict.photo_predictor import PhotoPredictor
 from paceline.serve.verb import Flags, server_of
 
@@ -43,8 +45,7 @@ class Reply:
         assert self.status == status, self
         said = self.json["error"]
         assert said.endswith(".") and "Traceback" not in said, said
-        for text in wanted:
-            assert text in said, (text, said)
+        check_text(said, *wanted)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from messages import check_text, raises
 
 import paceline
 from paceline.config.errors import RecipeError, UserError
@@ -45,7 +46,7 @@ def test_a_run_of_which_nothing_is_asked_is_as_its_recipe_says():
 
 
 def test_what_is_no_recipe_is_refused_in_words():
-    with pytest.raises(UserError, match=r"paceline.train\(3\): the first argument is a recipe's name, or a Recipe"):
+    with raises(UserError, "paceline.train(3)", "Recipe"):
         paceline.train(3)  # type: ignore[arg-type]
 
 
@@ -116,7 +117,7 @@ def test_whole_parts_of_a_recipe_and_whole_numbers_for_fractions_are_taken():
 
 @pytest.mark.parametrize("changes", [["optim.lr"], "optim.lr=0.1", {1: 2}], ids=str)
 def test_changes_that_are_no_dict_of_names_are_refused(changes):
-    with pytest.raises(UserError, match="changes is a dict of dotted names"):
+    with raises(UserError, "changes", "dict"):
         controls_and_changes(tiny(), {}, changes)
 
 
@@ -134,7 +135,7 @@ def test_the_submission_is_taken_as_a_dict_as_itself_and_by_dotted_names():
         ({}, {f"mlperf.{name}": value for name, value in given.items()}),
     ):
         assert controls_and_changes(tiny(), keywords, {"optim.lr": 0.5, **changes}) == (wanted, {"optim.lr": 0.5})
-    with pytest.raises(UserError, match="mlperf is given as a keyword and in changes"):
+    with raises(UserError, "mlperf", "changes"):
         controls_and_changes(tiny(), {"mlperf": given}, {"mlperf.status": "cloud"})
 
 
@@ -145,7 +146,7 @@ def test_a_submission_made_in_python_is_checked_before_a_run(field, value):
 
 
 def test_a_keyword_given_twice_is_refused():
-    with pytest.raises(UserError, match="seed is given as a keyword and in changes"):
+    with raises(UserError, "seed", "changes"):
         controls_and_changes(tiny(), {"seed": 1}, {"seed": 2})
 
 
@@ -219,9 +220,9 @@ def test_help_on_load_and_predict_says_what_is_taken_and_what_comes_back():
 def test_what_other_tools_call_a_keyword_is_answered_with_ours(keyword, ours):
     with pytest.raises(UserError) as refused:
         paceline.train("ssd-tiny", **{keyword: 8})
-    assert f"there is no keyword {keyword!r}. Did you mean {ours}?" in str(refused.value)
+    check_text(str(refused.value), repr(keyword), ours)
 
 
 def test_a_recipe_written_as_python_names_are_is_answered_with_its_name():
-    with pytest.raises(UserError, match=r"there is no recipe 'ssd_tiny'\. Did you mean ssd-tiny"):
+    with raises(UserError, "'ssd_tiny'", "ssd-tiny"):
         paceline.train("ssd_tiny")

@@ -8,6 +8,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+from messages import check_text
 
 from paceline.cli.main import VERBS, overview
 from paceline.cli.preview import PreviewFlags
@@ -177,4 +178,4 @@ def test_one_command_takes_a_file_for_json_and_its_page_says_that_the_others_do_
     ]
     assert [path.name for path in other] == ["input_verb.py"]
     text = " ".join((ROOT / "docs" / "input.md").read_text().split())
-    assert "only `bench input RECIPE` takes a file there" in text and "`--json` is a switch" in text
+    assert check_text(text, "`bench input RECIPE`", "`--json`")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from messages import check_text
 from PIL import Image
 
 from paceline.cli.main import main
@@ -97,5 +98,4 @@ def refused(said: Said, *wanted: str, lines: int = 4) -> None:
     message = said.err.strip()
     assert message.startswith("paceline: ") and message.count("paceline: ") == 1, said.err
     assert "Traceback" not in said.err and len(message.splitlines()) <= lines, said.err
-    for text in wanted:
-        assert text in message, (text, message)
+    check_text(message, *wanted)

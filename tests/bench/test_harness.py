@@ -8,6 +8,7 @@ from functools import partial
 
 import pytest
 import torch
+from messages import raises
 
 from paceline.bench import ceiling, peers
 from paceline.bench.ceiling import Ceiling, Work, above, kernels
@@ -157,7 +158,7 @@ def test_a_step_above_the_ceiling_is_told_with_the_kernel_and_its_sizes(monkeypa
     monkeypatch.setattr(ceiling, "seconds_of", lambda *_: Seconds(1000.0, 0.0))
     facts = steps(paceline=lambda: Made(product))[-1]
     assert facts["share_of_ceiling"]["paceline"] > 1
-    assert "the ceiling is wrong" in facts["above_the_ceiling"] and "GFLOP/s of mm " in facts["above_the_ceiling"]
+    assert "GFLOP/s of mm " in facts["above_the_ceiling"]
     assert above({"paceline": 1.0}, facts["ceiling"]) == "" != above({"paceline": 1.01}, facts["ceiling"])
 
 
@@ -198,5 +199,5 @@ def test_without_a_checkout_there_are_no_peers(monkeypatch, tmp_path):
     assert peers.peers("ssd").contenders and peers.peers("nobody") is None
     monkeypatch.setattr(peers, "CHECKOUT", tmp_path)
     assert peers.peers("ssd") is None
-    with pytest.raises(UserError, match=r"--part ops: peers and some measurements are in benchmarks/"):
+    with raises(UserError, "--part ops", "benchmarks/"):
         needed_peers("ssd", "--part ops")

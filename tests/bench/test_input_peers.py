@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from messages import raises
 from PIL import Image
 from tiny_runs import command, make_photos, refused
 
@@ -97,7 +98,7 @@ def test_a_prepared_set_is_a_further_contender_and_one_of_other_photos_is_refuse
     with pytest.raises(DataError, match=r"no manifest.json there"):
         run_peers_bench([prepared, tmp_path], **facts, decoders=["simplejpeg"])
     (fakes.parent / "programs" / "with_paceline.py").write_text("raise SystemExit('3 of 5 photos are not in it')")
-    with pytest.raises(DataError, match="3 of 5 photos are not in it"):
+    with raises(DataError, "3 of 5"):
         run_peers_bench([prepared], **facts, decoders=["simplejpeg"])
 
 
@@ -110,7 +111,7 @@ def test_records_that_hold_the_same_bytes_are_found_whatever_their_order(tmp_pat
     records = InMemory([b"c", b"a", b"x", b"b"])
     wanted = {ours._digest(data) for data in (b"a", b"b", b"c")}
     assert ours.same_photos(records, wanted).tolist() == [0, 1, 3]
-    with pytest.raises(ValueError, match="1 of 4 photos are not in it"):
+    with raises(ValueError, "1 of 4"):
         ours.same_photos(records, {*wanted, ours._digest(b"d")})
 
 
@@ -160,7 +161,7 @@ def test_endless_photos_come_once_a_pass():
 
 def test_peers_are_named_and_others_refused(capsys, tmp_path):
     assert named_peers(["all"]) == list(PEERS) and named_peers(["dali,ffcv", "dali"]) == ["dali", "ffcv"]
-    with pytest.raises(UserError, match="no such peer"):
+    with raises(UserError, "dalli"):
         named_peers(["dalli"])
     assert all((PROGRAMS / f"with_{name}.py").is_file() for name in PEERS)
     refused(command(capsys, "bench", "input", "--peers", "all"), "name a folder with photos")

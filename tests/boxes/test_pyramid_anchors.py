@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from messages import raises
 from torchvision.models.detection.anchor_utils import AnchorGenerator
 from torchvision.models.detection.image_list import ImageList
 
@@ -94,5 +95,5 @@ def test_an_anchor_that_ends_with_the_photo_lies_inside_it(rounding) -> None:
 
 
 def test_a_size_for_each_level_is_asked_for() -> None:
-    with pytest.raises(ValueError, match="5 pyramid levels need 5 anchor sizes, got 4"):
+    with raises(ValueError, "5 pyramid levels", "5 anchor sizes", "4"):
         pyramid_anchors(grids_of(64, 64), 64, 64, sizes=SIZES[:4], ratios=RATIOS, rounding="none")

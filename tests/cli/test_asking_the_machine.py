@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from messages import raises
 from tiny_runs import command, refused
 
 from paceline.cli.show import ShowFlags
@@ -56,7 +57,7 @@ def test_what_is_for_cuda_is_judged_by_the_machines_accelerator(asked, monkeypat
     found = parsed(*words, flag).system
     assert found.graph == "on" or found.kernels == "triton"
     monkeypatch.setitem(SYSTEMS, (words or ("auto",))[-1], System)
-    with pytest.raises(RecipeError, match=rf"{flag.partition('=')[0]}\b.* computes on cpu"):
+    with raises(RecipeError, flag.partition("=")[0], "cpu"):
         _ = parsed(*words, flag).system
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from messages import check_text
 
 from paceline.cli import main as front_door
 from paceline.cli.from_original import translated
@@ -62,12 +63,12 @@ def test_an_unknown_flag_is_refused_with_its_neighbours(capsys):
 
 def test_a_prefix_of_two_flags_and_a_value_of_another_type_are_refused(capsys):
     assert "--lr-decay-epochs or --lr-decay-factor" in refused(capsys, "ssd_main.py --lr-decay 3")
-    assert "is no int" in refused(capsys, "ssd_main.py --epochs many")
+    assert "no int" in refused(capsys, "ssd_main.py --epochs many")
 
 
 def test_numbers_that_make_no_training_are_refused(capsys):
-    assert "makes no step" in refused(capsys, "ssd_main.py --batch-size 0")
-    assert "makes no step" in refused(capsys, "ssd_main.py --lr-warmup-epochs 1e400")
+    assert "batch, epochs" in refused(capsys, "ssd_main.py --batch-size 0")
+    assert "batch, epochs" in refused(capsys, "ssd_main.py --lr-warmup-epochs 1e400")
 
 
 def test_a_command_that_is_not_in_quotes_is_told_how(capsys):
@@ -90,9 +91,9 @@ def test_a_variable_that_is_set_nowhere_is_named(capsys):
 
 
 def test_text_without_a_known_program_is_refused_with_a_neighbour(capsys):
-    assert "Did you mean ssd_main.py" in refused(capsys, "python ssd_mian.py --batch-size 3")
-    assert "there is no such system" in refused(capsys, C4140, "--system-of", "mxnet")
-    assert "no program of a known system" in refused(capsys, C4140, "--system-of", "gaudi-ssd")
+    assert "ssd_main.py" in refused(capsys, "python ssd_mian.py --batch-size 3")
+    check_text(refused(capsys, C4140, "--system-of", "mxnet"), "--system-of mxnet", "gaudi-ssd")
+    check_text(refused(capsys, C4140, "--system-of", "gaudi-ssd"), "--system-of", "gaudi-ssd")
 
 
 def test_a_configuration_that_is_neither_there_nor_published_is_named(capsys, tmp_path):

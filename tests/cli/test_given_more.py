@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from messages import check_line, raises
 from mllog_order import by_step
 from run_files import events_of, facts_of, tensor_files, unfinished
 from tiny_runs import TINY, command, of_its_own, refused
@@ -68,7 +69,7 @@ def mllog(run: Path) -> list[tuple]:
 def test_more_steps_give_bit_for_bit_the_run_that_had_them_at_once(photos, run, tmp_path, capsys):
     assert end_of(run)["status"] == "stopped_early"
     said = command(capsys, *words_for(photos, run, "--steps", 11))
-    assert said.code == 0 and "it had ended (stopped early), and was given more" in said.out, said
+    assert said.code == 0 and check_line(said.out, "stopped early", "more"), said
     whole = tmp_path / "whole"
     assert command(capsys, *words_for(photos, whole, "--steps", 11)).code == 0
     assert tensor_files(run) == tensor_files(whole)
@@ -210,7 +211,7 @@ def test_a_run_that_stands_further_than_is_asked_says_nothing_of_the_average_at_
     unfinished(run)
     said = command(capsys, *words_for(photos, run, "--steps", 3))
     assert said.code == 0 and end_of(run)["step"] == 5, said
-    assert "first weights after 3 steps" not in said.out + said.err
+    assert "first weights" not in said.out + said.err
 
 
 def test_another_recipes_folder_is_named_in_a_line_with_the_command_that_goes_on(photos, run, capsys):
@@ -226,7 +227,7 @@ def test_what_is_refused_leaves_no_folder_behind(photos, tmp_path, capsys, monke
     for more in ([], ["--out", "a/b/c"]):
         refused(command(capsys, "train", "resnet50-tiny", "--data", tmp_path / "none", *more), "no such folder")
         assert os.listdir(tmp_path) == []
-    with pytest.raises(UserError, match="no such folder"):
+    with raises(UserError, "folder"):
         paceline.train("resnet50-tiny", data=str(tmp_path / "none"))
     assert os.listdir(tmp_path) == []
     (tmp_path / "runs").mkdir()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from messages import check_line
 from run_files import cut_after, facts_of, tensor_files
 from tiny_runs import TINY, command, forge, of_its_own, refused, without_report
 
@@ -66,7 +67,7 @@ def test_on_fewer_cores_a_run_keeps_its_threads_and_so_its_bits(photos, two_thre
         said = command(capsys, *words_for(photos, run))
     finally:
         os.sched_setaffinity(0, cores)
-    assert said.code == 0 and "2 threads, as before, on 1 core" in said.out, said
+    assert said.code == 0 and check_line(said.out, "2 threads", "1 core"), said
     assert torch.get_num_threads() == 2 and threads_of(run) == 2
     assert tensor_files(run) == tensor_files(two_threads)
     # The run is still one that chooses: its repetition elsewhere takes that machine's cores.
@@ -82,7 +83,7 @@ def test_a_number_that_the_command_names_wins_and_is_said(photos, run, capsys):
 def test_another_flag_of_the_system_does_not_change_the_threads(photos, run, capsys, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     said = command(capsys, *words_for(photos, run), "--system.prefetch", 2)
-    assert said.code == 0 and threads_of(run) == 2 and "sums round differently" not in said.out
+    assert said.code == 0 and threads_of(run) == 2 and "sums round" not in said.out
 
 
 @pytest.mark.parametrize("threads", [10**6, -1, "2", True])
@@ -171,7 +172,7 @@ def test_a_checkpoint_of_impossible_facts_is_skipped_by_name(photos, run, two_th
     save_checkpoint(run / "checkpoints", 21, Snapshot(whole.tensors, {"step": 21}))
     said = command(capsys, *words_for(photos, run))
     assert said.code == 0 and said.out.count("skipping step-") == len(odd) + 2, said
-    assert "resumed from step-000002" in said.out
+    check_line(said.out, "resumed", "step-000002")
     assert tensor_files(run, f"step-{STEPS:06d}") == tensor_files(two_threads)
 
 
@@ -190,7 +191,7 @@ def test_a_run_that_was_begun_before_a_field_of_its_recipe_existed_goes_on(class
         assert command(capsys, *words, "--steps", 2).code == 0
     forge(tmp_path / "run", {f"recipe.model.{name}": None for name in NEW})
     said = command(capsys, "train", tmp_path / "run" / "run.json", "--out", tmp_path / "run", "--steps", 3)
-    assert said.code == 0 and "resumed from step-000002" in said.out, said
+    assert said.code == 0 and check_line(said.out, "resumed", "step-000002"), said
     refused(command(capsys, *words, "--seed", 5, "--steps", 4), "seed: 1 in the checkpoint, 5 now", lines=5)
 
 
@@ -236,7 +237,7 @@ def test_a_run_whose_folder_nobody_named_says_where_it_lies_and_its_parting_comm
         str(at.relative_to(tmp_path)),
     ]
     said = command(capsys, *shlex.split(again))
-    assert said.code == 0 and "resumed from step-" in said.out, said
+    assert said.code == 0 and check_line(said.out, "resumed", "step-"), said
     assert [run.name for run in (tmp_path / "runs").iterdir()] == [at.name]
 
 
@@ -244,7 +245,7 @@ def test_a_launch_whose_folder_nobody_named_says_what_follows_it(photos, tmp_pat
     monkeypatch.chdir(tmp_path)
     words = ["launch", "resnet50-tiny", "--data", photos, "--system", "cpu", "--dry-run"]
     said = command(capsys, *words)
-    assert said.code == 0 and "the same command with --out runs/resnet50-tiny-001 follows it" in said.out, said
+    assert said.code == 0 and check_line(said.out, "same command", "--out runs/resnet50-tiny-001"), said
     script = tmp_path / "runs" / "resnet50-tiny-001" / "launch" / "run.sh"
     before = script.read_text()
     script.unlink()

@@ -84,7 +84,7 @@ def test_where_json_is_no_flag_of_the_verb_what_it_says_is_one_object_and_quiet_
     words = ["show", "ssd-tiny", "--data", class_photos.parent / "none"]
     refused(command(capsys, *words, "--quiet"), "there is no such folder")
     words = ["show", "ssd-tiny", "--data", ssd_run.data, "--auto"]
-    assert "to train so:" in command(capsys, *words).out and "auto:" not in command(capsys, *words, "--quiet").out
+    assert "train so:" in command(capsys, *words).out and "auto:" not in command(capsys, *words, "--quiet").out
 
 
 def test_a_person_who_wants_no_colour_gets_none(monkeypatch):

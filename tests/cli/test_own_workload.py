@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from messages import check_line
 from tiny_runs import NET, command, refused, without_report
 
 import paceline
@@ -30,7 +31,7 @@ def test_the_page_s_workload_trains_resumes_and_answers(page, class_photos, tmp_
     train = ["train", f"{page}:recipe", "--data", class_photos, "--out", run, *SMALL, "--model.depth", 2]
     assert command(capsys, *train, "--steps", 2).code == 0
     said = command(capsys, *train, "--steps", 4)
-    assert said.code == 0 and "resumed from step-000002" in said.out
+    assert said.code == 0 and check_line(said.out, "resumed", "step-000002")
     assert "top1" in command(capsys, "eval", run, *named).out
     said = command(capsys, "predict", run, class_photos / "val" / "ant", "--out", tmp_path / "found", *named)
     assert said.code == 0 and "images/s" in said.out
@@ -55,8 +56,8 @@ def test_the_page_s_workload_trains_resumes_and_answers(page, class_photos, tmp_
     weights = ["--weights", run / "checkpoints" / "last", "--out", tmp_path / "again"]
     said = command(capsys, *train[:4], *SMALL, "--model.depth", 2, *weights, "--steps", 1)
     assert said.code == 0 and "tensors used" in said.out
-    assert "photos are shown by  paceline report RUN --workload" in _report(capsys, run)
-    assert "Taken for another class" in _report(capsys, run, *named)
+    assert "paceline report RUN --workload" in _report(capsys, run)
+    assert "another class" in _report(capsys, run, *named)
 
 
 def _report(capsys, run: Path, *named: str) -> str:
@@ -140,7 +141,7 @@ def test_a_run_goes_on_through_its_run_json_from_wherever_its_file_lies_now(
     monkeypatch.chdir(there)
     go_on = ["train", tmp_path / "run" / "run.json", "--out", tmp_path / "run", "--steps", 3]
     said = command(capsys, *go_on, "--workload", "./moved.py:MINE")
-    assert said.code == 0 and "resumed from step-000002" in said.out, said
+    assert said.code == 0 and check_line(said.out, "resumed", "step-000002"), said
     refused(command(capsys, *go_on, "--workload", "./moved.py"), "--workload './moved.py'", "./file.py:name")
     refused(command(capsys, *go_on, "--workload"), "--workload: name one")
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from messages import check_line, check_text, raises
 from pickled_weights import caffe2_arrays, detectron2_content, gluon_arrays, pickled
 from safetensors.torch import load_file, save_file
 from tiny_runs import TINY, command, refused, train
@@ -149,12 +150,12 @@ def test_msras_trains_in_two_steps_and_in_its_own_network_alone(photos, tmp_path
         f"paceline weights convert {file} --to ours --out {out}",
     )
     said = command(capsys, "weights", "convert", file, "--to", "ours", "--out", out)
-    assert said.code == 0 and "note: these weights are for a network with --model.stride-in 1x1" in said.out
+    assert said.code == 0 and check_line(said.out, "weights", "--model.stride-in 1x1")
     refused(train(capsys, photos, tmp_path / "run", *words, "--weights", out), f"{out}: ", "--model.stride-in 1x1")
     assert not (tmp_path / "run").exists()
     said = train(capsys, photos, tmp_path / "run", *words, "--model.stride-in", "1x1", "--weights", out)
     assert said.code == 0, said
-    assert f"weights {out}: " in said.out and "the stem was turned to RGB" in said.out
+    assert check_line(said.out, out) and check_text(said.out, "stem", "RGB")
 
 
 def test_training_scoring_and_python_refuse_them_before_their_reader_is_loaded(photos, tmp_path):
@@ -186,7 +187,7 @@ assert {READER!r} in sys.modules
         [sys.executable, "-c", script], capture_output=True, text=True, cwd=Path(paceline.__file__).parents[1]
     )
     assert said.returncode == 0, said.stderr
-    assert said.stderr.count("pickled arrays are read by one verb alone") == 5, said.stderr
+    assert said.stderr.count("pickled arrays") == 5, said.stderr
     assert "kind      pickled arrays\n" in said.stdout
     assert f"next      {' '.join(map(str, ['paceline', *safetensors_of(file)]))}\n" in said.stdout
 
@@ -224,5 +225,5 @@ NOTES = {
 @pytest.mark.parametrize("notes", NOTES.values(), ids=NOTES)
 def test_notes_that_we_never_write_are_refused(notes, tmp_path):
     save_file({"conv1.weight": torch.ones(3)}, tmp_path / "w.safetensors", {"paceline": json.dumps({"notes": notes})})
-    with pytest.raises(CheckpointError, match="its metadata of paceline's is damaged"):
+    with raises(CheckpointError, "metadata", "damaged"):
         open_weights(tmp_path / "w.safetensors")

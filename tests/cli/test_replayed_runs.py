@@ -78,7 +78,7 @@ def test_a_run_of_replayed_steps_leaves_what_the_run_leaves(recipe, steps, tmp_p
         )  # from its checkpoint, in another process
     assert sum(tape.played for tape in tapes) == steps and len(tapes) == 2
     assert [step.captures for step in steps_of_runs] == [0, 0]  # NCCL's connections could not be closed before
-    assert "captured in the steps up to" in said.out  # a CPU captures as it goes, which is said
+    assert "captured" in said.out  # a CPU captures as it goes, which is said
     (tensors, events), (others, others_events) = left(tmp_path / "eager"), left(tmp_path / "replayed")
     assert tensors == others
     of_resume = [event for event in others_events if event["event"] == "eval" and event["step"] == 5]

@@ -6,6 +6,7 @@ import json
 import re
 
 import pytest
+from messages import check_text, raises
 from run_files import facts_of
 from tiny_runs import TINY_CHANGES, command, refused
 
@@ -32,7 +33,7 @@ def test_show_plans_a_row_on_the_machine_that_it_ran_on(capsys):
     assert (system["chip"], system["precision"], system["loss_scale"]) == ("A100-SXM4-80GB", "fp16", 128.0)
     text = command(capsys, "show", "resnet50@krai-2xa5000-408").out
     assert "v3.0 Krai 7920T_2xA5000_mxnet22.04, on 2 x RTX-A5000" in text and "2 ranks on 1 node" in text
-    assert "one published row" not in text  # of another chip
+    assert "published row" not in text  # of another chip
     words, _ = on_its_machine(["maskrcnn@xfusion-8xl40-88"])
     assert words[1:5] == ["--system", "a100x8", "--nodes", "1"]
     _, (about, *_) = on_its_machine(["maskrcnn@gluoncv-26-epochs-8"])
@@ -42,7 +43,7 @@ def test_show_plans_a_row_on_the_machine_that_it_ran_on(capsys):
 def test_a_system_that_is_named_is_taken_in_place_of_the_row_s_machine(capsys):
     name = "resnet50@dell-4xh100-3264"
     text = command(capsys, "show", name, "--system", "h100x8").out
-    assert "8 ranks on 1 node" in text and "408 images a forward x 1 forward" in text
+    assert "8 ranks on 1 node" in text and check_text(text, "408 images", "1 forward")
     assert text.startswith(f"{name}: planned on your --system; its own machine, 4 x H100-SXM5-80GB, is not taken.\n")
     for words in (["--system", "cpu"], ["--system=cpu", "--nodes", "2"]):
         assert on_its_machine([name, *words])[0] == [name, *words] and len(on_its_machine([name, *words])[1]) == 1
@@ -68,13 +69,13 @@ def test_another_flag_of_the_machine_changes_that_alone(words, gone):
     taken, (about, there) = on_its_machine([row.name, *words])
     kept = [word for name, value in machine_flags(row).items() if name not in gone for word in (name, value)]
     assert taken == [row.name, *words, *kept] and row.source in about
-    assert there.endswith(f": {' '.join(kept)}") and ("but for your --" in there) == bool(gone)
+    assert there.endswith(f": {' '.join(kept)}") and ("your --" in there) == bool(gone)
 
 
 def test_a_row_on_more_nodes_stays_on_its_accelerators(capsys):
     text = command(capsys, "show", "resnet50@dell-4xh100-3264", "--nodes", "2").out
-    assert "v3.0 Dell XE8640x4H100-SXM-80GB, on 4 x H100-SXM5-80GB" in text and "but for your --nodes:" in text
-    assert "8 ranks on 2 nodes" in text and "408 images a forward" in text and "H100-SXM5-80GB x 4 a node" in text
+    assert "v3.0 Dell XE8640x4H100-SXM-80GB, on 4 x H100-SXM5-80GB" in text and "your --nodes:" in text
+    assert "8 ranks on 2 nodes" in text and "408 images" in text and "H100-SXM5-80GB x 4" in text
 
 
 def test_a_row_that_cannot_be_planned_on_its_machine_says_why(capsys):
@@ -94,5 +95,5 @@ def test_a_row_is_trained_like_a_recipe(tmp_path):
         synthetic=True, quiet=True,
     )  # fmt: skip
     assert ended.step == 1 and facts_of(tmp_path / "run")["name"] == "resnet50@krai-2xa5000-408"
-    with pytest.raises(paceline.UserError, match="there is no recipe 'resnet50@none'"):
+    with raises(paceline.UserError, "recipe", "'resnet50@none'"):
         paceline.train("resnet50@none")

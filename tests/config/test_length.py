@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 
 import pytest
+from messages import check_text, raises
 
 from paceline.config.errors import RecipeError
 from paceline.config.length import (
@@ -109,9 +110,7 @@ def test_the_steps_that_fit_are_the_most_whose_time_is_not_above_the_budget(eval
 
 
 def test_a_time_without_room_for_a_step_is_refused_with_what_it_would_take():
-    with pytest.raises(
-        RecipeError, match=r"not one step fits.*each of 20 evaluations about 4 s.*60 s are left"
-    ) as error:
+    with raises(RecipeError, "--fit-schedule", "20 evaluations", "4 s", "60 s") as error:
         steps_in_time(60, step_seconds=0.5, eval_seconds=4.0, evaluations=20)
     assert "--eval-every" in str(error.value)
 
@@ -119,11 +118,11 @@ def test_a_time_without_room_for_a_step_is_refused_with_what_it_would_take():
 def test_how_far_the_learning_rate_had_come_is_said_in_words():
     recipe = RECIPES["resnet50-tiny"]()
     plan = planned(recipe)
-    for share, wanted in ((0.05, "still warming up"), (1.0, "had fallen to 0 % of its peak")):
+    for share, wanted in ((0.05, "still warming up"), (1.0, "0 % of its peak")):
         assert wanted in schedule_in_words(recipe, plan, round(share * plan.total_steps))
     steps = RECIPES["maskrcnn"]()
-    assert "had not begun to fall" in schedule_in_words(steps, planned(steps), 1_000)
-    assert "had fallen to 10 % of its peak" in schedule_in_words(steps, planned(steps), 60_001)
+    check_text(schedule_in_words(steps, planned(steps), 1_000), "not begun")
+    check_text(schedule_in_words(steps, planned(steps), 60_001), "10 %", "peak")
     constant = replace(recipe, schedule=replace(recipe.schedule, kind="constant", warmup=0.0))
     assert schedule_in_words(constant, planned(constant), 5) == ""
 
@@ -134,4 +133,4 @@ def test_a_fall_that_has_just_begun_is_said_in_plain_digits():
     after = round(plan.warmup_steps)
     for share, wanted in ((0.001, "99.9 %"), (0.05, "99.4 %")):
         step = after + round(share * (plan.total_steps - after))
-        assert f"had fallen to {wanted} of its peak" in schedule_in_words(recipe, plan, step)
+        check_text(schedule_in_words(recipe, plan, step), wanted)

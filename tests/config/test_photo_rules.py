@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from messages import raises
 
 from paceline.config.errors import RecipeError
 from paceline.config.plan import make_plan
@@ -41,7 +42,7 @@ def test_photos_are_mixed_in_pairs_so_an_odd_batch_or_forward_is_refused():
     for most, refused in ((6, False), (3, True)):
         plan = make_plan(mixed, System(), world=1, most=most, train_images=60, val_images=6)
         if refused:
-            with pytest.raises(RecipeError, match="a forward holds 3"):
+            with raises(RecipeError, "forward", "3", "--system.images-per-forward"):
                 workload.check_plan(mixed, plan)
             workload.check_plan(replace(mixed, input=made.input), plan)
         else:

@@ -7,6 +7,7 @@ import socket
 from pathlib import Path
 
 import pytest
+from messages import raises
 
 from paceline.config.plain_file import open_plain, read_plain, read_plain_text, require_plain
 from paceline.config.printable import one_line, printable, short, tidy_name
@@ -32,7 +33,7 @@ def odd(tmp_path: Path) -> Path:
     ("name", "kind"),
     [
         ("folder", "a folder"),
-        ("pipe", "a named pipe"),
+        ("pipe", "named pipe"),
         ("socket", "a socket"),
         ("zero", "a device"),
         ("link", "a named"),
@@ -40,7 +41,7 @@ def odd(tmp_path: Path) -> Path:
 )
 def test_what_is_no_plain_file_is_refused_by_its_kind_at_once(odd: Path, name: str, kind: str) -> None:
     for read in (open_plain, require_plain, lambda path: read_plain(path, 10), lambda path: read_plain_text(path, 10)):
-        with pytest.raises(OSError, match=f"this is {kind}.*, not a plain file"):
+        with pytest.raises(OSError, match=f"{kind}.*plain file"):
             read(odd / name)
 
 
@@ -58,11 +59,11 @@ def test_a_plain_file_is_read_whole_through_links_and_under_any_spelling(tmp_pat
 def test_more_than_the_bound_is_not_read(tmp_path: Path) -> None:
     with open(tmp_path / "sparse", "wb") as file:
         file.truncate(1 << 40)
-    with pytest.raises(OSError, match=r"1,099,511,627,776 bytes, more than the 1,000 that are read"):
+    with raises(OSError, "1,099,511,627,776 bytes", "1,000"):
         read_plain(tmp_path / "sparse", 1000)
     # The kernel's own files are plain, and say that they are empty.
     assert b"PATH=" in read_plain("/proc/self/environ", 1 << 20)
-    with pytest.raises(OSError, match="longer than it says"):
+    with raises(OSError, "longer"):
         read_plain("/proc/self/environ", 10)
 
 
@@ -80,9 +81,9 @@ def test_what_is_shown_of_a_value_is_short_whatever_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "says"), [(" \n", "empty"), ("a" * 1001, "more than 1,000"), ("a\ud800", "half a character")]
+    ("name", "says"), [(" \n", "empty"), ("a" * 1001, "more than 1,000"), ("a\ud800", "character")]
 )
 def test_a_name_is_one_line_of_whole_characters(name: str, says: str) -> None:
     assert tidy_name(" polar\n bear\u2028x ") == "polar bear x"
-    with pytest.raises(ValueError, match=says):
+    with raises(ValueError, says):
         tidy_name(name)

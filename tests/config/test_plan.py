@@ -9,6 +9,7 @@ import pytest
 from example_counts import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from messages import raises
 
 from paceline.config.errors import RecipeError
 from paceline.config.plan import ema_at, first_weights_share, lr_at, make_plan, shorten, split_batch, training_ranks
@@ -126,7 +127,7 @@ def test_a_refused_span_names_the_nearest_that_are_not_refused(share: int, world
 
 
 def test_a_batch_that_does_not_divide_names_the_nearest_ones() -> None:
-    with pytest.raises(RecipeError, match=r"does not divide over 7 ranks: nearest that does: 63 or 70"):
+    with raises(RecipeError, "7 ranks", "63", "70"):
         split_batch(64, 7, 64, 16)
 
 
@@ -236,20 +237,20 @@ def test_evaluation_ranks_train_nothing_and_count_as_machines() -> None:
 
 def test_a_refusal_says_how_many_of_the_ranks_train() -> None:
     recipe = RECIPES["resnet50-mlperf-3200"]()
-    with pytest.raises(RecipeError, match=r"does not divide over 7 ranks.*\n.*\nOf 8 ranks 7 train: 1 only evaluate"):
+    with raises(RecipeError, "7 ranks", "8 ranks", "1 only"):
         make_plan(recipe, h100x8(), world=7, most=512, train_images=1000, val_images=10, eval_ranks=1)
 
 
 @pytest.mark.parametrize(
     ("ranks", "eval_ranks", "said"),
     [
-        (1, 1, "one rank alone, and it has to train"),
-        (4, 4, r"of 4 ranks at least one has to train. Name 0 to 3"),
-        (4, 9, "at least one has to train"),
+        (1, 1, "one rank"),
+        (4, 4, "4 ranks ... 0 to 3"),
+        (4, 9, "--eval-ranks 9"),
         (4, -1, "Name 0 to 3"),
     ],
 )
 def test_somebody_has_to_train(ranks: int, eval_ranks: int, said: str) -> None:
-    with pytest.raises(RecipeError, match=said):
+    with raises(RecipeError, said):
         training_ranks(ranks, eval_ranks)
     assert (training_ranks(4, 0), training_ranks(4, 3), training_ranks(1, 0)) == (4, 1, 1)

@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass
 
 import pytest
+from messages import raises
 
 from paceline.config.bounds import Count
 from paceline.config.errors import RecipeError
@@ -42,16 +43,16 @@ def test_rows_and_menus_are_read_with_their_types(tmp_path):
 @pytest.mark.parametrize(
     ("text", "refused"),
     [
-        ("[{", r"rows\.json: this table is damaged"),
-        ({}, r"rows\.json: this table must be a list"),
-        ([{"nodes": 1}, {"minutes": 1}], r"rows\.json\[1\]: missing key 'nodes'"),
-        ([{"nodes": 1, "minute": 1}], r"rows\.json\[0\]: unknown key 'minute'"),
-        ([{"nodes": "1"}], r'rows\.json\[0\]: nodes is "1": must be a whole number'),
-        ([{"nodes": 0}], r"rows\.json\[0\]: --nodes 0: must be 1 or more"),
-        ([{"nodes": 1, "parts": [{}]}], r"rows\.json\[0\]: parts\[0\]: missing key 'name'"),
-        ([[]], r"rows\.json\[0\] is \[\]: must be a table"),
+        ("[{", "rows.json ... damaged"),
+        ({}, "rows.json ... list"),
+        ([{"nodes": 1}, {"minutes": 1}], r"rows.json[1]: missing key 'nodes'"),
+        ([{"nodes": 1, "minute": 1}], r"rows.json[0]: unknown key 'minute'"),
+        ([{"nodes": "1"}], 'rows.json[0] ... nodes ... "1"'),
+        ([{"nodes": 0}], r"rows.json[0]: --nodes 0: must be 1 or more"),
+        ([{"nodes": 1, "parts": [{}]}], r"rows.json[0]: parts[0]: missing key 'name'"),
+        ([[]], "rows.json[0] ... [] ... table"),
     ],
 )
 def test_what_is_no_such_row_is_refused_by_file_row_and_key(tmp_path, text, refused):
-    with pytest.raises(RecipeError, match=refused):
+    with raises(RecipeError, refused):
         read_rows(written(tmp_path, text), Row)

@@ -14,6 +14,7 @@ import numpy as np
 import packed_sets
 import pytest
 from instance_sets import json_file, make_instances
+from messages import check_text, raises
 from packed_sets import ARCHIVES, CONTAINERS, pack_both, photos_of, with_magic
 from tiny_runs import command, make_photos
 
@@ -132,7 +133,7 @@ def test_zips_with_annotations_hold_what_the_unpacked_set_does(tmp_path, capsys)
     assert (manifest.classes, manifest.category_ids) == (plain.classes, plain.category_ids)
     assert check_fresh(manifest) is None
     (place / "annotations_trainval2017.zip").write_bytes(b"other")
-    assert "the annotations changed" in str(check_fresh(manifest))
+    check_text(str(check_fresh(manifest)), "annotations_trainval2017.zip", "annotations", "changed")
 
 
 def test_boxes_come_out_of_tfrecord_and_recordio_as_they_went_in(tmp_path, capsys):
@@ -235,10 +236,10 @@ def test_a_container_that_is_cut_off_is_refused_or_used_as_far_as_it_goes(folder
     file.write_bytes(data[: at + 500])
     said = command(capsys, "prepare", *words, "--out", tmp_path / "out")
     assert said.code == 2 and len(said.err.splitlines()) == 1
-    assert "cut off at byte" in said.err and "whole records" in said.err and not (tmp_path / "out").exists()
+    assert check_text(said.err, "train", "--on-truncated skip") and not (tmp_path / "out").exists()
     said = command(capsys, "prepare", *words, "--on-truncated", "skip", "--out", tmp_path / "out")
     if said.code:  # the tar of a class is gone with all its photos
-        assert "not those of" in said.err or "none of" in said.err
+        assert check_text(said.err, "train")
         return
     index = open_split(Manifest.load(tmp_path / "out"), "train")
     assert 0 < len(index) < 9 and "cut off" in said.out
@@ -406,7 +407,7 @@ def test_files_of_an_archive_that_are_no_photos_are_counted_by_their_suffix(fold
     manifest = prepared(capsys, tmp_path / "out", kind, *files)
     assert manifest.content_hash == folder.content_hash
     (note,) = manifest.notes
-    assert f"train.{kind}: left out 2 files: 1 .heic, 1 .txt; .heic is not read: convert these to JPEG" in note
+    check_text(note, f"train.{kind}", "2 files", "1 .heic", "1 .txt", "JPEG")
 
 
 def test_pictures_beside_the_splits_of_an_archive_are_left_out_aloud(folder, tmp_path, capsys):
@@ -417,7 +418,7 @@ def test_pictures_beside_the_splits_of_an_archive_are_left_out_aloud(folder, tmp
         archive.writestr("set/Train/preview.jpg", photos_of(folder.root_path, "val")[0][3])
     manifest = prepared(capsys, tmp_path / "out", "zip", "--train", f"{tmp_path}/all.zip")
     assert manifest.content_hash == folder.content_hash
-    assert "7 photos lie in neither" in manifest.notes[0]
+    check_text(manifest.notes[0], "7 photos", "train, val")
 
 
 def test_two_zips_that_call_different_photos_the_same_keep_them_apart(tmp_path, capsys):
@@ -476,7 +477,7 @@ def test_the_command_that_is_printed_prepares_the_same_again_from_anywhere(folde
 def test_a_folder_with_the_index_of_folders_is_not_taken(folder, tmp_path, capsys):
     packed_sets.tar(photos_of(folder.root_path, "train"), tmp_path / "t.tar")
     said = command(capsys, "prepare", "tar", "--train", tmp_path / "t.tar", "--out", folder.root_path)
-    assert said.code == 2 and "photos in folders" in said.err
+    assert said.code == 2 and check_text(said.err, "folders", "photos")
     assert Manifest.load(folder.root_path).content_hash == folder.content_hash
 
 
@@ -485,5 +486,5 @@ def test_a_place_that_cannot_be_written_to_is_refused_with_the_flag_that_names_a
 
     words = pack_both(folder.root_path, "tar", tmp_path / "packed")
     (tmp_path / "file").write_text("")
-    with pytest.raises(DataError, match=r"cannot be written here .*\. Choose another folder with --out DIR\.$"):
+    with raises(DataError, "file/out", "--out DIR"):
         prepare_containers(ContainerRequest("tar", (words[2],), (words[4],)), out=tmp_path / "file" / "out", workers=1)

@@ -12,6 +12,7 @@ import pytest
 from devkit_files import FOLDER, kit_files, mat_file, write_devkit
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from messages import raises
 
 from paceline.config.errors import DataError
 from paceline.datasets.formats import published
@@ -60,7 +61,7 @@ def test_the_kits_numbers_become_class_folders(tmp_path: Path, kit: Path, form: 
 
 def test_other_labels_than_the_official_ones_are_refused(kit: Path) -> None:
     write_devkit(kit, [LABELS[1], LABELS[0], *LABELS[2:]])
-    with pytest.raises(DataError, match="its 300 labels are not the official ones"):
+    with raises(DataError, "devkit.tar.gz", "300", "paceline download imagenet DIR"):
         validation_labels(kit)
 
 
@@ -80,12 +81,12 @@ def test_what_is_no_kit_is_one_line(tmp_path: Path, kit: Path) -> None:
     for name, content in (("empty", b""), ("page", b"<html>" * 500), ("cut", whole[:2000]), ("gzip", whole[:20])):
         path = tmp_path / name
         path.write_bytes(content)
-        with pytest.raises(DataError, match="not ImageNet's development kit, or damaged") as error:
+        with raises(DataError, "damaged", "paceline download imagenet DIR") as error:
             validation_labels(path)
         assert "\n" not in str(error.value)
-    with pytest.raises(DataError, match="no such file"):
+    with raises(DataError, "none.tar.gz", "ILSVRC2012_devkit_t12.tar.gz"):
         validation_labels(tmp_path / "none.tar.gz")
-    with pytest.raises(DataError, match="not ImageNet's development kit"):
+    with raises(DataError, "data/ILSVRC2012_validation_ground_truth.txt", "paceline download imagenet DIR"):
         validation_labels(tmp_path)
 
 
@@ -94,7 +95,7 @@ def test_a_class_that_the_kit_does_not_have(tmp_path: Path, kit: Path) -> None:
         book.extractall(tmp_path, **SAFELY)
     for text in (b"1001\n", b"0\n", b"one\n", b"9" * 5000):
         (tmp_path / FOLDER / "data" / "ILSVRC2012_validation_ground_truth.txt").write_bytes(text)
-        with pytest.raises(DataError, match="which is no class of it"):
+        with raises(DataError, "ILSVRC2012_validation_ground_truth.txt", text.decode()[:20].strip()):
             validation_labels(tmp_path / FOLDER)
 
 
@@ -112,7 +113,7 @@ def test_flat_photos_are_sorted_once_and_go_on(tmp_path: Path) -> None:
         sort_val(tmp_path, LABELS)
     assert again.read_bytes() == b"another"
     again.rename(tmp_path / "ILSVRC2012_val_00000301.JPEG")
-    with pytest.raises(DataError, match="no validation photo has this number"):
+    with raises(DataError, "ILSVRC2012_val_00000301.JPEG", "number"):
         sort_val(tmp_path, LABELS)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from messages import check_line
 from PIL import Image
 from tiny_runs import command
 
@@ -144,7 +145,7 @@ NAMED: dict[str, tuple[bytes, str]] = {
 @pytest.mark.parametrize("case", NAMED)
 def test_a_format_that_is_not_read_is_named_with_what_to_do(case):
     data, name = NAMED[case]
-    with pytest.raises(NotAnImage, match=f"^{name} inside.*convert it to JPEG"):
+    with pytest.raises(NotAnImage, match=f"^{name} .*JPEG"):
         verify_bytes(data, b"photo.jpg", 0)
     if case != "gif":  # which predict reads
         reasons = f"photo.jpg: the image cannot be decoded: ({name} inside.*Convert it to JPEG|.*AVIF)"
@@ -197,6 +198,6 @@ def test_predict_prints_what_it_drops(resnet_run, tmp_path: Path, capsys):
         data, suffix, _ = CASES[name]
         (tmp_path / f"{name.split()[0]}.{suffix}").write_bytes(data)
     said = command(capsys, "predict", resnet_run.folder, tmp_path, "--out", tmp_path / "out", "--no-pictures")
-    assert said.code == 0 and "1 photo has an alpha channel" in said.out and "1 photo has several pages" in said.out, (
+    assert said.code == 0 and check_line(said.out, "1 photo", "alpha") and check_line(said.out, "1 photo", "pages"), (
         said
     )

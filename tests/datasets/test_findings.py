@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from coco_sets import edit, make_set
+from messages import check_line, raises
 from photo_folders import make_photos, paint
 
 from paceline.cli.main import main
@@ -58,7 +59,7 @@ def test_an_evaluation_that_prepares_says_what_is_odd(tmp_path):
     edit(root, lambda record: record["annotations"][0].update(bbox=[30, 20, 30, 30]), "val")
     said: list[str] = []
     place = ensure_held_out(HeldOut(data=str(root)), "boxes", reporter=Lines(said.append))
-    assert "  boxes partly outside their image, cut for training: 1" in said and (place / "check.html").is_file()
+    assert check_line(said, "boxes partly", "1") and (place / "check.html").is_file()
 
 
 def test_files_left_out_by_their_suffix_are_counted_with_what_to_do(tmp_path):
@@ -76,7 +77,7 @@ def test_files_left_out_by_their_suffix_are_counted_with_what_to_do(tmp_path):
     assert "In it" in str(refused.value)
     assert find_photos([root]).skipped() == wanted
     (root / "train" / "dog" / "2.jpg").unlink()
-    with pytest.raises(DataError, match=r"train/dog: no images in this class folder \(2 files: 2 .heic; .*JPEG"):
+    with raises(DataError, "train/dog", "2 files: 2 .heic", "JPEG"):
         ensure_prepared(root, reporter=Lines(said.append))
 
 
@@ -86,15 +87,13 @@ def test_pictures_that_no_label_file_could_name_are_counted(tmp_path):
         (root / "train2017" / name).write_text("x")
     said: list[str] = []
     ensure_prepared(root, kind="boxes", reporter=Lines(said.append))
-    assert sum("train: left out 2 files: 2 .heic; .heic is not read" in line for line in said) == 1
+    assert sum("2 files: 2 .heic" in line for line in said) == 1
 
 
 def test_folders_of_pictures_that_are_not_read_are_not_called_empty(tmp_path):
     for label in ("cat", "dog"):
         paint(tmp_path / "set" / label / "0.heic")
-    with pytest.raises(
-        DataError, match=r"only cat, dog. In the first of them: 2 files: 2 .heic; .heic is not read: convert"
-    ):
+    with raises(DataError, "cat, dog", "2 files: 2 .heic", "convert"):
         prepare_folder(tmp_path / "set", val=ValSplit(0.2))
-    with pytest.raises(DataError, match=r"cat: only 1 file: 1 .heic; .heic is not read: convert"):
+    with raises(DataError, "cat", "1 file: 1 .heic", "convert"):
         prepare_folder(tmp_path / "set" / "cat", val=ValSplit(0.2))

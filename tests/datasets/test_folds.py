@@ -10,6 +10,7 @@ from coco_sets import HEIGHT, WIDTH, box, document, make_set, write_json
 from example_counts import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from messages import check_lines
 from photo_folders import paint
 
 from paceline.config.errors import DataError
@@ -146,7 +147,7 @@ def test_boxes_are_dealt_out_by_their_classes_and_photos_without_objects_fill_up
     split = open_boxes(manifest, "train")
     said: list[str] = []
     with_fold(manifest, Controls(folds=4, fold=4), Lines(said.append))
-    assert said == ["fold 4 of 4 lacks, so its scores leave out: rare"]
+    assert check_lines(said, ("fold 4 of 4", "scores", "rare"))
     for fold in (1, 2, 3):
         mine = held_out(manifest, fold)
         rows = np.repeat(mine, np.diff(split.object_starts))

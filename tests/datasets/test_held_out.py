@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from coco_sets import make_set, write_json
 from label_formats import put, voc_xml
+from messages import raises
 from PIL import Image
 from tiny_runs import make_photos
 
@@ -121,7 +122,7 @@ def test_a_split_that_is_alone_is_read_as_it_is_beside_the_training_images(whole
     assert ensure_held_out(wanted, "boxes", reporter=Lines(said.append)) == folder and not said, (
         "prepared again for nothing"
     )
-    with pytest.raises(DataError, match="only scored on"):
+    with raises(DataError, "split", "scored"):
         ensure_prepared(folder, kind="boxes")
 
 
@@ -170,7 +171,7 @@ def test_advice_on_photos_that_cannot_be_scored_names_no_flag_of_another_command
     shutil.copytree(make_photos(tmp_path / "whole photos") / "val", tmp_path / "classes" / "test")
     sorted(tmp_path.glob("classes/test/*/*.[jp][pn]g"))[0].write_bytes(b"")
     classes = refusal(tmp_path / "classes", "class-folder")
-    assert "empty file" in broken and "empty file" in classes and "take it out of the annotations" in missing
+    assert "empty" in broken and "empty" in classes and "annotations" in missing and photo.name in missing
     assert not any(
         " --" in text or "paceline " in text.replace(str(tmp_path), "") for text in (broken, missing, classes)
     )
@@ -180,7 +181,7 @@ def test_the_training_part_of_photos_that_prepare_divided_is_not_scored_as_all_o
     photos = make_photos(tmp_path / "whole") / "train"
     prepare_folder(photos, out=tmp_path / "out", val=ValSplit(val_fraction=0.5))
     assert ensure_held_out(HeldOut(str(tmp_path / "out")), "class-folder") == tmp_path / "out"
-    with pytest.raises(UserError, match=r"--split train: the validation photos of .* were set apart by prepare"):
+    with raises(UserError, "--split train", "validation"):
         ensure_held_out(HeldOut(str(tmp_path / "out"), "train"), "class-folder")
 
 
@@ -198,7 +199,7 @@ def test_boxes_count_for_the_run_s_class_of_the_same_name_whatever_ids_and_order
     assert split.names == ("ape", "cat", "dog") and named_boxes(split) == plain
     ids = split.category_ids.tolist()
     assert ids[1:] == [7, 3] and ids[0] not in (3, 7), "results are in the ids of the file that is scored on"
-    with pytest.raises(DataError, match=r"it has dog, which the run does not know.*cat, ape"):
+    with raises(DataError, "dog", "cat, ape"):
         scored_as(manifest, run_of(["cat", "ape"], category_ids=[1, 2]))
 
 
@@ -229,7 +230,7 @@ def test_class_folders_alone_are_read_as_they_are_beside_train(tmp_path, folder)
     split = open_split(manifest, "val")
     assert split.labels.tolist() == expected.labels.tolist()
     assert [split.read(i) for i in range(len(split))] == [expected.read(i) for i in range(len(expected))]
-    with pytest.raises(DataError, match="only scored on"):
+    with raises(DataError, "split", "scored"):
         ensure_prepared(manifest.folder)
 
 
@@ -248,13 +249,13 @@ def test_photos_count_for_the_run_s_class_of_the_same_folder_or_readable_name(tm
     # The run's folders are numbers, its readable names are the folders here.
     assert labels(run_of(["cat", "bee"], class_folders=["n01", "n02"])) == [1, 1, 1, 0, 0, 0]
     numbers = run_of(["a dog", "a cat", "a bee"], class_folders=["n00", "n01", "n02"])
-    with pytest.raises(DataError, match="bee, cat, which the run does not know"):
+    with raises(DataError, "bee, cat", "n00, n01, n02"):
         labels(numbers)
     # Readable names on both sides agree; they came after the set was prepared.
     (root / "classes.json").write_text(json.dumps({"bee": "a bee", "cat": "a cat"}))
     assert labels(numbers) == [2, 2, 2, 1, 1, 1]
     # Two classes of one readable name tell nothing.
-    with pytest.raises(DataError, match="does not know"):
+    with raises(DataError, "a bee"):
         labels(run_of(["a bee", "a bee", "a cat"], class_folders=["n00", "n01", "n02"]))
 
 

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from messages import raises
 from sets_to_pack import class_set, photos_and_labels
 
 from paceline.config.errors import DataError, UserError
@@ -52,7 +53,7 @@ def test_a_file_of_the_users_under_a_name_of_ours_is_neither_cut_nor_followed(so
         make()
         whole = (out / name).is_symlink() or name == "pack.jsonl"
         if whole:
-            with pytest.raises(DataError, match=r"[Cc]hoose another folder"):
+            with raises(DataError, "another folder"):
                 pack(source, REQUEST, out)
         else:
             pack(source, REQUEST, out)
@@ -106,7 +107,7 @@ def test_a_photo_that_changed_stops_it_and_leaves_no_half_file(tmp_path):
     data = bytearray(path.read_bytes())
     data[-10] ^= 1
     path.write_bytes(data)
-    with pytest.raises(DataError, match=r"d\.jpg: other bytes than when it was prepared"):
+    with raises(DataError, "d.jpg", "bytes", "prepared"):
         pack(source, PackRequest("recordio"), tmp_path / "out")
     assert sorted(entry.name for entry in (tmp_path / "out").iterdir()) == [".pack.lock", "classes.json", FILE_NAME]
 
@@ -122,7 +123,7 @@ def test_a_disk_that_fills_up_is_named_and_the_finished_files_are_kept(source, t
 
     real = write.write_tar
     monkeypatch.setattr(write, "write_tar", full)
-    with pytest.raises(DataError, match=r"No space left on device.*the same command goes on"):
+    with raises(DataError, "No space left on device", "command"):
         pack(source, REQUEST, tmp_path)
     assert sorted(files_of(tmp_path)) == ["train-00000.tar", "train-00001.tar"]
     monkeypatch.setattr(write, "write_tar", real)
@@ -133,7 +134,7 @@ def test_a_disk_that_fills_up_is_named_and_the_finished_files_are_kept(source, t
 def test_a_disk_without_room_is_refused_before_anything_is_written(source, tmp_path, monkeypatch):
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(packing.shutil, "disk_usage", lambda _: usage._replace(free=packing.SPARE_BYTES))
-    with pytest.raises(DataError, match=f"bytes are to be written, and {packing.SPARE_BYTES:,} are free"):
+    with raises(DataError, f"{packing.SPARE_BYTES:,}", "free", "--out"):
         pack(source, REQUEST, tmp_path)
     assert not files_of(tmp_path)
 
@@ -141,13 +142,13 @@ def test_a_disk_without_room_is_refused_before_anything_is_written(source, tmp_p
 def test_other_data_other_flags_and_other_things_are_refused(source, tmp_path):
     out = tmp_path / "out"
     pack(source, REQUEST, out)
-    with pytest.raises(DataError, match="another pack was begun here"):
+    with raises(DataError, "another pack", "--out"):
         pack(source, PackRequest("webdataset", shards=4), out)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("years of work")
     with pytest.raises(DataError, match=r"holds 'thesis\.txt'"):
         pack(source, REQUEST, tmp_path / "mine")
-    with pytest.raises(DataError, match="lies in the data set"):
+    with raises(DataError, "--out", "data set"):
         pack(source, REQUEST, source.root_path / "packed")
     assert not (source.root_path / "packed").exists()
 

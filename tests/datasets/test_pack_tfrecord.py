@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from messages import check_text, raises
 from PIL import Image
 from sets_to_pack import box_arrays, class_set, photos_and_labels
 from test_pack_boxes import HEIGHT, WIDTH, boxed_set
@@ -90,7 +91,11 @@ def test_objects_are_written_as_the_detection_tools_do(boxed, tmp_path):
     # Outside the photo it is cut; without area it is left out.
     assert first["image/object/bbox/xmax"] == [1.0, 1.0] and first["image/object/area"][0] == pytest.approx(77.7)
     assert none["image/object/class/label"] == []
-    assert len(notes) == 1 and "2 boxes without area" in notes[0] and "--to webdataset keeps everything" in notes[0]
+    assert (
+        len(notes) == 1
+        and check_text(notes[0], "2 boxes", "--to webdataset")
+        and "--to webdataset keeps everything" in notes[0]
+    )
 
 
 def test_what_is_prepared_from_them_is_what_was_packed(boxed, tmp_path):
@@ -132,14 +137,14 @@ def test_examples_that_say_other_objects_are_noticed(boxed, tmp_path, monkeypatc
         return written(features)
 
     monkeypatch.setattr(objects, "example_bytes", other)
-    with pytest.raises(DataError, match=r"train reads back other than it was packed|called"):
+    with pytest.raises(DataError, match=r"train.*packed|called"):
         pack(boxed, PackRequest("tfrecord"), tmp_path / "out")
     assert not (tmp_path / "out" / "manifest.json").exists()
 
 
 def test_photos_that_are_turned_are_refused(tmp_path):
     turned = prepare_boxes(boxed_set(tmp_path / "set", turned=True), out=tmp_path / "index")
-    with pytest.raises(DataError, match="fit them as they are shown, which Examples cannot say"):
+    with raises(DataError, "EXIF", "Examples", "--to webdataset"):
         pack(turned, PackRequest("tfrecord"), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -192,5 +197,5 @@ def test_two_names_of_one_number_are_refused(boxed, tmp_path, monkeypatch):
             {n: [b"%d" % next(calls) for _ in v] if n == "image/object/class/text" else v for n, v in features.items()}
         ),
     )
-    with pytest.raises(DataError, match=r"class 7 is called .* written with different lists of classes"):
+    with raises(DataError, "class 7", "classes"):
         pack(boxed, PackRequest("tfrecord"), tmp_path / "other")

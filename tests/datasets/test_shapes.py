@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 from by_night import ONE_MORE
+from messages import raises
 from PIL import Image
 
 from paceline.config.errors import DataError, UserError
@@ -354,7 +355,7 @@ def test_the_cached_set_is_rendered_once(monkeypatch, tmp_path):
 def test_a_folder_with_something_in_it_is_refused_and_left_alone(tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "photo.jpg").write_text("precious")
-    with pytest.raises(DataError, match=r"mine.*not an empty folder"):
+    with raises(DataError, "mine", "empty"):
         render_shapes("classes", tmp_path / "mine", train=8, val=8, side=48)
     assert (tmp_path / "mine" / "photo.jpg").read_text() == "precious"
     (tmp_path / "empty").mkdir()

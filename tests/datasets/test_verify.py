@@ -11,6 +11,7 @@ import pytest
 from example_counts import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from messages import raises
 from PIL import Image
 
 from paceline.datasets.verify import NotAnImage, decode, verify
@@ -98,7 +99,7 @@ def test_facts_are_the_files_own(tmp_path: Path):
 
 def test_a_picture_too_large_to_be_a_photo_is_refused_before_it_is_decoded(monkeypatch):
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
-    with pytest.raises(NotAnImage, match="exceeds limit of 2000 pixels"):
+    with raises(NotAnImage, "2000 pixels"):
         decode(JPEGS["baseline"])
 
 
@@ -106,5 +107,5 @@ def test_a_file_too_large_is_not_read(tmp_path: Path):
     path = tmp_path / "a.jpg"
     with open(path, "wb") as file:
         file.truncate((1 << 30) + 1)
-    with pytest.raises(NotAnImage, match="more than the 1,073,741,824"):
+    with raises(NotAnImage, "1,073,741,824"):
         verify(os.fsencode(path))

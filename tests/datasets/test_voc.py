@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from label_formats import link, objects_of, put, read_coco, voc_xml
+from messages import check_text, raises
 from photo_folders import paint
 
 from paceline.config.errors import DataError
@@ -73,7 +74,7 @@ def test_difficult_objects_become_crowd_regions_and_parts_are_no_objects(tmp_pat
     rows = [("cat", (1, 1, 4, 4), 1), ("dog", (2.5, 2.5, 9, 9), 0)]
     splits, notes = read_voc(official(tmp_path, {"a": voc_xml("a.jpg", (12, 16), rows)}, {}))
     assert objects_of(splits["train"], 0) == [("cat", [0, 0, 4, 4], 1), ("dog", [1.5, 1.5, 7.5, 7.5], 0)]
-    assert "1 objects marked difficult" in notes[0]
+    check_text(notes[0], "1 objects", "difficult")
 
 
 def test_an_image_without_objects_stays_and_one_without_a_file_is_left_out_and_counted(tmp_path: Path) -> None:
@@ -82,7 +83,7 @@ def test_an_image_without_objects_stays_and_one_without_a_file_is_left_out_and_c
     paint(tmp_path / "JPEGImages" / "never.jpg")
     splits, notes = read_voc(tmp_path)
     assert splits["train"].file_names == ["a.jpg", "b.jpg"] and splits["train"].object_rows.tolist() == [0]
-    assert "1 images have no XML file" in notes[0]
+    check_text(notes[0], "1 images", "XML")
 
 
 @pytest.mark.parametrize(
@@ -185,7 +186,7 @@ def test_a_declared_encoding_is_read(tmp_path: Path) -> None:
 def test_a_file_too_large_for_one_image_is_not_opened(tmp_path: Path) -> None:
     with open(tmp_path / "a.xml", "wb") as file:
         file.truncate((8 << 20) + 1)
-    with pytest.raises(DataError, match="more than the 8,388,608 that are read"):
+    with raises(DataError, "8,388,608"):
         read_voc_file(tmp_path / "a.xml")
 
 
@@ -203,10 +204,10 @@ def test_no_xml_no_images_no_objects_and_sets_that_lie_are_refused(tmp_path: Pat
     with pytest.raises(DataError, match=r"without JPEGImages/"):
         read_voc(tmp_path / "b")
     official(tmp_path / "c", {"x": voc_xml("x.jpg", (12, 16), [])}, {})
-    with pytest.raises(DataError, match="none of its XML files has an <object>"):
+    with raises(DataError, "XML", "<object>"):
         read_voc(tmp_path / "c")
     official(tmp_path / "d", {"x": voc_xml("x.jpg", (12, 16), ONE)}, {"train": ["x", "gone", "../x"]})
-    with pytest.raises(DataError, match=r"2 of its lines name no XML file .*first 'gone'"):
+    with raises(DataError, "2 of its lines", "XML", "'gone'"):
         read_voc(tmp_path / "d")
     for year in ("VOC2007", "VOC2012"):
         official(tmp_path / "e" / year, {"x": voc_xml("x.jpg", (12, 16), ONE)}, {})
@@ -218,7 +219,7 @@ def test_without_validation_images_the_way_that_voc_has_is_named_and_leads_on(tm
     files = {f"{number}": voc_xml(f"{number}.jpg", (12, 16), ONE) for number in range(3)}
     root = official(tmp_path / "set", files, {"train": ["0", "1"]})
     request = BoxRequest("voc")
-    with pytest.raises(DataError, match=r"no validation images") as refusal:
+    with raises(DataError, "validation") as refusal:
         prepare_boxes(root, request, out=tmp_path / "out", workers=1)
     assert "ImageSets/Main/val.txt" in str(refusal.value) and "--val-images" not in str(refusal.value)
     put(root / "ImageSets" / "Main" / "val.txt", "2\n")

@@ -11,6 +11,7 @@ import pytest
 import torch
 import torchvision
 from card_files import card_in, without_card
+from messages import check_line, has
 from tiny_runs import TINY, command, make_photos, refused, train
 
 import paceline
@@ -76,7 +77,7 @@ def test_a_file_copied_out_of_a_checkpoint_is_the_model_too(a_run, tmp_path, cap
     same_model(again, a_run.folder)
     if averaged:
         shutil.copy(saved / "model.safetensors", file)
-        with pytest.warns(UserWarning, match="as they were trained; the run was evaluated with their average"):
+        with pytest.warns(UserWarning, match=has("average")):
             paceline.load(file)
 
 
@@ -91,7 +92,7 @@ def test_its_card_says_what_it_is_and_names_no_place_of_the_run_s_machine(ssd_ru
         said = command(capsys, *verb, file)
         assert said.code == 0 and "ssd-tiny, step 6: 8 classes (circle, square" in said.out, said
         assert "box_ap 0" in said.out and f"id {run['sha256']}" in said.out
-    assert "4 images a forward" in command(capsys, "show", file).out
+    assert "4 images" in command(capsys, "show", file).out
     refused(command(capsys, "show", tmp_path / "none.safetensors"), "none.safetensors: there is no such file")
     assert json.loads(command(capsys, "show", file, "--json").out)["card"]["of data"] == run["data"]["hash"]
 
@@ -133,7 +134,7 @@ def test_another_recipe_reads_its_tensors_as_anybodys(resnet_run, tmp_path, caps
     file, photo = exported(capsys, resnet_run.folder, tmp_path / "cats.safetensors"), photos_of(resnet_run.data)[0]
     recipe = f"resnet50-tiny {' '.join(map(str, TINY[:4]))} --input.eval-size 64"
     said = command(capsys, "predict", file, photo, "--recipe", recipe, "--out", tmp_path / "out", "--no-pictures")
-    assert said.code == 0 and f"cats.safetensors: {recipe}, 3 classes (ant, bee, cat)" in said.out, said
+    assert said.code == 0 and check_line(said.out, f"cats.safetensors: {recipe}", "3 classes", "ant, bee, cat"), said
 
 
 def test_anybodys_weights_become_one_file_too(tmp_path, class_photos, capsys):

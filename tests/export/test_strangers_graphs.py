@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from messages import raises
 from onnx import TensorProto, helper, numpy_helper
 
 import paceline
@@ -70,7 +71,7 @@ def without_inputs(file: Path, outputs: list[Any]) -> None:
 def test_a_graph_that_takes_nothing_is_refused(tmp_path):
     file = tmp_path / "a.onnx"
     without_inputs(file, [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 2]) for name in "ab"])
-    with pytest.raises(CheckpointError, match="does not take and give what its card says"):
+    with raises(CheckpointError, "card"):
         paceline.load(file)
 
 
@@ -88,5 +89,5 @@ def test_a_pt2_that_gives_classes_where_boxes_are_named_is_refused(tmp_path):
     sizes = {"layout": "NHWC uint8", "height": height, "width": width, "batch": 1}
     with zipfile.ZipFile(file, "a") as archive:
         archive.writestr(IN_ZIP, json.dumps({**json.loads(make_card(facts)), "graph": sizes}))
-    with pytest.raises(CheckpointError, match="its answers are not for the classes and outputs that it names"):
+    with raises(CheckpointError, "classes", "outputs"):
         paceline.load(file, trust=True).predict(photo[0])

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hostile import judge, parameters
 from hostile_images import IMAGES, scans
+from messages import raises
 from PIL import Image
 
 from paceline.config.errors import DataError
@@ -60,10 +61,10 @@ def test_a_photo_that_became_a_pipe_or_endless_is_named_at_once_in_training_and_
     photo = folder / "train/cat/0.jpg"
     for change, says in (IMAGES.cases["named pipe"], IMAGES.cases["endless zeros"], IMAGES.cases["socket"]):
         change(folder)
-        with pytest.raises(DataError, match=rf"train/cat/0\.jpg: cannot be read \({says}"):
+        with pytest.raises(DataError, match=rf"train/cat/0\.jpg: .*\({says}"):
             index.read(0)
         (found,) = find_photos([photo]).photos
-        with pytest.raises(DataError, match=rf"train/cat/0\.jpg: cannot be read \({says}"):
+        with pytest.raises(DataError, match=rf"train/cat/0\.jpg: .*\({says}"):
             photo_of(found)
     photo.unlink()
     photo.write_bytes(scans(200))
@@ -83,5 +84,5 @@ def test_a_photo_of_another_length_is_named_with_both_lengths(tmp_path: Path) ->
     assert index.read(0) == whole
     for content in (whole + b"x", whole[:-1], b""):
         photo.write_bytes(content)
-        with pytest.raises(DataError, match=f"{len(content):,} bytes where the index says {len(whole):,}"):
+        with raises(DataError, f"{len(content):,} bytes", f"{len(whole):,}"):
             index.read(0)

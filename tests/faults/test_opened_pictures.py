@@ -9,6 +9,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from messages import raises
 from photo_folders import make_photos
 from PIL import EpsImagePlugin, Image
 from tiny_runs import TINY, command
@@ -128,7 +129,7 @@ def test_more_pixels_than_a_photo_has_are_refused_whatever_pillows_own_limit(mon
             import zlib
 
             data[29:33] = zlib.crc32(data[12:29]).to_bytes(4, "big")
-        with pytest.raises(TooMuch, match="pixels are more than"):
+        with raises(TooMuch, "pixels"):
             open_picture(bytes(data))
 
 

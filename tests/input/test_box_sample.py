@@ -15,6 +15,7 @@ import torch
 from drawn import some
 from hypothesis import given
 from hypothesis import strategies as st
+from messages import raises
 from PIL import Image
 from stand_ins import InMemory
 
@@ -257,7 +258,7 @@ assert counts[1] == counts[0] + 1, counts
 
 def test_a_broken_photo_is_named():
     data, boxes, classes = _scene(90, 120, {1: (0, 0, 40, 40)}, "PNG")
-    with pytest.raises(DataError, match="photo: the image cannot be decoded"):
+    with raises(DataError, "photo", "decoded"):
         _training((data[: len(data) // 2], boxes, classes))
 
 

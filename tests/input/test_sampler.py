@@ -10,6 +10,7 @@ import pytest
 from example_counts import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from messages import check_text
 
 from paceline.input.randomness import SampleRandom, hash_keys
 from paceline.input.sampler import SHIFT_STREAM, draws_in_words, sampled_order, sampling_rates
@@ -130,7 +131,7 @@ def test_grouped_draws_of_an_epoch_are_the_sampler_s_and_lie_in_groups():
 def test_the_line_tells_the_rarest_and_the_most_common():
     photos, names = np.arange(N), ["apple", "pear", "fig", "none", "lemon"]
     said = draws_in_words(_balanced(CLASSES), photos, CLASSES, names)
-    assert said == "photos of a class -> its draws an epoch: fig 3 -> 29, apple 16 -> 29, lemon 36 -> 29, pear 62 -> 29"
+    assert check_text(said, "fig 3 -> 29, apple 16 -> 29, lemon 36 -> 29, pear 62 -> 29")
     many = np.repeat(np.arange(9), np.arange(1, 10))
     said = draws_in_words(_balanced(many), np.arange(45), many, list("abcdefghi"))
     assert said.endswith("a 1 -> 5, b 2 -> 5, c 3 -> 5, ... (3 classes) ..., g 7 -> 5, h 8 -> 5, i 9 -> 5")

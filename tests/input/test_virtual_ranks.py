@@ -7,6 +7,7 @@ import itertools
 import numpy as np
 import pytest
 from by_night import ONE_MORE
+from messages import raises
 
 from paceline.config.errors import RecipeError
 from paceline.config.plan import Plan, evaluation_batch, make_plan
@@ -101,7 +102,7 @@ def in_order(rows: np.ndarray) -> np.ndarray:
 
 def test_other_batches_do_not_divide_over_1024_ranks_and_say_so():
     for name in set(RECIPES) - set(MANY):
-        with pytest.raises(RecipeError, match="does not divide over 1024 ranks: nearest"):
+        with raises(RecipeError, "1024 ranks", "nearest"):
             plan_of(name, RANKS, 0)
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from messages import raises
 
 from paceline.config.errors import UserError
 from paceline.config.system import System
@@ -158,7 +159,7 @@ def test_every_entry_of_the_tables_is_known_to_the_refusals():
 
 def test_files_that_cannot_be_written_are_one_line(tmp_path):
     (tmp_path / "in-the-way").write_text("")
-    with pytest.raises(UserError, match=r"in-the-way/launch: cannot be written \(Not a directory\)"):
+    with raises(UserError, "in-the-way/launch", "Not a directory"):
         write_files(job(folder=tmp_path / "in-the-way"), files_of(job(folder=tmp_path / "in-the-way")))
 
 

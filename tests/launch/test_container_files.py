@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from launch.container_jobs import EIGHT_GPUS, JOB, TWO_NODES, stand_in_engine
+from messages import check_text, raises
 
 from paceline.config.errors import UserError
 from paceline.launch.carry_out import command_of, write_files
@@ -153,7 +154,7 @@ def test_an_image_without_paceline_is_told_in_one_line(started, tmp_path: Path) 
     (bare / "python3").symlink_to("/usr/bin/false")
     done, _ = started(here(tmp_path), "python3", "-m", "paceline", PACELINE_EXIT_CODE_FILE=str(left))
     assert done.returncode == 2 and left.read_text() == "2\n"
-    assert done.stderr.count("\n") == 1 and f"the image {JOB.image} has no paceline in it" in done.stderr
+    assert done.stderr.count("\n") == 1 and check_text(done.stderr, JOB.image, "paceline")
     assert "--image" in done.stderr
 
 
@@ -171,16 +172,16 @@ def test_whose_devices_a_system_has() -> None:
 @pytest.mark.parametrize(
     ("job", "text"),
     [
-        (replace(JOB, container="docker", system=replace(EIGHT_GPUS, accelerator="mps")), "no container sees mps devices"),
-        (replace(JOB, container="pyxis", image=""), "name the image that the nodes import"),
-        (replace(JOB, container="pyxis", system=MI300), "enroot brings in NVIDIA's devices, not rocm"),
-        (replace(JOB, container="docker", mounts=(Mount(Path("/a,b"), "/a,b", "x"),)), "/a,b: docker cannot mount"),
-        (replace(JOB, container="apptainer", mounts=(Mount(Path("/a:b"), "/a:b", "x"),)), "/a:b: apptainer cannot mount"),
+        (replace(JOB, container="docker", system=replace(EIGHT_GPUS, accelerator="mps")), "mps"),
+        (replace(JOB, container="pyxis", image=""), "image"),
+        (replace(JOB, container="pyxis", system=MI300), "enroot ... rocm"),
+        (replace(JOB, container="docker", mounts=(Mount(Path("/a,b"), "/a,b", "x"),)), "/a,b ... docker"),
+        (replace(JOB, container="apptainer", mounts=(Mount(Path("/a:b"), "/a:b", "x"),)), "/a:b ... apptainer"),
     ],
     ids=["mps", "pyxis without image", "pyxis with AMD", "comma", "colon"],
 )  # fmt: skip
 def test_what_a_container_cannot_do_is_refused(job: Job, text: str) -> None:
-    with pytest.raises(UserError, match=text) as told:
+    with raises(UserError, text) as told:
         CONTAINER[job.container].check(replace(job, through="slurm"))
     assert "\n" not in str(told.value)
 
@@ -189,7 +190,7 @@ def test_an_engine_that_is_not_here_is_named(monkeypatch: pytest.MonkeyPatch, tm
     monkeypatch.setenv("PATH", str(tmp_path))
     for container in ("docker", "apptainer"):
         said = CONTAINER[container].missing(replace(JOB, container=container))
-        assert said.startswith(f"--container {container}: there is n")
+        assert said.startswith(f"--container {container}: ")
         assert (
             CONTAINER[container].missing(replace(JOB, container=container, through="slurm")) == ""
         )  # nodes may have it

@@ -8,6 +8,7 @@ import pytest
 from example_counts import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from messages import check_text, raises
 
 from paceline.config.errors import UserError
 from paceline.launch.hosts import Host, first_hosts, read_hostfile
@@ -32,28 +33,28 @@ def test_the_24_hosts_of_a_published_run(tmp_path):
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        ("node1 slots=0", "'0' is no number of slots"),
-        ("node1 slots=-1", "'-1' is no number of slots"),
-        ("node1 slots=8.0", "'8.0' is no number of slots"),
-        ("node1 slots=9999999", "'9999999' is no number of slots"),
-        ("node1 slots=\u0664", "is no number of slots"),
-        ("node1 slots = 8", "'slots' is not understood"),
-        ("node1 max_slots=8", "'max_slots=8' is not understood"),
-        ("node1 8", "'8' is not understood"),
-        ("node1:8 slots=8", "says its slots twice"),
-        ("node1 slots=8 slots=8", "says its slots twice"),
-        ("node1:", "'' is no number of slots"),
-        ("node1:ssh", "'ssh' is no number of slots"),
+        ("node1 slots=0", "'0' ... slots"),
+        ("node1 slots=-1", "'-1'"),
+        ("node1 slots=8.0", "'8.0'"),
+        ("node1 slots=9999999", "'9999999'"),
+        ("node1 slots=\u0664", "number of"),
+        ("node1 slots = 8", "'slots'"),
+        ("node1 max_slots=8", "'max_slots=8'"),
+        ("node1 8", "'8'"),
+        ("node1:8 slots=8", "slots ... twice"),
+        ("node1 slots=8 slots=8", "slots ... twice"),
+        ("node1:", "''"),
+        ("node1:ssh", "'ssh'"),
         ("fe80::1", "'fe80::1' is an IPv6 address"),
         ("[fe80::1]:8", "is an IPv6 address"),
-        ("root@node1", "which user logs in belongs into ~/.ssh/config"),
-        ("-oProxyCommand=reboot", "is no host name"),
-        ("node1,node2", "'node1,node2' is no host name"),
-        ("node1;reboot", "is no host name"),
-        ("$(reboot)", "is no host name"),
-        ("n\x1b[31mode", "'n\\x1b[31mode' is no host name"),
-        ("a" * 256, "is no host name"),
-        ("NODE0 slots=2", "NODE0 stands in line 1 already"),
+        ("root@node1", "~/.ssh/config"),
+        ("-oProxyCommand=reboot", "host name"),
+        ("node1,node2", "'node1,node2'"),
+        ("node1;reboot", "host name"),
+        ("$(reboot)", "host name"),
+        ("n\x1b[31mode", "'n\\x1b[31mode'"),
+        ("a" * 256, "host name"),
+        ("NODE0 slots=2", "NODE0 ... line 1"),
     ],
     ids=range(22),
 )
@@ -61,12 +62,12 @@ def test_a_line_that_is_not_understood_is_named(tmp_path, line, why):
     with pytest.raises(UserError) as refused:
         hosts_in(tmp_path, f"node0\n\n{line}\n")
     text = str(refused.value)
-    assert text.startswith(f"{tmp_path}/hosts, line 3: ") and "\n" not in text and why in text
+    assert text.startswith(f"{tmp_path}/hosts, line 3: ") and "\n" not in text and check_text(text, why)
 
 
 @pytest.mark.parametrize("text", ["", "# nobody\n\n", "\udcff\udcfe\n"], ids=["empty", "comments", "no-text"])
 def test_a_file_without_hosts_says_what_is_expected(tmp_path, text):
-    with pytest.raises(UserError, match=r"a host a line: write `node1`"):
+    with raises(UserError, "line", "node1"):
         hosts_in(tmp_path, text)
 
 
@@ -75,7 +76,7 @@ def test_files_that_cannot_be_read_are_named(tmp_path):
         with pytest.raises(UserError, match=f"--hostfile {path}: "):
             read_hostfile(path, 8)
     (tmp_path / "long").write_bytes(b"#" * (2**20 + 1))
-    with pytest.raises(UserError, match=r"1,048,577 bytes, more than"):
+    with raises(UserError, "1,048,577 bytes"):
         read_hostfile(tmp_path / "long", 8)
 
 
@@ -101,15 +102,15 @@ def test_a_job_takes_the_first_hosts(tmp_path):
 @pytest.mark.parametrize(
     ("text", "nodes", "why"),
     [
-        ("a\nb\n", 3, r"--nodes 3: .*/hosts names 2 hosts. Add 1, or ask for --nodes 2."),
-        ("a\nb slots=4\n", 2, r"b has 4 slots, and the system has 8 ranks a node"),
-        ("a\nlocalhost\n", 2, r"localhost is another machine on every host"),
-        ("a\n127.0.0.2\n", 2, r"127.0.0.2 is another machine on every host"),
+        ("a\nb\n", 3, "--nodes 3 ... hosts names 2 hosts ... --nodes 2"),
+        ("a\nb slots=4\n", 2, "b has 4 slots ... 8 ranks"),
+        ("a\nlocalhost\n", 2, "localhost ... machine"),
+        ("a\n127.0.0.2\n", 2, "127.0.0.2 ... machine"),
     ],
     ids=["too-few", "too-small", "localhost", "loopback"],
 )
 def test_a_job_that_the_hosts_cannot_take_is_refused(tmp_path, text, nodes, why):
-    with pytest.raises(UserError, match=why):
+    with raises(UserError, why):
         first_hosts(hosts_in(tmp_path, text), nodes, 8, tmp_path / "hosts")
 
 

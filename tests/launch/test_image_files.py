@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from messages import raises
 
 import paceline
 from paceline.config.errors import UserError
@@ -104,7 +105,7 @@ def test_a_tag_that_is_none_is_refused(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(image_tag, "checkout", lambda: tmp_path)
     for text in ("", "paceline", "two words:1", "host:5000/paceline"):
         (tmp_path / "containers" / "TAG").write_text(text + "\n")
-        with pytest.raises(UserError, match="write one line NAME:TAG"):
+        with raises(UserError, "NAME:TAG"):
             tag()
 
 
@@ -159,9 +160,9 @@ def test_an_image_for_a_v100_has_its_versions(
     ("words", "text"),
     [
         (("p3dn", "--torch", "cu126"), "--torch cu126: --system p3dn takes torch 2.9.1 as PyPI has it"),
-        (("gaudi8",), "--system gaudi8: Gaudi computes with its maker's own torch"),
+        (("gaudi8",), "--system gaudi8"),
         (("mi300x8",), "add --torch rocm7.0"),
-        (("p3",), "there is no system"),
+        (("p3",), "system"),
     ],
 )
 def test_an_image_for_a_system_that_needs_another_torch_is_refused(
@@ -181,7 +182,7 @@ def test_image_shell_runs_a_command_inside(
     assert run(["shell", "--engine", "docker", "--system", "cpu", "--", "paceline", "doctor", "--facts"]) == 0
     assert log.read_text().endswith(f"{tag()} paceline doctor --facts\n")
     assert f"source={Path.cwd()},target={Path.cwd()}" in log.read_text()
-    assert "--rm  # nothing of it stays behind" in capfd.readouterr().out
+    assert "--rm" in capfd.readouterr().out
 
 
 def test_image_shell_in_a_folder_whose_name_a_shell_would_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,5 +211,5 @@ def test_what_cannot_be_done_is_told_in_one_line(tmp_path: Path, monkeypatch: py
 
 def test_without_a_checkout_there_is_nothing_to_build(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("paceline.launch.image_build.checkout", lambda: None)
-    with pytest.raises(UserError, match="clone the repository"):
+    with raises(UserError, "clone"):
         source()

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from messages import check_text, raises
 
 from paceline.config.errors import UserError
 from paceline.launch.job import Batch
@@ -27,14 +28,14 @@ def test_a_walltime_in_minutes(text, minutes):
 
 @pytest.mark.parametrize("text", ["2", "0m", "-2h", "2 hours", "400d", "nan", "inf", "1e3m", "1:2:3"])
 def test_what_is_no_walltime(text):
-    with pytest.raises(UserError, match="write auto, or a time such as 90m"):
+    with raises(UserError, "auto", "90m"):
         minutes_in(text)
 
 
 def test_a_walltime_without_room_for_one_checkpoint():
     check_walltime(0, Batch())
     check_walltime(4, Batch(lead=120))
-    with pytest.raises(UserError, match=r"too short for one checkpoint.*--walltime 4m"):
+    with raises(UserError, "checkpoint", "--walltime 4m"):
         check_walltime(3, Batch(lead=120))
     with pytest.raises(UserError, match=r"--slurm\.lead 0"):
         check_walltime(60, Batch(lead=0))
@@ -54,16 +55,13 @@ def test_a_score_lies_between_the_runs(seconds):
 def test_a_line_for_scripts_and_a_summary(tmp_path):
     trials = [Trial(number, 7 + number, seconds, "success") for number, seconds in enumerate((61.5, 60.0, 90.0))]
     assert trials[1].line("ssd-tiny") == "RESULT,ssd-tiny,1,8,60.000,success,unchecked"
-    assert (
-        summary(trials)
-        == "3 of 3 trials reached the target, median 1 min 02 s, mean without fastest and slowest 1 min 02 s"
-    )
+    assert check_text(summary(trials), "3 of 3", "median 1 min 02 s", "slowest 1 min 02 s")
     failed = [*trials[:2], read_trial(2, 9, tmp_path)]
     assert failed[-1].line("x") == "RESULT,x,2,9,inf,no end,unchecked"
     judged = [replace(trials[0], checked=True), replace(trials[1], checked=False), trials[2]]
     assert [trial.line("x").rpartition(",")[2] for trial in judged] == ["passed", "failed", "unchecked"]
-    assert summary(judged).endswith(", MLPerf's checker passed 1 of 2 logs")
-    assert summary(failed[1:]) == "1 of 2 trials reached the target, median none (a run that missed its target is left)"
+    assert check_text(summary(judged), "MLPerf's checker", "1 of 2")
+    assert check_text(summary(failed[1:]), "1 of 2", "median none")
 
 
 def test_a_trial_is_read_from_its_end(tmp_path):

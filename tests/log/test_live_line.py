@@ -8,6 +8,7 @@ import time
 from types import SimpleNamespace
 
 import pytest
+from messages import check_lines, check_text
 
 from paceline.log import live_line
 from paceline.log.console import SLOW_INPUT, Console
@@ -114,7 +115,7 @@ def test_before_the_first_interval_is_over_pace_and_time_left_follow_from_the_st
 
 def test_whoever_asks_a_run_to_stop_sees_at_once_that_it_heard():
     now = Now(since=100.0, step=50, total=100, step_seconds=27.0, stopping=lambda: True)
-    assert parts(now, 112.0) == ["stopping after this step", "step 50/100 (12 s)"]
+    assert check_lines(parts(now, 112.0), ("stopping",), ("step 50/100", "12 s"))
 
 
 def test_it_moves_by_itself(monkeypatch, terminal):
@@ -150,4 +151,4 @@ def test_a_quiet_console_prints_warnings_and_the_end_alone(terminal):
             console.train(7_400, **{**TRAIN, "data_wait": wait})
         console.warning("success: done")
         note, end = out.getvalue().splitlines()
-        assert note.startswith("note: the step waits for images 90 %") and end == "success: done"
+        assert note.startswith("note: ") and check_text(note, "images 90 %") and end == "success: done"

@@ -8,6 +8,7 @@ import threading
 import time
 
 import pytest
+from messages import check_lines, check_text, raises
 from tiny_runs import command, refused, train, without_report
 
 import paceline.log.sinks as sinks
@@ -82,7 +83,7 @@ def test_a_run_tells_its_sinks_every_event_and_one_that_fails_is_named_once(
     without_report(monkeypatch)
     run = tmp_path / "run"
     said = train(capsys, photos, run, "--quiet", "--log-every", 1, "--sink", f"{file}:Fails", f"--sink={file}:Mine")
-    assert said.code == 0 and said.out.count(f"--sink {file}:Fails: SystemExit: enough; it is told nothing more") == 1
+    assert said.code == 0 and said.out.count(f"--sink {file}:Fails: SystemExit: enough") == 1
     lines = [json.loads(line) for line in (run / "mine.txt").read_text().splitlines()]
     assert [line for line in lines if isinstance(line, list)] == [["resnet50-tiny", None]] * 2
     assert lines[2:] == read_events(run / "events.jsonl")
@@ -99,12 +100,12 @@ def test_a_run_tells_its_sinks_every_event_and_one_that_fails_is_named_once(
 @pytest.mark.parametrize(
     ("sinks", "words"),
     [
-        (["foo"], "--sink foo: there is no such sink. Known: wandb, mlflow, or your own"),
+        (["foo"], "--sink foo ... wandb, mlflow"),
         (["FILE:Mine", "FILE:Mine"], "named twice"),
-        (["FILE:missing"], "has no sink 'missing'"),
-        (["FILE:number"], "that is a int, and must be a function"),
-        (["no-such.py:Mine"], "there is no file no-such.py"),
-        (["FILE:Mine", "FILE:refuses"], "it cannot be begun (ConnectionError: nobody home)."),
+        (["FILE:missing"], "'missing'"),
+        (["FILE:number"], "int ... function"),
+        (["no-such.py:Mine"], "no-such.py"),
+        (["FILE:Mine", "FILE:refuses"], "ConnectionError: nobody home"),
     ],
     ids=["unknown", "twice", "no name", "no function", "no file", "refuses"],
 )
@@ -115,7 +116,7 @@ def test_what_cannot_be_a_sink_refuses_the_run_and_leaves_nothing(photos, file, 
         run.mkdir(parents=True)
     named = [word for sink in sinks for word in ("--sink", sink.replace("FILE", file))]
     said = train(capsys, photos, run, *named)
-    assert said.code == 2 and words in said.err and len(said.err.splitlines()) == 1, said.err
+    assert said.code == 2 and check_text(said.err, words) and len(said.err.splitlines()) == 1, said.err
     left = [path.name for path in run.iterdir() if path.name != ".lock"] if run.exists() else []
     assert run.exists() == made and left == []
 
@@ -189,7 +190,7 @@ def test_a_sink_that_fails_is_closed_and_told_nothing_more():
     sink.close()
     sink.close()
     assert made[0].events == ["closed"]
-    assert lines == ["--sink bad: KeyError: 'oops'; it is told nothing more of this run, which does not need it"]
+    assert check_lines(lines, ("--sink bad", "KeyError: 'oops'"))
 
 
 def test_a_sink_that_hangs_is_left_behind(monkeypatch):
@@ -199,8 +200,7 @@ def test_a_sink_that_hangs_is_left_behind(monkeypatch):
     sink = Beside("stuck", lambda: Noted(lambda event: gate.wait()), Lines(lines.append))
     sink.write({"step": 0})
     sink.close()
-    assert lines == ["--sink stuck: it was still busy 0.05 s after the end of the run; it is told nothing more of this "
-                     "run, which does not need it"]  # fmt: skip
+    assert check_lines(lines, ("--sink stuck", "0.05 s"))
     lines.clear()
     sink = Beside("behind", lambda: Noted(lambda event: gate.wait()), Lines(lines.append))
     for step in range(9):
@@ -211,5 +211,5 @@ def test_a_sink_that_hangs_is_left_behind(monkeypatch):
 
 
 def test_what_is_no_sink_is_refused_where_it_was_made():
-    with pytest.raises(UserError, match=r"--sink x: what it made, a dict, lacks write\(event\) or close\(\)"):
+    with raises(UserError, "--sink x", "dict", "write(event)", "close()"):
         Beside("x", dict, Lines(print))  # type: ignore[arg-type]

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from messages import raises
 from tiny_runs import command, refused
 
 from paceline import accelerators
@@ -50,7 +51,7 @@ def test_a_rank_takes_its_own_device_of_the_systems_kind(machine, kind):
     machine(kind, 8)
     system = System(kind, per_node=8)
     assert [choose_device(system, rank, 8) for rank in range(8)] == [torch.device(kind, rank) for rank in range(8)]
-    with pytest.raises(RecipeError, match=r"sees 8 .* devices here for 9 ranks.*Start fewer ranks"):
+    with raises(RecipeError, "8", "9 ranks"):
         choose_device(system, 0, 9)
 
 
@@ -59,7 +60,7 @@ def test_a_system_whose_accelerator_is_not_here_is_refused_and_another_kind_does
     machine("xpu" if wanted == "hpu" else "hpu", 8)
     with pytest.raises(RecipeError) as refusal:
         choose_device(System(wanted), 0)
-    assert f"{accelerators.NAMES[wanted]}, but torch sees 0" in str(refusal.value)
+    assert "torch sees 0" in str(refusal.value)
     assert "\n" not in str(refusal.value)
 
 
@@ -78,7 +79,7 @@ def test_gpu_asks_whatever_accelerator_there_is(machine, kind, precision):
 def test_a_kind_that_does_not_say_its_memory_is_refused_with_what_to_do(machine, monkeypatch):
     machine("hpu", 8, memory=0)
     monkeypatch.delattr(torch.accelerator, "get_memory_info", raising=False)  # torch 2.9
-    with pytest.raises(RecipeError, match="does not say how much memory"):
+    with raises(RecipeError, "memory"):
         gpu()
 
 
@@ -149,8 +150,6 @@ def test_exact_rejects_tf32():
 
 def test_kernels_in_triton_are_refused_where_it_is_missing(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(
-        RecipeError, match=r"^--system\.kernels triton: Triton is not installed.*--system\.kernels torch\.$"
-    ):
+    with raises(RecipeError, "--system.kernels triton", "--system.kernels torch", "Triton"):
         choose_kernels(System("cuda", kernels="triton"))
     choose_kernels(System("cuda"))  # torch's need none

@@ -6,6 +6,7 @@ import json
 
 import pytest
 import torch
+from messages import check_text
 from tiny_runs import make_photos, of_its_own, train
 
 from paceline.machine.detect import cpu_cores
@@ -20,12 +21,12 @@ from paceline.machine.machine import compute_threads
         (0, {"OMP_NUM_THREADS": " 16,2 "}, 16, ""),  # a list for nested levels; more than the share is a wish too
         (5, {}, 5, ""),
         (5, {"OMP_NUM_THREADS": "5"}, 5, ""),
-        (5, {"OMP_NUM_THREADS": "3"}, 5, "gives way to --system.intra-op-threads 5"),
-        (0, {"OMP_NUM_THREADS": "many"}, 8, "'many' is no number of threads"),
-        (0, {"OMP_NUM_THREADS": "0"}, 8, "'0' is no number of threads"),
-        (0, {"OMP_NUM_THREADS": "10000000"}, 8, "is no number of threads"),
-        (0, {"OMP_NUM_THREADS": "1", "TORCHELASTIC_RUN_ID": "none"}, 8, "torchrun's own default"),
-        (0, {"OMP_NUM_THREADS": "1"}, 1, "is set in the environment"),
+        (5, {"OMP_NUM_THREADS": "3"}, 5, "--system.intra-op-threads 5"),
+        (0, {"OMP_NUM_THREADS": "many"}, 8, "'many'"),
+        (0, {"OMP_NUM_THREADS": "0"}, 8, "'0'"),
+        (0, {"OMP_NUM_THREADS": "10000000"}, 8, "number of"),
+        (0, {"OMP_NUM_THREADS": "1", "TORCHELASTIC_RUN_ID": "none"}, 8, "torchrun's"),
+        (0, {"OMP_NUM_THREADS": "1"}, 1, "environment"),
         (0, {"OMP_NUM_THREADS": "1,8"}, 1, "unset it, or set --system.intra-op-threads 8"),
         (1, {"OMP_NUM_THREADS": "1"}, 1, ""),
         (0, {"OMP_NUM_THREADS": "2", "TORCHELASTIC_RUN_ID": "none"}, 2, ""),
@@ -34,7 +35,7 @@ from paceline.machine.machine import compute_threads
 def test_omp_num_threads_is_obeyed_or_its_override_is_said(asked, environ, wanted, said) -> None:
     threads, why = compute_threads(asked, 8, 2, environ)
     assert threads == wanted
-    assert said in why and bool(said) == bool(why)
+    assert check_text(why, said) and bool(said) == bool(why)
 
 
 def test_one_thread_asked_for_by_torchrun_s_only_worker_is_a_wish() -> None:

@@ -8,6 +8,7 @@ import pytest
 from example_counts import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from messages import raises
 from sysfs_machines import even_machine, lay_out
 
 from paceline.config.errors import RecipeError
@@ -119,7 +120,7 @@ def test_a_control_group_s_limit_is_kept(tmp_path):
 
 def test_more_ranks_than_cores_are_refused_unless_they_share(tmp_path):
     topology = described(1, 2)
-    with pytest.raises(RecipeError, match=r"--system.bind exclusive: 3 ranks of a node, and only 2 cores .*bind node"):
+    with raises(RecipeError, "--system.bind exclusive", "3 ranks", "2 cores", "bind node"):
         cores_of(topology, 0, 3, "exclusive")
     assert placed(topology, "node", (), 3) == ["0-1"] * 3
     assert share_of(topology, 0, 3, "node") == 1

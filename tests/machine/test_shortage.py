@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from messages import check_text, raises
 
 import paceline.threads
 from paceline.config.errors import RecipeError, Shortage, UserError
@@ -43,7 +44,7 @@ def raised(action) -> Exception:
 )
 def test_every_library_s_want_of_memory_is_one(error):
     found = shortage(error)
-    assert isinstance(found, Shortage) and str(found).startswith("not enough memory: ")
+    assert isinstance(found, Shortage) and check_text(str(found), "memory")
     assert "\n" not in str(found)
 
 
@@ -51,7 +52,7 @@ def test_every_library_s_want_of_memory_is_one(error):
     "error", [RuntimeError("can't start new thread"), BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")]
 )
 def test_a_refused_thread_is_one_too(error):
-    assert str(shortage(error)).startswith("this process was refused another thread: ")
+    check_text(str(shortage(error)), "thread", str(error))
 
 
 @pytest.mark.parametrize(
@@ -73,7 +74,7 @@ def test_other_errors_are_none(error):
 
 
 def test_exiting_is_a_failure():
-    with pytest.raises(RuntimeError, match="MainThread was ended by SystemExit: 0"), failures_in_words():
+    with raises(RuntimeError, "MainThread", "SystemExit: 0"), failures_in_words():
         sys.exit(0)
 
 
@@ -92,7 +93,7 @@ def test_a_limit_of_addresses_that_a_step_does_not_fit_is_refused():
     resource.setrlimit(resource.RLIMIT_AS, (used + 8 * 2**30, before[1]))
     try:
         check_addresses(2**30, threads=4)
-        with pytest.raises(RecipeError, match="ulimit -v: this process may use"):
+        with raises(RecipeError, "ulimit -v"):
             check_addresses(8 * 2**30, threads=4)
     finally:
         resource.setrlimit(resource.RLIMIT_AS, before)
@@ -115,4 +116,4 @@ sys.exit(7)
 def test_a_library_that_calls_exit_has_last_words_and_an_end_in_good_order_has_none(who, code):
     done = subprocess.run([sys.executable, "-c", LIBRARY, who], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == code
-    assert done.stderr.count("a library ended this process") == (who == "library")
+    assert done.stderr.count("a library") == (who == "library")

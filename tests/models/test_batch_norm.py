@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from messages import raises
 from torch import nn
 
 from paceline.config.errors import RecipeError
@@ -194,7 +195,7 @@ def test_impossible_spans_are_refused(groups, join, forwards, says):
 
 def test_a_forward_that_does_not_split_is_refused():
     ours, _ = pair(groups=3)
-    with pytest.raises(RecipeError, match="4 images cannot be split into 3"):
+    with raises(RecipeError, "4 images", "3"):
         ours(images(4))
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from messages import raises
 
 from paceline.config.errors import CheckpointError
 from paceline.weights.forms.files import read_contents
@@ -60,12 +61,12 @@ def with_two_ends(data: bytes) -> bytes:
 @pytest.mark.parametrize("disguise", [version_255, behind_something, with_a_comment, with_two_ends])
 def test_a_bomb_that_only_torchs_reader_would_see_is_refused(packed, disguise: Callable[[bytes], bytes]) -> None:
     packed.write_bytes(disguise(packed.read_bytes()))
-    with pytest.raises(CheckpointError, match="damaged, cut off, or no weight file"):
+    with raises(CheckpointError, "weight file", "damaged"):
         read_contents(packed)
 
 
 def test_a_bomb_is_refused_by_its_directory(packed) -> None:
-    with pytest.raises(CheckpointError, match=r"would unpack to 4\.0 MiB"):
+    with raises(CheckpointError, "4.0 MiB"):
         read_contents(packed)
 
 
@@ -74,7 +75,7 @@ def test_a_name_twice_is_refused(tmp_path) -> None:
     torch.save({"conv1.weight": torch.ones(64, 3, 7, 7)}, file)
     with zipfile.ZipFile(file, "a") as archive, pytest.warns(UserWarning, match="Duplicate name"):
         archive.writestr(archive.namelist()[0], b"x")
-    with pytest.raises(CheckpointError, match="damaged, cut off"):
+    with raises(CheckpointError, "damaged"):
         read_contents(file)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from messages import raises
 from weight_bytes import V1, V2, V3, block, field, masked, params, tf_checkpoint, varint
 from weight_bytes import masked as by_bits
 
@@ -82,7 +83,7 @@ LIES = {
 def test_params_that_lie_are_refused_in_one_line(lie, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "w.params").write_bytes(LIES[lie](params(arrays())))
-    with pytest.raises(CheckpointError, match=r"w\.params: not a readable MXNet \.params file") as refused:
+    with raises(CheckpointError, "w.params", "MXNet") as refused:
         open_weights(tmp_path / "w.params")
     assert "\n" not in str(refused.value) and not (tmp_path / "PWNED").exists()
 
@@ -155,7 +156,7 @@ def test_variables_that_stand_for_the_same_bytes_are_refused_before_they_are_rea
         places.append(varint(len(body)) + varint(len(part)))
         body += part + b"\0" + struct.pack("<I", masked(part + b"\0"))
     index.write_bytes(body + b"".join(places).ljust(40, b"\0") + struct.pack("<Q", 0xDB4775248B80FB57))
-    with pytest.raises(CheckpointError, match="names a block twice"):
+    with raises(CheckpointError, "block", "twice"):
         read_tf_checkpoint(index, size)
 
 
@@ -209,6 +210,6 @@ def test_code_beside_the_arrays_is_refused_too(place, tmp_path, capsys):
     content = {"model": good, "x": Evil()} if place == "beside" else {"model": {**good, "b": Evil()}}
     for name in ("w.pkl", "w.pickle"):
         (tmp_path / name).write_bytes(pickle.dumps(content))
-        with pytest.raises(CheckpointError, match=f"{name}: refused, because loading it would run builtins.print"):
+        with raises(CheckpointError, name, "refused", "builtins.print"):
             open_weights(tmp_path / name, pickles=True)
     assert "executed" not in capsys.readouterr().out

@@ -15,6 +15,7 @@ from pathlib import Path, PureWindowsPath
 import numpy as np
 import pytest
 import torch
+from messages import check_lines, raises
 from pickled_weights import gluon_arrays
 from safetensors.torch import save_file
 
@@ -61,7 +62,7 @@ def test_every_wrapping_of_a_file_loads_all_keys(tmp_path, form, prefix):
     report = load_weights(model, path)
     assert same(model, source)
     assert len(report.used) == len(model.state_dict())
-    assert report.lines() == [f"weights {path}: {len(report.used)} tensors used, 0 of them converted"]
+    assert check_lines(report.lines(), (path, f"{len(report.used)} tensors", "0"))
 
 
 PREFIXES = (
@@ -140,7 +141,7 @@ def test_an_average_next_to_the_weights_is_named_with_the_way_to_read_it(tmp_pat
     converted = Path(words[words.index("--out") + 1])
     report = load_weights(model, converted)
     assert same(model, average) and not any("also has" in line for line in report.lines())
-    with pytest.raises(CheckpointError, match="no such dict of tensors; it has model"):
+    with raises(CheckpointError, "model", "dict"):
         open_weights(path, key="swa")
     # Without other weights, the average is read, also in a dict of its own.
     torch.save({"ema": {"module": average.state_dict(), "updates": 3}}, path)
@@ -153,7 +154,7 @@ def test_an_average_next_to_the_weights_is_named_with_the_way_to_read_it(tmp_pat
 
 def test_a_dict_under_another_name_is_named(tmp_path):
     torch.save({"net": tiny(seed=1).state_dict(), "epoch": 3}, tmp_path / "w.pth")
-    with pytest.raises(CheckpointError, match=r"found dict with net, epoch\. To read net:  paceline .* --key net"):
+    with pytest.raises(CheckpointError, match=r"net, epoch.*:  paceline .* --key net"):
         load_weights(tiny(), tmp_path / "w.pth")
     assert open_weights(tmp_path / "w.pth", key="net").ours.tensors.keys() == tiny().state_dict().keys()
 
@@ -173,7 +174,7 @@ def test_another_number_of_classes_keeps_the_new_head_and_says_so(tmp_path):
     assert same(model, source, skip="fc.")
     assert torch.equal(model.fc.weight, tiny(classes=5, seed=2).fc.weight)
     assert "fc.weight, fc.bias" in "\n".join(report.lines())
-    with pytest.raises(CheckpointError, match=r"fc.weight is \(9, 32\), this model's is \(5, 32\)"):
+    with raises(CheckpointError, "fc.weight", "(9, 32)", "(5, 32)"):
         load_weights(model, tmp_path / "w.pth", allow_new_head=False)
 
 
@@ -207,11 +208,11 @@ def test_a_shorter_trunk_says_what_it_leaves(tmp_path):
     torch.save(tiny(seed=1).state_dict(), tmp_path / "w.pth")
     trunk = tiny(seed=2)
     del trunk.layer4, trunk.fc
-    with pytest.raises(CheckpointError, match="unknown to this model"):
+    with raises(CheckpointError, "unknown"):
         load_weights(trunk, tmp_path / "w.pth")
     report = load_weights(trunk, tmp_path / "w.pth", allow_unexpected=("layer4.", "fc."))
     assert {name.split(".")[0] for name in report.unexpected} == {"layer4", "fc"}
-    with pytest.raises(CheckpointError, match="missing in the file"):
+    with raises(CheckpointError, "missing"):
         torch.save(trunk.state_dict(), tmp_path / "trunk.pth")
         load_weights(tiny(), tmp_path / "trunk.pth")
     report = load_weights(tiny(), tmp_path / "trunk.pth", allow_missing=("layer4.",))
@@ -305,14 +306,14 @@ def test_arrays_that_lie_about_themselves_are_refused(tmp_path, state):
     stream.write(body.replace(text, b"cnumpy\ndtype\nU" + bytes([len(kind)]) + kind.encode() + b"\x85R"))
     stream.write(b"bs.")
     (tmp_path / "w.pkl").write_bytes(stream.getvalue())
-    with pytest.raises(CheckpointError, match="not a readable pickle"):
+    with raises(CheckpointError, "pickle"):
         read_pickled_arrays(tmp_path / "w.pkl")
 
 
 def test_a_pickle_cannot_change_the_reader(tmp_path):
     # BUILD with a state on an allowed global: must fail, and the next file must still load.
     (tmp_path / "w.pkl").write_bytes(b"\x80\x02c_codecs\nencode\n(N}U\x08functioncnumpy\nndarray\nstb.")
-    with pytest.raises(CheckpointError, match="not a readable pickle"):
+    with raises(CheckpointError, "pickle"):
         read_pickled_arrays(tmp_path / "w.pkl")
     (tmp_path / "good.pkl").write_bytes(pickle.dumps({"a": np.ones(3)}, 2))
     np.testing.assert_array_equal(read_pickled_arrays(tmp_path / "good.pkl")[0]["a"], np.ones(3))
@@ -380,7 +381,7 @@ def test_gluons_bottleneck_names_follow_the_same_count(tmp_path):
     expected = {name: value for name, value in source.state_dict().items() if value.dim() == 4}
     assert {**found}.keys() == {*expected, "fc.bias"}
     assert all(torch.equal(found[name], value) for name, value in expected.items())
-    with pytest.raises(CheckpointError, match="missing in the file"):
+    with raises(CheckpointError, "missing"):
         load_weights(model, file)
 
 

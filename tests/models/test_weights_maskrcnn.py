@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 import torchvision
+from messages import check_text, raises
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -193,7 +194,7 @@ def test_a_detector_without_masks_fills_all_but_the_mask_head_and_the_class_rows
     assert equal(model, state, but=new)
     assert all(torch.equal(model.state_dict()[name], before[name]) for name in before if name.startswith(new))
     assert set(report.reinitialised) == {name for name in state if name.startswith(new)}
-    assert "fasterrcnn_resnet50_fpn, boxes without masks" in report.said[-1]
+    check_text(report.said[-1], "fasterrcnn_resnet50_fpn", "boxes", "masks")
 
 
 def test_a_network_without_masks_is_filled_by_detectors_with_and_without_them(tmp_path):
@@ -235,5 +236,5 @@ def test_a_box_head_with_convolutions_goes_to_detectron2_and_back():
     back = from_detectron2(theirs, {"__author__": "torchvision"}).tensors
     assert all(torch.equal(back[name], tensor) for name, tensor in head.items())
     theirs["roi_heads.box_head.fc2.weight"] = torch.zeros(4, 4)
-    with pytest.raises(FormError, match="two fully connected layers"):
+    with raises(FormError, "two"):
         from_detectron2(theirs, {})

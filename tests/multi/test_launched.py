@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from messages import check_text
 from small_run import (
     PLAIN,
     ROOT,
@@ -113,7 +114,7 @@ def test_a_job_whose_walltime_is_up_ends_with_75_and_the_next_one_goes_on(traine
     process = trainer.launching(PLAIN, launch(trainer, run, words, flags), **slurm)
     text = told(process, seconds=300)
     assert process.returncode == 75, text
-    assert "the walltime is up; the same command goes on from here" in text
+    check_text(text, "walltime", "same command")
     stopped_at = last_event(run)["step"]
     process = trainer.launching(PLAIN, launch(trainer, run, words.replace("no-requeue", "requeue"), flags), **slurm)
     wait_until(lambda: log(run).count("goes on from here.\n") == 2, "requeue", seconds=200)
@@ -173,7 +174,7 @@ def test_doctor_and_bench_comm_look_at_both_slurm_nodes(trainer, slurm, start, n
     monkeypatch.chdir(tmp_path)
     words = ["--nodes", "2", "--through", "slurm", "--start", start, "--system", "cpu"]
     found = trainer.launched(PLAIN, ["doctor", *words], **slurm)
-    assert found.returncode == 0 and "2 nodes alike and healthy" in found.stdout, found.stdout
+    assert found.returncode == 0 and check_text(found.stdout, "2 nodes", "healthy"), found.stdout
     short = ["--seconds", "0.01", "--largest-mib", "0.2", "--out", str(tmp_path / "comm.json")]
     timed = trainer.launched(PLAIN, ["bench", "comm", *words, *short], **slurm)
     assert timed.returncode == 0, timed.stdout

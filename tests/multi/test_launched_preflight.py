@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from messages import check_line
 from small_run import PLAIN, ROOT, Trainer, last_event, told, wait_until
 
 pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("clock"), pytest.mark.nightly("starts nodes for minutes")]
@@ -164,7 +165,7 @@ def assert_excluded_with_a_spare_and_refused_without(
     run = tmp_path / "refused"
     code, text = cluster.launched(run, f"--nodes 2 --start {start} {flags}", **more)
     assert code == 3, text
-    assert f"paceline: preflight refuses the job: {name}: " in text and reason in text, text
+    assert check_line(text, "preflight", f"{name}: ", reason), text
     assert not (run / "run.json").exists() and report(run)["chosen"] == []
     assert reason in (run / "launch" / "preflight.html").read_text()
 

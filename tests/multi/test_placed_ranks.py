@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from messages import check_text
 from run_files import without_card
 from small_run import last_event, mpirun, said, step_reached, tensor_files, torchrun, wait_until
 
@@ -64,7 +65,7 @@ def test_more_ranks_than_cores_are_refused_in_a_line_and_leave_nothing(trainer, 
         pytest.skip("as many ranks would take long")
     ranks = len(cores) + 1
     ended = trainer.refused(tmp_path / "run", f"{FLAGS} --system.bind exclusive", ranks=ranks)
-    assert f"--system.bind exclusive: {ranks} ranks of a node, and only {len(cores)} cores" in said(ended)
+    check_text(said(ended), "--system.bind exclusive", f"{ranks} ranks", f"{len(cores)} cores")
 
 
 @two_cores
@@ -100,4 +101,4 @@ def test_two_ranks_of_a_node_share_one_copy_and_the_bits_stay(trainer, unbound, 
 def test_a_folder_that_cannot_be_made_ends_all_ranks_in_a_line(trainer, tmp_path):
     (tmp_path / "file").write_text("")
     ended = trainer.refused(tmp_path / "run", f"{FLAGS} --stage {tmp_path}/file")
-    assert f"--stage: {tmp_path}/file: cannot be written" in said(ended)
+    check_text(said(ended), "--stage", f"{tmp_path}/file")

@@ -12,6 +12,7 @@ from random import Random
 
 import pytest
 from by_night import ONE_MORE
+from messages import check_text
 from small_recipe import STEPS
 from small_run import (
     Trainer,
@@ -169,7 +170,7 @@ def test_it_does_not_go_on_with_other_photos(trainer, unbroken, tmp_path):
     command[command.index("--data") + 1] = str(other)
     for refused in (command, trainer.train(run, f"{FLAGS[1]} --limit-train 50")):
         (ended,) = trainer.run(refused)
-        assert ended.code == 2 and "other training images (51 there, 5" in ended.text, ended.text
+        assert ended.code == 2 and check_text(ended.text, "training images", "51"), ended.text
     trainer.finished(run, FLAGS[1])
     assert_same_run(run, unbroken(1))
 
@@ -194,7 +195,7 @@ def test_another_recipe_is_refused_on_rank_0_before_any_rank_opens_the_data(trai
         ended = trainer.run(command, ranks=2)
         assert [rank.code for rank in ended] == [2, 2] and "Traceback" not in said(ended), said(ended)
         assert wanted in ended[0].text and said(ended).count("failed:\n") == 1, said(ended)
-        assert "ending, because rank 0 (of 2) failed: " in ended[1].text, said(ended)
+        assert "rank 0 (of 2)" in ended[1].text, said(ended)
         assert (str(tmp_path / "nothing") in said(ended)) == (not flags), said(ended)
 
 

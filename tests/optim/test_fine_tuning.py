@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from by_night import ONE_MORE
+from messages import raises
 from torch import Tensor, nn
 
 from paceline.config.bounds import check_bounds
@@ -240,10 +241,10 @@ def test_what_has_no_stages_or_no_trunk_is_refused_where_it_would_need_them():
     bare.freeze_stages(0)
     assert rate_factors(bare, rates[0]) == {"conv.weight": 1.0, "conv.bias": 1.0}
     for asks in (lambda: bare.freeze_stages(1), lambda: rate_factors(bare, rates[1])):
-        with pytest.raises(RecipeError, match=r"--model.freeze and --optim.layer-decay: Bare has no stages"):
+        with raises(RecipeError, "--model.freeze", "--optim.layer-decay", "Bare"):
             asks()
     for optim in rates:
-        with pytest.raises(RecipeError, match=r"this network has no trunk. Leave both at 1"):
+        with raises(RecipeError, "trunk", "1"):
             rate_factors(nn.Linear(2, 2), optim)
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from messages import raises
 
 from paceline.config.errors import CheckpointError
 from paceline.models.mask_rcnn import MaskRCNN
@@ -162,7 +163,7 @@ def test_gluoncvs_networks_give_their_outputs(tmp_path):
         report = load_weights(model, folder / f"resnet{depth}_v1b.params")
         assert not (report.unexpected or report.reinitialised)
         assert close(model.classify(photo(1, 3, 96, 96)), np.load(folder / f"resnet{depth}_v1b.npy"))
-    with pytest.raises(CheckpointError, match="three convolutions in its stem"):
+    with raises(CheckpointError, "stem", "resnet*_v1b"):
         open_weights(folder / "resnet50_v1d.params")
 
 

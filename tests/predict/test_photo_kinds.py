@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from hotcoco.mask import encode
+from messages import check_text, raises
 from PIL import Image
 from stand_in_predictors import predictor_of
 
@@ -97,31 +98,31 @@ def test_an_opened_picture_with_a_note_of_its_camera_or_16_bits_is_read_as_its_f
 @pytest.mark.parametrize(
     "photo, said",
     [
-        (np.zeros((4, 4, 3), np.float32), "an array of float32"),
-        (np.zeros((0, 4, 3), np.uint8), r"\(0, 4, 3\)"),
-        (np.zeros((3, 5, 5), np.uint8), r"\(3, 5, 5\)"),
-        (np.zeros((2, 4, 4, 3), np.uint8), "hand over a list"),
-        (torch.zeros(2, 3, 4, 4), "hand over a list"),
-        (torch.zeros(4, 4, 3), r"a tensor of torch.float32, \(4, 4, 3\)"),
+        (np.zeros((4, 4, 3), np.float32), "float32"),
+        (np.zeros((0, 4, 3), np.uint8), r"(0, 4, 3)"),
+        (np.zeros((3, 5, 5), np.uint8), r"(3, 5, 5)"),
+        (np.zeros((2, 4, 4, 3), np.uint8), "a list"),
+        (torch.zeros(2, 3, 4, 4), "a list"),
+        (torch.zeros(4, 4, 3), "torch.float32 ... (4, 4, 3)"),
         (torch.full((3, 4, 4), 2.5), "from 2.5 to 2.5"),
-        (torch.full((3, 4, 4), float("nan")), "from nan to nan"),
+        (torch.full((3, 4, 4), float("nan")), "nan"),
         (torch.zeros(3, 4, 4, dtype=torch.int64), "int64"),
         (Image.new("F", (4, 4)), "mode F"),
-        (7, "int is no photo"),
-        (None, "NoneType is no photo"),
-        ({"photo": "x.jpg"}, "dict is no photo"),
-        (io.BytesIO(b"no photo"), r"an opened file is no photo; hand over its bytes: \.read\(\)"),
-        ([["x.jpg"]], "list is no photo"),
-        (b"", "the file is empty"),
-        (b"no photo", "no known image format"),
-        ("no such photo.jpg", "no such photo.jpg: cannot be read"),
-        ("zero\0byte.jpg", "cannot be read"),
-        ("x" * 300, "cannot be read"),
+        (7, "int"),
+        (None, "NoneType"),
+        ({"photo": "x.jpg"}, "dict"),
+        (io.BytesIO(b"no photo"), "opened file ... .read()"),
+        ([["x.jpg"]], "list"),
+        (b"", "empty"),
+        (b"no photo", "image format"),
+        ("no such photo.jpg", "no such photo.jpg"),
+        ("zero\0byte.jpg", "read"),
+        ("x" * 300, "read"),
     ],
     ids=lambda given: given if isinstance(given, str) else type(given).__name__,
 )
 def test_what_is_no_photo_is_refused_with_what_is_one(predictor, photo, said):
-    with pytest.raises(DataError, match=said) as refusal:
+    with raises(DataError, said) as refusal:
         predictor.predict(photo)
     assert isinstance(refusal.value, UserError) and "\n" not in str(refusal.value)  # no advice on training sets
     if "is no photo" in str(refusal.value):
@@ -139,7 +140,7 @@ def test_one_photo_gives_one_result_and_several_a_list(predictor, scene, tmp_pat
     assert predictor.predict([paths[0]])[0].file == str(paths[0])
     assert predictor.predict([]) == []
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match="no photos in this folder"):
+    with raises(DataError, "photos", "folder"):
         predictor.predict(tmp_path / "empty")
 
 
@@ -147,9 +148,9 @@ def test_a_broken_photo_is_named_and_the_stream_goes_on_without_it(predictor, sc
     good, bad = tmp_path / "good.png", tmp_path / "bad.png"
     good.write_bytes(as_file(scene))
     bad.write_bytes(as_file(scene)[:500])
-    with pytest.raises(DataError, match=r"bad\.png: the image cannot be decoded"):
+    with raises(DataError, "bad.png", "decoded"):
         predictor.predict([good, bad, good])
-    with pytest.raises(DataError, match=r"photo 2 of those given: .*cannot be decoded"):
+    with raises(DataError, "photo 2", "decoded"):
         predictor.predict([good, b"text", good])
     first, second, third = predictor.stream([good, bad, good], batch=2)
     assert isinstance(first, Answer) and isinstance(third, Answer) and first.scores == third.scores
@@ -253,7 +254,7 @@ def test_objects_are_chosen_by_class_and_number_best_first():
     some = found(masks=True).only(["dog"], most=1)
     assert (some.names, some.category_ids, some.masks, len(some.boxes)) == (("dog",), (90,), (b"1",), 1)
     assert some.boxes.tolist() == [found().boxes[1].tolist()] and found().only(most=3).names == ("cat", "dog", "cat")
-    assert found().only([]).line() == "nothing with a score of 0.3 or more"
+    check_text(found().only([]).line(), "nothing", "0.3")
     assert found().line(0.6) == "cat 0.90  dog 0.70"
     assert found(8).line(-1.0).endswith("cat 0.10  and 3 more")
 
@@ -312,7 +313,7 @@ def test_objects_for_supervision_are_its_fields_and_without_it_the_command_is_na
     assert (fields["mask"] == shapes).all() and fields["mask"].dtype == bool
     assert found(0, masks=True).to_supervision()["mask"].shape == (0, three.height, three.width)
     monkeypatch.setitem(sys.modules, "supervision", None)
-    with pytest.raises(UserError, match="pip install supervision"):
+    with raises(UserError, "pip install supervision"):
         three.to_supervision()
 
 

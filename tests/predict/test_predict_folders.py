@@ -10,6 +10,7 @@ from pathlib import Path, PurePath
 
 import numpy as np
 import pytest
+from messages import check_text, raises
 from PIL import Image
 
 from paceline.config.errors import DataError, UserError
@@ -73,7 +74,7 @@ def test_links_in_a_circle_end_and_a_folder_is_read_once(tmp_path):
     os.symlink("loop", tmp_path / "loop")
     listing = find_photos([tmp_path])
     assert listing.photos == [tmp_path / "z real/a.jpg"]
-    assert "2 link to a folder that is read already" in listing.skipped()
+    check_text(listing.skipped(), "2 link")
 
 
 def test_the_run_and_the_answers_are_no_photos_of_the_folder(tmp_path):
@@ -85,8 +86,8 @@ def test_the_run_and_the_answers_are_no_photos_of_the_folder(tmp_path):
     assert holds_answers(tmp_path / "older now")
     listing = find_photos([tmp_path], apart_from=(tmp_path / "run", tmp_path / "answers", tmp_path / "not there"))
     assert [path.name for path in listing.photos] == ["a.jpg", "d.jpg"]
-    assert "2 folder of the run or of its answers" in listing.skipped()
-    assert "1 folder with the answers of an earlier prediction" in listing.skipped()
+    check_text(listing.skipped(), "2 folder")
+    check_text(listing.skipped(), "1 folder", "earlier")
     # What is named itself is meant.
     assert [path.name for path in find_photos([tmp_path / "older now"]).photos] == ["e.jpg"]
 
@@ -101,12 +102,12 @@ def test_names_that_no_list_can_hold_are_refused_one_by_one(tmp_path):
 
 
 def test_a_path_that_is_not_there_and_a_folder_without_photos_are_refused(tmp_path):
-    with pytest.raises(DataError, match=r"gone\.jpg: there is no such file or folder"):
+    with raises(DataError, "gone.jpg"):
         find_photos([tmp_path / "gone.jpg"])
-    with pytest.raises(DataError, match="there is no such file or folder"):
+    with raises(DataError, "file", "folder"):
         find_photos([tmp_path / ("x" * 300)])
     (tmp_path / "x.txt").write_text("x")
-    with pytest.raises(DataError, match=r"no photos in this folder .*1 file: 1 \.txt"):
+    with raises(DataError, "1 file: 1 .txt"):
         find_photos([tmp_path])
     os.symlink("nowhere", tmp_path / "broken.jpg")  # is named when it is read
     assert find_photos([tmp_path, tmp_path / "broken.jpg"]).photos == [tmp_path / "broken.jpg"]
@@ -119,7 +120,7 @@ def test_a_photo_that_is_named_again_is_taken_once_and_counted(tmp_path, monkeyp
     monkeypatch.chdir(tmp_path)
     listing = find_photos([Path("in/a.jpg"), tmp_path / "in/a.jpg", Path("in"), Path("in/../in/a.jpg"), Path("linked")])
     assert listing.photos == [Path("in/a.jpg"), Path("in/b.jpg")] and len(listing.places) == 2
-    assert listing.skipped() == "5 named more than once, answered once"
+    check_text(listing.skipped(), "5 named", "once")
 
 
 # Answers ---------------------------------------------------------------------------------------------------------------
@@ -201,7 +202,7 @@ def test_what_a_kill_leaves_at_any_moment_is_replaced_by_the_same_prediction(tmp
     """Killed where it opens its Nth file to write to, or renames one."""
     code = f"""
 import os, sys
-sys.path.insert(0, {str(Path(__file__).parent)!r})
+sys.path[:0] = {[str(folder) for folder in Path(__file__).parents[:2]]!r}
 from pathlib import Path
 from test_predict_folders import answer
 left = {after}
@@ -226,7 +227,7 @@ def test_an_empty_list_that_a_killed_earlier_version_left_is_replaced_and_a_text
     answer(tmp_path, "a.jpg")
     assert written(tmp_path) == {"a.jpg", "predictions.json"}
     (tmp_path / "predictions.json.part").write_text("mine")
-    with pytest.raises(UserError, match=r"holds other files.*predictions\.json\.part"):
+    with raises(UserError, "predictions.json.part"):
         answer(tmp_path, "a.jpg")
 
 
@@ -247,7 +248,7 @@ def test_a_folder_with_anything_else_is_refused_and_left_as_it_is(tmp_path, stra
     else:
         (tmp_path / "out" / strange).write_text("precious")
     kept = written(tmp_path)
-    with pytest.raises(UserError, match=r"--out .*holds other files.*" + strange.replace(".", r"\.")):
+    with raises(UserError, "--out", strange):
         answer(tmp_path / "out", "a.jpg")
     assert written(tmp_path) == kept
 
@@ -257,7 +258,7 @@ def test_a_forged_list_of_pictures_takes_nothing_outside_the_folder(tmp_path):
     answer(tmp_path / "out", "a.jpg")
     file = tmp_path / "out" / "predictions.json"
     file.write_text(file.read_text().replace('"picture": "a.jpg"', '"picture": "../precious.jpg"'))
-    with pytest.raises(UserError, match=r"holds other files.*a\.jpg"):
+    with raises(UserError, "a.jpg"):
         answer(tmp_path / "out")
     (tmp_path / "out" / "a.jpg").unlink()
     answer(tmp_path / "out", "b.jpg")
@@ -271,7 +272,7 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path):
             answer(out, "a.jpg")
     (tmp_path / "in the way").mkdir()
     with (
-        pytest.raises(UserError, match=r"a\.jpg: cannot be written"),
+        raises(UserError, "a.jpg", "written"),
         new_answers(tmp_path / "o", {}, coco=False) as new,
     ):
         (tmp_path / "o" / "a.jpg").mkdir()
@@ -292,14 +293,14 @@ def test_a_pattern_names_photos_as_a_shell_does_and_leaves_out_other_files_and_e
 
     assert names("*.jpg") == (["a.jpg", "b.jpg"], "")
     assert names("**/*.jpg", "b.jpg")[0] == ["a.jpg", "b.jpg", "deep/d.jpg"]
-    assert "1 named more than once, answered once" in names("**/*.jpg", "b.jpg")[1]
-    assert "1 in folders with the answers of an earlier prediction" in names("**/*.jpg")[1]
+    check_text(names("**/*.jpg", "b.jpg")[1], "1 named")
+    check_text(names("**/*.jpg")[1], "1 in folders", "earlier")
     assert names("[ab].*") == (["a.jpg", "b.jpg"], "")
     whole = names("*")  # a folder that it names counts as its photos
     assert whole[0] == ["a.jpg", "b.jpg", "deep/d.jpg", "deep/er/c.png"] and "1 .txt" in whole[1]
-    with pytest.raises(DataError, match=r"names no photo .*1 \.txt"):
+    with raises(DataError, "1 .txt"):
         names("*.txt")
-    with pytest.raises(DataError, match="names no photo"):
+    with raises(DataError, "no photo"):
         names("*.gone")
     (tmp_path / "x[1].jpg").write_bytes(b"x")
     assert names("x[1].jpg")[0] == ["x[1].jpg"]  # what is there is no pattern

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from html_pages import picture_in
+from messages import check_text
 from orientation import encode, stored
 from PIL import Image
 
@@ -54,7 +55,7 @@ def test_pictures_are_drawn_upright_and_the_number_of_turned_photos_is_said(fixt
     run = request.getfixturevalue(fixture).folder
     _photos(tmp_path)
     assert main(["predict", str(run), str(tmp_path), "--out", str(tmp_path / "out"), "--score-above", "1"]) == 0
-    assert "1 photo carries an EXIF rotation: turned by it" in capsys.readouterr().out
+    check_text(capsys.readouterr().out, "1 photo", "EXIF", "turned by")
     with Image.open(tmp_path / "out" / "upright.jpg") as wanted, Image.open(tmp_path / "out" / "turned.jpg") as found:
         assert found.size == wanted.size and _corner(found) == _corner(wanted)
     record = json.loads((tmp_path / "out" / "predictions.json").read_text())["images"]
@@ -70,7 +71,7 @@ def test_a_run_that_ignores_rotations_says_that_it_does(resnet_run, tmp_path, ca
     ignoring = replace(predictor.trained, recipe=replace(recipe, input=replace(recipe.input, exif="ignore")))
     monkeypatch.setattr("paceline.training.trained.open_trained", lambda *_, **__: ignoring)
     assert main(["predict", str(resnet_run.folder), str(upright), str(turned), "--out", str(tmp_path / "out")]) == 0
-    assert "1 photo carries an EXIF rotation: not turned, because the run was trained so" in capsys.readouterr().out
+    check_text(capsys.readouterr().out, "1 photo", "EXIF", "not turned")
     with Image.open(tmp_path / "out" / "upright.jpg") as one, Image.open(tmp_path / "out" / "turned.jpg") as other:
         assert one.size != other.size, "drawn as it was answered"
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from messages import check_text
 from openapi_schema_validator import OAS31Validator
 from openapi_spec_validator import validate
 from serving import Served, served
@@ -59,12 +60,10 @@ def test_they_are_those_of_predict_on_the_same_bytes_digit_for_digit(run, servic
 def test_what_is_no_photo_costs_a_form_one_line_and_a_single_photo_its_answer(service, photos):
     form = service.form(("note.txt", b"no photo"), (photos[0].name, photos[0].read_bytes())).json
     assert [one["file"] for one in form["images"]] == [photos[0].name]
-    assert form["skipped"][0]["file"] == "note.txt" and "no known image format" in form["skipped"][0]["reason"]
-    service.ask("/predict", b"no photo").refused(
-        422, "the given photo", "no known image format starts with b'no photo'"
-    )
+    assert form["skipped"][0]["file"] == "note.txt" and check_text(form["skipped"][0]["reason"], "image format")
+    service.ask("/predict", b"no photo").refused(422, "photo", "image format ... b'no photo'")
     none = service.form(("a.jpg", b"no photo"), ("b.jpg", photos[0].read_bytes()[:200]))
-    none.refused(422, "None of these photos")
+    none.refused(422, "None of")
     assert [one["file"] for one in none.json["skipped"]] == ["a.jpg", "b.jpg"]
     is_as_described(service, "Error", none.json)
 

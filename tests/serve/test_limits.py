@@ -179,7 +179,7 @@ def test_beyond_the_queue_requests_are_told_to_come_again_and_those_in_it_are_an
             assert again.headers["retry-after"] == "1"
             assert service.healthy()
         assert [reply.status for reply in replies] == [200, 200, 200]
-        service.form(*[("a.png", photo())] * 3).refused(400, "Maximum number of files is 2")
+        service.form(*[("a.png", photo())] * 3).refused(400, "files is 2")
         assert service.form(*[("a.png", photo())] * 2).status == 200
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from messages import check_text, raises
 
 from paceline.config.errors import DataError
 from paceline.store.freshness import check_fresh
@@ -94,10 +95,10 @@ def test_records_in_containers_are_read_by_position(tmp_path):
     assert [index.read(i) for i in range(4)] == [b"012", b"3456", b"cdef", b""]
     assert index.name(1) == f"{tmp_path / 'one.bin'} (bytes 3 on)"
     (tmp_path / "one.bin").write_bytes(b"01234")
-    with pytest.raises(DataError, match=r"one\.bin.*2 bytes where the index says 4"):
+    with raises(DataError, "one.bin", "2 bytes", "4"):
         index.read(1)
     stale = check_fresh(manifest)
-    assert stale == f"{tmp_path / 'one.bin'}: 5 bytes, 10 when it was prepared"
+    check_text(str(stale), tmp_path / "one.bin", "5 bytes", "10")
 
 
 def test_one_record_a_container_is_a_range_and_no_whole_file(tmp_path):
@@ -118,13 +119,13 @@ def test_a_manifest_says_what_its_records_are_only_where_they_are_no_files(photo
     split = replace(manifest.splits["train"], records="ranges")
     replace(manifest, splits={"train": split}).save()
     assert Manifest.load(photos).splits["train"] == split
-    with pytest.raises(DataError, match="lacks the array 'file_sizes' of train"):
+    with raises(DataError, "'file_sizes'", "train"):
         Index.open(photos, "train")
 
 
 def test_records_of_an_unknown_kind_are_refused_with_those_that_are_known(tmp_path):
     save(tmp_path, {**records([1]), "file_sizes": np.array([1])}, "tar.zst")
-    with pytest.raises(DataError, match=r"kind 'tar.zst'; known here: files, ranges, deflate, recordio\..*RECORDS"):
+    with raises(DataError, "'tar.zst'", "files, ranges, deflate, recordio", "RECORDS"):
         Index.open(tmp_path, "train")
 
 
@@ -132,13 +133,13 @@ def test_records_of_an_unknown_kind_are_refused_with_those_that_are_known(tmp_pa
 def test_a_file_that_shrank_or_grew_is_named_with_the_next_step(photos, content):
     (photos / "train" / "a" / "1.jpg").write_bytes(content)
     index = Index.open(photos, "train")
-    with pytest.raises(DataError, match=r"train/a/1\.jpg: .*index says 2.*\n?.*paceline prepare folder --data"):
+    with raises(DataError, "train/a/1.jpg", "2", "paceline prepare folder --data"):
         index.read(1)
 
 
 def test_a_file_that_is_gone_is_named(photos):
     (photos / "train" / "a" / "1.jpg").unlink()
-    with pytest.raises(DataError, match=r"train/a/1\.jpg: cannot be read \(No such file"):
+    with raises(DataError, "train/a/1.jpg", "No such file"):
         Index.open(photos, "train").read(1)
 
 
@@ -224,7 +225,7 @@ def test_writing_the_same_data_twice_gives_the_same_folder_and_mends_a_damaged_o
     first = Manifest.load(photos).index
     torn = photos / first / "train.lengths.npy"
     torn.write_bytes(torn.read_bytes()[:-8])
-    with pytest.raises(DataError, match=r"train\.lengths\.npy: missing or damaged"):
+    with raises(DataError, "train.lengths.npy", "missing"):
         Index.open(photos, "train")
     again = save(photos, records([i + 1 for i in range(7)], rows=np.arange(12).reshape(6, 2)))
     assert again.index == first and Index.open(photos, "train").read(6) == bytes([6]) * 7
@@ -269,7 +270,7 @@ def test_an_array_unlike_the_manifest_is_refused(photos, described):
     split = manifest.splits["train"]
     arrays = {**split.arrays, "lengths": described}
     replace(manifest, splits={"train": replace(split, arrays=arrays)}).save()
-    with pytest.raises(DataError, match="the manifest says"):
+    with raises(DataError, "manifest"):
         Index.open(photos, "train")
 
 
@@ -278,9 +279,9 @@ def test_a_missing_required_array_and_an_unknown_split_are_named(photos):
     split = manifest.splits["train"]
     arrays = {name: shape for name, shape in split.arrays.items() if name != "widths"}
     replace(manifest, splits={"train": replace(split, arrays=arrays)}).save()
-    with pytest.raises(DataError, match="lacks the array 'widths' of train"):
+    with raises(DataError, "'widths'", "train"):
         Index.open(photos, "train")
-    with pytest.raises(DataError, match="no split 'val' in this data set, it has train"):
+    with raises(DataError, "'val'", "train"):
         Index.open(photos, "val")
 
 

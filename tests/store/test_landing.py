@@ -76,11 +76,10 @@ def seen(streams: LazyStreams, loader: Loader) -> list[list[dict[str, torch.Tens
 
 
 def same(left, right) -> bool:
-    return len(left) == len(right) and all(
-        one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
-        for ours, theirs in zip(left, right)
-        for one, two in zip(ours, theirs, strict=True)
-    )
+    for ours, theirs in zip(left, right, strict=True):
+        for one, two in zip(ours, theirs, strict=True):
+            assert one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
+    return True
 
 
 @pytest.fixture
@@ -112,7 +111,8 @@ def test_kernels_see_the_batches_of_their_own_step_however_late_they_run(expecte
 )  # fmt: skip
 def test_each_wait_of_the_protocol_is_needed(expected, stand_in, gap, eager, monkeypatch):
     monkeypatch.setattr(Landing, gap, lambda self: None)
-    assert not same(seen(stand_in(eager), a_loader()), expected)
+    with pytest.raises(AssertionError):
+        same(seen(stand_in(eager), a_loader()), expected)
 
 
 def test_only_the_consumer_waits_for_its_own_work(stand_in):

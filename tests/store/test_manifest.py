@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from messages import check_text, raises
 from PIL import Image
 
 import paceline.store.freshness as freshness
@@ -66,16 +67,16 @@ def test_class_order_has_its_own_hash():
     ("damage", "message"),
     [
         (lambda text: text[: len(text) // 2], "damaged"),
-        (lambda text: text.replace('"cat"', '"cow"'), "classes were changed by hand"),
+        (lambda text: text.replace('"cat"', '"cow"'), "classes"),
         (lambda text: text.replace('"paceline_manifest": 1', '"paceline_manifest": 99'), "format 99"),
-        (lambda text: text.replace('"index": ', '"somewhere": '), "damaged .*index"),
+        (lambda text: text.replace('"index": ', '"somewhere": '), "damaged ... index"),
         (lambda text: "[]", "format None"),
     ],
 )
 def test_a_damaged_manifest_is_named(photos, damage, message):
     path = photos / "manifest.json"
     path.write_text(damage(path.read_text()))
-    with pytest.raises(DataError, match=message):
+    with raises(DataError, message):
         Manifest.load(path)
 
 
@@ -217,4 +218,4 @@ def test_a_file_left_out_counts_as_known_until_it_changes(photos):
     manifest = prepare_folder(photos, on_unreadable="skip")
     assert check_fresh(manifest) is None
     paint(bad)
-    assert "bad.jpg: it was unreadable when the set was prepared, and has changed" in str(check_fresh(manifest))
+    check_text(str(check_fresh(manifest)), "bad.jpg", "unreadable", "changed")

@@ -15,6 +15,7 @@ import pytest
 from holed_file import HoledFile
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from messages import raises
 
 from paceline.config.errors import DataError
 from paceline.store.containers.reading import Member, Truncated
@@ -154,9 +155,7 @@ def test_cut_off_at_any_byte_all_whole_files_survive():
     end = whole[-1].offset + 512
     for cut in [*range(0, end + 512, 37), *(m.offset + m.length for m in whole), end, end + 511]:
         survive = sum(member.offset + member.length <= cut for member in whole)
-        with pytest.raises(
-            Truncated, match=rf"^a\.tar: cut off at byte {cut:,}, .* after {survive} whole records"
-        ) as error:
+        with raises(Truncated, "a.tar", f"byte {cut:,}", f"after {survive} whole") as error:
             read_all(data[:cut])
         assert (error.value.offset, error.value.records) == (cut, survive)
     assert read_all(data[: end + 512]) == whole  # one block of zeros is enough
@@ -166,30 +165,28 @@ def test_flipped_bits_of_a_header_are_noticed():
     data = packed(("a.jpg", b"first"), ("b.jpg", b"second"))
     for place in set(range(1024, 1024 + 512)) - {1024 + 155}:  # the blank behind the sum means nothing
         damaged = data[:place] + bytes([data[place] ^ 0x05]) + data[place + 1 :]
-        with pytest.raises(DataError, match=r"^a\.tar: the header at byte 1,024 is damaged \(a wrong sum\)"):
+        with raises(DataError, "a.tar", "byte 1,024", "sum"):
             read_all(damaged)
 
 
 @pytest.mark.parametrize("name", ["../a.jpg", "n01/../../a.jpg", "/etc/a.jpg", "..", "a/..", "a\nb.jpg", "x" * 5000])
 @pytest.mark.parametrize("kind", [tarfile.REGTYPE, tarfile.DIRTYPE])
 def test_names_that_leave_the_folder_or_forge_lines_are_refused(name, kind):
-    with pytest.raises(DataError, match=r"^a\.tar: the name of .* is .*: not an archive of photos") as error:
+    with raises(DataError, "a.tar", "name", "archive") as error:
         read_all(packed(("ok.jpg", b"photo"), (name, special(kind)), form=tarfile.PAX_FORMAT))
     assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE])
 def test_links_and_devices_under_a_photos_name_are_refused_others_passed_over(kind):
-    with pytest.raises(
-        DataError, match=r"^a\.tar: n01/b\.JPEG is a .*, which has no bytes of its own.* tar .*--hard-dereference"
-    ):
+    with raises(DataError, "a.tar", "n01/b.JPEG", "tar", "--hard-dereference"):
         read_all(packed(("n01/b.JPEG", special(kind, "/etc/passwd"))))
     data = packed(("latest", special(kind, "/etc/passwd")), ("n01/a.JPEG", b"photo"))
     assert [member.name for member in read_all(data)] == [b"n01/a.JPEG"]
 
 
 def test_a_links_long_target_is_not_its_name():
-    with pytest.raises(DataError, match=r"^a\.tar: n01/b\.JPEG is a symbolic link"):
+    with raises(DataError, "a.tar", "n01/b.JPEG", "symbolic link"):
         read_all(packed(("n01/b.JPEG", special(tarfile.SYMTYPE, "x" * 200)), form=tarfile.GNU_FORMAT))
 
 
@@ -218,19 +215,19 @@ def test_sparse_files(tmp_path, need_program):
 
 @pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress, lambda data: b"\x28\xb5\x2f\xfd" + data])
 def test_a_compressed_tar_is_refused_with_the_next_step(pack):
-    with pytest.raises(DataError, match=r"^a\.tar: compressed as a whole .* Unpack it once:  \w+ "):
+    with pytest.raises(DataError, match=r"^a\.tar: compressed .*:  \w+ "):
         read_all(pack(random.Random(0).randbytes(2000)))
 
 
 @pytest.mark.parametrize("data", [b"\xff\xd8\xff\xe0" * 300, b"PK\3\4" + bytes(600)])
 def test_another_file_is_no_tar(data):
-    with pytest.raises(DataError, match="so this is no tar"):
+    with raises(DataError, "tar", "header"):
         read_all(data)
 
 
 def test_a_second_tar_behind_the_first_is_said():
     one = packed(("a.jpg", b"photo"))
-    with pytest.raises(DataError, match="a second tar begins behind the end of the first, at byte 10,240"):
+    with raises(DataError, "byte 10,240", "second"):
         read_all(one + one)
     assert len(read_all(one + b"garbage" * 200)) == 1
 
@@ -238,17 +235,17 @@ def test_a_second_tar_behind_the_first_is_said():
 @pytest.mark.parametrize(
     ("records", "said"),
     [
-        (b"99 path=x\n", "pax records that are none"),
-        (b"3 path=x\n", "pax records that are none"),
-        (b"11 size=-5\n", "a length that is no number"),
-        (b"11 size=\xc2\xb2\n", "a length that is no number"),
+        (b"99 path=x\n", "pax records"),
+        (b"3 path=x\n", "pax records"),
+        (b"11 size=-5\n", "length.*number"),
+        (b"11 size=\xc2\xb2\n", "length.*number"),
     ],
 )
 def test_damaged_pax_records_are_named(records, said):
     info = tarfile.TarInfo("pax")
     info.type, info.size = tarfile.XHDTYPE, len(records)
     data = packed(("a.jpg", b"photo"))[:1024] + info.tobuf() + records.ljust(512, b"\0") + packed(("b.jpg", b"photo"))
-    with pytest.raises(DataError, match=f"the header at byte 1,024 is damaged \\({said}"):
+    with pytest.raises(DataError, match=f"byte 1,024 .*{said}"):
         read_all(data)
 
 
@@ -256,7 +253,7 @@ def test_damaged_pax_records_are_named(records, said):
 def test_a_name_or_length_for_all_files_is_refused(record):
     info = tarfile.TarInfo("pax")
     info.type, info.size = tarfile.XGLTYPE, len(record)
-    with pytest.raises(DataError, match="one name or length for all files"):
+    with raises(DataError, "length"):
         read_all(
             packed(("a.jpg", b"photo"))[:1024] + info.tobuf() + record.ljust(512, b"\0") + packed(("b.jpg", b"photo"))
         )
@@ -272,7 +269,7 @@ def test_folders_as_they_were_marked_before_ustar():
 def test_notes_without_end_are_not_read():
     info = tarfile.TarInfo("pax")
     info.type, info.size = tarfile.XHDTYPE, 1 << 32
-    with pytest.raises(DataError, match="a name or notes of 4,294,967,296 bytes"):
+    with raises(DataError, "4,294,967,296 bytes"):
         read_all(packed(("a.jpg", b"photo"))[:1024] + info.tobuf() + bytes(4096))
 
 
@@ -305,18 +302,18 @@ class TestTarInTar:
             len(self.INNER) + 1200,
         ):
             survive = sum(member.offset + member.length <= cut for member in places)
-            with pytest.raises(Truncated, match=rf"^all\.tar: cut off at byte {cut:,}, .* after {survive} whole"):
+            with raises(Truncated, "all.tar", f"byte {cut:,}", f"after {survive} whole"):
                 self.found(data[:cut])
 
     def test_an_inner_tar_that_was_cut_before_it_was_packed(self):
         data = packed(("n01.tar", self.INNER[:1500]), ("n02.tar", self.OTHER))
-        with pytest.raises(Truncated, match=r"cut off at byte 2,012, .* after 1 whole"):
+        with raises(Truncated, "byte 2,012", "after 1 whole"):
             self.found(data)
 
     def test_what_is_wrong_inside_is_named_with_both_names(self):
-        with pytest.raises(DataError, match=r"^all\.tar: n01\.tar: the name of \.\./x\.JPEG"):
+        with raises(DataError, "all.tar", "n01.tar", "../x.JPEG"):
             self.found(packed(("n01.tar", packed(("../x.JPEG", b"")))))
-        with pytest.raises(DataError, match=r"^all\.tar: x\.JPEG lies beside tars"):
+        with raises(DataError, "all.tar", "x.JPEG", "tars"):
             self.found(packed(("n01.tar", self.INNER), ("x.JPEG", b"photo")))
-        with pytest.raises(DataError, match=r"^all\.tar: n01\.tar: compressed as a whole"):
+        with raises(DataError, "all.tar", "n01.tar", "compressed"):
             self.found(packed(("n01.tar", gzip.compress(self.INNER))))

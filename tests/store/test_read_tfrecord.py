@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from messages import raises
 
 from paceline.config.errors import DataError
 from paceline.store.containers.example import coco_example, example_bytes, imagenet_example, parse_example
@@ -121,9 +122,7 @@ def test_cut_off_at_any_byte_all_whole_records_survive():
         if cut in (0, *ends):  # a shorter file, whole
             assert len(read_all(data[:cut])) == survive
             continue
-        with pytest.raises(
-            Truncated, match=rf"^a\.tfrecord: cut off at byte {cut}, .* after {survive} whole records"
-        ) as error:
+        with raises(Truncated, "a.tfrecord", f"byte {cut}", f"after {survive} whole") as error:
             read_all(data[:cut])
         assert (error.value.offset, error.value.records) == (cut, survive)
 
@@ -136,19 +135,19 @@ def test_any_flipped_byte_is_noticed():
             read_all(damaged)
         assert not isinstance(error.value, Truncated)
     late = data[:-5] + b"X" + data[-4:]
-    with pytest.raises(DataError, match=r"wrong checksum \(CRC-32C\) of the 6 bytes of record 1, at byte 28"):
+    with raises(DataError, "CRC-32C", "6 bytes", "record 1", "byte 28"):
         read_all(late)
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, zlib.compress])
 def test_a_file_compressed_as_a_whole_is_refused_with_its_reason(pack):
-    with pytest.raises(DataError, match="compressed as a whole"):
+    with raises(DataError, "compressed"):
         read_all(pack(written(bytes(1000))))
 
 
 @pytest.mark.parametrize("data", [b"\xff\xd8\xff\xe0" * 20, b"PK\3\4" + bytes(30)])
 def test_another_file_is_no_tfrecord(data):
-    with pytest.raises(DataError, match="this is no TFRecord"):
+    with raises(DataError, "TFRecord"):
         read_all(data)
 
 
@@ -194,9 +193,9 @@ class TestLayouts:
             (
                 imagenet_example,
                 {"image/encoded": [b"x"]},
-                "image/class/label should hold one whole number: it is not there",
+                "image/class/label ... whole number",
             ),
-            (imagenet_example, {"image/class/label": [1]}, "image/encoded should hold the bytes of one photo"),
+            (imagenet_example, {"image/class/label": [1]}, "image/encoded"),
             (imagenet_example, {"image/class/label": [1, 2]}, "it holds 2"),
             (coco_example, {"image/object/class/label": [1]}, "image/object/bbox/xmin should hold 1 numbers"),
             (coco_example, {"image/object/mask": [b"1"]}, "image/object/mask should hold 0 values"),
@@ -205,14 +204,14 @@ class TestLayouts:
     )
     def test_what_is_missing_is_named(self, layout, features, said):
         data = example_bytes(features)
-        with pytest.raises(DataError, match=said):
+        with raises(DataError, said):
             layout(parse_example(data, "a"), data, "a")
 
 
 def test_classes_that_are_text_alone_are_named_and_an_image_without_objects_is_read():
     corners = {f"image/object/bbox/{corner}": [0.1, 0.2] for corner in ("xmin", "ymin", "xmax", "ymax")}
     data = example_bytes({"image/encoded": [b"photo"], "image/object/class/text": [b"cat", b"dog"], **corners})
-    with pytest.raises(DataError, match="image/object/class/label is missing, only image/object/class/text"):
+    with raises(DataError, "image/object/class/label", "image/object/class/text"):
         coco_example(parse_example(data, "a"), data, "a")
     data = example_bytes(
         {"image/encoded": [b"photo"], "image/object/class/text": [], **{corner: [] for corner in corners}}

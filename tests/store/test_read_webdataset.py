@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 
 import pytest
+from messages import raises
 
 from paceline.config.errors import DataError
 from paceline.store.containers.reading import Member, Truncated
@@ -38,27 +39,27 @@ def test_the_label_is_cls_before_json_before_text():
 @pytest.mark.parametrize(
     ("names", "said"),
     [
-        (("0.cls",), "sample 0 has no photo, one is needed; its fields are cls"),
+        (("0.cls",), "sample 0 ... photo ... cls"),
         (("0.jpg", "0.png"), "sample 0 has 2 photos"),
         (("0.left.jpg", "0.right.jpg"), "sample 0 has 2 photos"),
     ],
 )
 def test_a_sample_has_one_photo(names, said):
-    with pytest.raises(DataError, match=said):
+    with raises(DataError, said):
         grouped(*names)[0].photo("a.tar")
 
 
 def test_a_sample_without_a_label_is_named():
-    with pytest.raises(DataError, match=r"^a\.tar: sample 0 has no label"):
+    with raises(DataError, "a.tar", "sample 0", "label"):
         grouped("0.jpg")[0].label("a.tar")
-    with pytest.raises(DataError, match="has no label"):
+    with raises(DataError, "label"):
         Sample(b"0", {b"txt": Member(b"0.txt", 0, 1 << 30)}).label("a.tar")
 
 
 def test_files_that_do_not_stand_together_and_fields_twice_are_refused():
-    with pytest.raises(DataError, match="the files of sample 0 do not stand together"):
+    with raises(DataError, "sample 0", "together"):
         grouped("0.jpg", "1.jpg", "0.cls", "1.cls")
-    with pytest.raises(DataError, match=r"sample 0 has two files \.jpg"):
+    with raises(DataError, "sample 0", "two", ".jpg"):
         grouped("0.jpg", "0.JPG")
 
 
@@ -80,16 +81,16 @@ def test_labels_of_every_kind(field, data, label):
 @pytest.mark.parametrize(
     ("field", "data", "said"),
     [
-        ("cls", b"cat", "holds cat, which is no class's number"),
-        ("cls", b"\xff", "cannot be read"),
-        ("cls", b"", "which is no class's number"),
-        ("cls", "\u00b2".encode(), "which is no class's number"),
-        ("txt", b" \n", "which is no class's number or name"),
-        ("json", b"{", "cannot be read"),
-        pytest.param("json", b"[" * 100_000, "cannot be read", id="deep json"),
-        ("json", b"true", "which is no class's number"),
-        ("json", b"1.5", "which is no class's number"),
-        ("json", b'{"caption": "x"}', "has none of label, cls"),
+        ("cls", b"cat", "cat.*number"),
+        ("cls", b"\xff", "read"),
+        ("cls", b"", "class's number"),
+        ("cls", "\u00b2".encode(), "class's number"),
+        ("txt", b" \n", "number or name"),
+        ("json", b"{", "read"),
+        pytest.param("json", b"[" * 100_000, "read", id="deep json"),
+        ("json", b"true", "class's number"),
+        ("json", b"1.5", "class's number"),
+        ("json", b'{"caption": "x"}', "label, cls"),
     ],
 )
 def test_what_is_no_label_is_said(field, data, said):
@@ -110,11 +111,11 @@ def test_a_tar_that_is_cut_off_counts_whole_samples():
         survive = sum(end <= cut for end in ends)
         found = samples(tar_members(io.BytesIO(data[:cut]), cut, "a.tar"), "a.tar")
         assert [next(found).key for _ in range(survive)] == [b"%d" % i for i in range(survive)]
-        with pytest.raises(Truncated, match=f"cut off at byte {cut:,}, .* after {survive} whole"):
+        with raises(Truncated, f"byte {cut:,}", f"after {survive} whole"):
             next(found)
 
 
 def test_names_with_dots_are_named_as_the_cause():
     names = [f"img.{number}.{field}" for number in range(3) for field in ("jpg", "cls")]
-    with pytest.raises(DataError, match=r"sample img has 3 photos.* first dot"):
+    with raises(DataError, "sample img", "3 photos", "dot"):
         grouped(*names)[0].photo("a.tar")

@@ -14,6 +14,7 @@ import pytest
 from holed_file import HoledFile
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from messages import raises
 
 from paceline.config.errors import DataError
 from paceline.store.containers.reading import Truncated
@@ -166,9 +167,7 @@ def test_cut_off_at_any_byte_all_whole_members_survive():
         survive = sum(member.offset + member.stored_length <= cut for member in whole)
         found = zip_members(io.BytesIO(data[:cut]), cut, "a.zip")
         assert [next(found) for _ in range(survive)] == whole[:survive]
-        with pytest.raises(
-            Truncated, match=rf"^a\.zip: cut off at byte {cut}, .* after {survive} whole records"
-        ) as error:
+        with raises(Truncated, "a.zip", f"byte {cut}", f"after {survive} whole") as error:
             next(found)
         assert (error.value.offset, error.value.records) == (cut, survive)
 
@@ -186,7 +185,7 @@ def test_cut_off_with_sizes_in_an_extra_field_or_behind_the_bytes():
 
 def test_a_directory_that_counts_otherwise():
     data = packed(("a.jpg", PHOTO), ("b.jpg", PHOTO))
-    with pytest.raises(DataError, match="its end record counts 3 members, its directory has 2"):
+    with raises(DataError, "3 members", "2"):
         read_all(patched(data, len(data) - 14, "HH", 3, 3))
 
 
@@ -202,9 +201,9 @@ def test_cut_off_behind_a_zip_that_is_a_member():
 def test_a_local_header_that_says_otherwise_than_the_directory():
     data = packed(("a.jpg", PHOTO))
     for at, value in ((14, 7), (18, 5), (22, 5)):
-        with pytest.raises(DataError, match=r"^a\.zip: at byte 0 there is not a\.jpg"):
+        with raises(DataError, "a.zip", "byte 0", "a.jpg"):
             read_all(patched(data, at, "I", value))
-    with pytest.raises(DataError, match=r"^a\.zip: at byte 0 there is not a\.jpg"):
+    with raises(DataError, "a.zip", "byte 0", "a.jpg"):
         read_all(data.replace(b"a.jpg", b"b.jpg", 1))
 
 
@@ -225,7 +224,7 @@ def test_any_flipped_byte_is_an_error_or_the_same_photos():
 
 @pytest.mark.parametrize("name", ["../a.jpg", "n01/../../a.jpg", "/etc/a.jpg", "a\nb.jpg", "../"])
 def test_names_that_leave_the_folder_or_forge_lines_are_refused(name):
-    with pytest.raises(DataError, match=r"^a\.zip: the name of .* is .*: not an archive of photos"):
+    with raises(DataError, "a.zip", "name", "archive"):
         read_all(packed(("ok.jpg", PHOTO), (name, b"")))
 
 
@@ -245,14 +244,14 @@ def test_links_under_a_photos_name_are_refused_others_passed_over():
             info = zipfile.ZipInfo(name)
             info.create_system, info.external_attr = 3, 0o120777 << 16
             archive.writestr(info, b"/etc/passwd")
-    with pytest.raises(DataError, match=r"a\.jpg is a symbolic link"):
+    with raises(DataError, "a.jpg", "symbolic link"):
         read_all(out.getvalue())
     assert read_all(out.getvalue().replace(b"a.jpg", b"a.txt")) == []
 
 
 @pytest.mark.parametrize(("method", "said"), [(zipfile.ZIP_BZIP2, "bzip2"), (zipfile.ZIP_LZMA, "LZMA")])
 def test_other_methods_are_refused_by_name(method, said):
-    with pytest.raises(DataError, match=rf"^a\.zip: x\.jpg is {said}, neither stored nor deflated"):
+    with pytest.raises(DataError, match=rf"^a\.zip: x\.jpg .*{said}.*deflated"):
         read_all(packed(("x.jpg", PHOTO), method=method))
 
 
@@ -268,7 +267,7 @@ class TestBombs:
         # The second entry becomes a copy of the first.
         first, second = central(data), central(data, 1)
         shared = data[:second] + data[first:second] + data[second + (second - first) :]
-        with pytest.raises(DataError, match=r"^a\.zip: the bytes of a\.jpg are those of other members too: a bomb"):
+        with raises(DataError, "a.zip", "a.jpg", "bomb"):
             read_all(shared)
 
     def test_a_member_that_reaches_into_the_directory(self):
@@ -293,7 +292,7 @@ class TestBombs:
 
     def test_a_stored_member_of_two_sizes(self):
         data = packed(("a.jpg", PHOTO))
-        with pytest.raises(DataError, match=r"a\.jpg is stored, and says two sizes"):
+        with raises(DataError, "a.jpg", "two sizes"):
             read_all(patched(patched(data, 22, "I", 5), central(data) + 24, "I", 5))
 
     def test_a_length_that_is_not_true(self):
@@ -324,7 +323,7 @@ def test_another_file_is_no_zip(data):
 
 def test_one_of_several_files_is_named():
     data = packed(("a.jpg", PHOTO))
-    with pytest.raises(DataError, match="one part of a zip in several files"):
+    with raises(DataError, "several files"):
         read_all(patched(data, len(data) - 18, "HH", 1, 1))
 
 

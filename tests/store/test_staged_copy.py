@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from messages import raises
 
 from paceline.config.errors import DataError, UserError
 from paceline.store import staged_copy, staged_folder, stores
@@ -113,20 +114,20 @@ def test_a_source_that_is_not_what_was_prepared_is_refused_by_name(source, tmp_p
     wanted = wanted_of(source)
     photo = source / "photos" / "29.jpg"
     photo.write_bytes(bytes(photo.stat().st_size))
-    with pytest.raises(DataError, match=r"29\.jpg: other bytes than when it was prepared\. Prepare it again\."):
+    with raises(DataError, "29.jpg", "bytes", "prepared"):
         bring(source, tmp_path, wanted)
     os.truncate(photo, 10)
-    with pytest.raises(DataError, match=r"29\.jpg: shorter than the 870 bytes"):
+    with raises(DataError, "29.jpg", "870 bytes"):
         bring(source, tmp_path, wanted)
     photo.unlink()
-    with pytest.raises(DataError, match=r"29\.jpg: cannot be read \(No such file"):
+    with raises(DataError, "29.jpg", "No such file"):
         bring(source, tmp_path, wanted)
     assert not (tmp_path / KEY / "near" / "photos" / "29.jpg").exists()
 
 
 def test_a_disk_that_gives_back_other_bytes_is_named(source, tmp_path, monkeypatch):
     monkeypatch.setattr(staged_copy, "pread", lambda descriptor, length, offset: bytes(length))
-    with pytest.raises(UserError, match="reads back other bytes than were written"):
+    with raises(UserError, "--stage", "reads back"):
         bring(source, tmp_path)
     assert not any(path.stat().st_size for path in (tmp_path / KEY / "near").rglob("*") if path.is_file())
 
@@ -134,7 +135,7 @@ def test_a_disk_that_gives_back_other_bytes_is_named(source, tmp_path, monkeypat
 def test_too_little_room_is_said_with_both_numbers_before_a_byte_is_copied(source, tmp_path, monkeypatch):
     room = SimpleNamespace(f_blocks=9, f_bfree=3, f_bavail=3, f_frsize=4096, f_files=0, f_favail=0)
     monkeypatch.setattr(os, "statvfs", lambda _: room)
-    with pytest.raises(UserError, match=r"has 12\.3 kB free, and 1\d\d kB of data are still to be copied"):
+    with pytest.raises(UserError, match=r"12\.3 kB free, .*1\d\d kB"):
         bring(source, tmp_path)
     room.f_bavail, room.f_files, room.f_favail = 1 << 20, 100, 7
     with pytest.raises(UserError, match=r"room for 7 more files \(inodes\), and 31 are"):
@@ -156,7 +157,7 @@ def test_a_disk_that_is_full_in_the_middle_ends_in_one_line_and_gives_its_room_b
         return real(descriptor, data, offset)
 
     monkeypatch.setattr(os, "pwrite", pwrite)
-    with pytest.raises(UserError, match=r"cannot be written \(the disk is full\)\. Name another folder"):
+    with raises(UserError, "full", "folder"):
         bring(source, tmp_path)
     assert not list((tmp_path / KEY / "parts").iterdir())
     monkeypatch.setattr(os, "pwrite", real)
@@ -318,7 +319,7 @@ def test_clearing_follows_no_link_out_of_a_copy_and_leaves_other_users_copies(so
 
 def test_a_copy_in_use_is_not_cleared(source, tmp_path):
     copy = StagedCopy(tmp_path / KEY, {}, "")
-    with pytest.raises(UserError, match="a run reads from this copy"):
+    with raises(UserError, "run", "copy"):
         clear(tmp_path)
     copy.close()
     assert clear(tmp_path)[0] == 1 and not (tmp_path / KEY).exists()
@@ -327,10 +328,10 @@ def test_a_copy_in_use_is_not_cleared(source, tmp_path):
 def test_a_folder_that_cannot_be_ours_is_refused(source, tmp_path):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / KEY).symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(UserError, match="somebody else's, or no folder"):
+    with raises(UserError, "--stage", "folder"):
         bring(source, tmp_path)
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match=r"--stage: .*file: cannot be written"):
+    with raises(UserError, "--stage", "file", "written"):
         bring(source, tmp_path / "file")
     assert not list((tmp_path / "elsewhere").iterdir())
 

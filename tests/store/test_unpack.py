@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from messages import check_text
 from recording_reporter import Recording
 
 from paceline.config.errors import DataError
@@ -120,7 +121,7 @@ def test_links_in_a_zip_are_refused(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "bad.zip", "w") as book:
         book.writestr(info, "/etc")
         book.writestr("link/passwd", b"evil")
-    assert "a link or a device" in refusal(tmp_path / "bad.zip", tmp_path / "out")
+    check_text(refusal(tmp_path / "bad.zip", tmp_path / "out"), "link")
 
 
 @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE])
@@ -129,21 +130,21 @@ def test_links_and_devices_in_a_tar_are_refused(tmp_path: Path, kind: bytes) -> 
         info = tarfile.TarInfo("link")
         info.type, info.linkname = kind, "/etc/passwd"
         book.addfile(info)
-    assert "a link or a device" in refusal(tmp_path / "bad.tar", tmp_path / "out")
+    check_text(refusal(tmp_path / "bad.tar", tmp_path / "out"), "link")
 
 
 @pytest.mark.parametrize("kind", ["stored", "tar"])
 @pytest.mark.parametrize("names", [("a", "./a"), ("a", "a/b"), ("a/b", "a")])
 def test_one_name_for_two_members_is_refused(tmp_path: Path, kind: str, names: tuple[str, str]) -> None:
     archive = MAKERS[kind](tmp_path / "bad", {name: name.encode() for name in names})
-    assert "twice" in (text := refusal(archive, tmp_path / "out")) or "a file and a folder" in text
+    assert "twice" in (text := refusal(archive, tmp_path / "out")) or check_text(text, "file", "folder")
 
 
 def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(unpacking, "SMALL", 100_000)
     for kind in ("deflated", "gz"):
         archive = MAKERS[kind](tmp_path / kind, {"zeros": bytes(2_000_000)})
-        assert "no data set does that" in refusal(archive, tmp_path / "out")
+        check_text(refusal(archive, tmp_path / "out"), "unpack", "bytes")
 
 
 def test_a_zip_whose_members_share_bytes_is_refused(tmp_path: Path) -> None:
@@ -152,7 +153,7 @@ def test_a_zip_whose_members_share_bytes_is_refused(tmp_path: Path) -> None:
     data = bytearray(archive.read_bytes())
     struct.pack_into("<I", data, data.rindex(b"PK\x01\x02") + 42, 31)  # b is what lies inside a
     archive.write_bytes(data)
-    assert "bytes that another member has too" in refusal(archive, tmp_path / "out")
+    check_text(refusal(archive, tmp_path / "out"), "bytes", "member")
 
 
 def test_a_description_of_gigabytes_is_not_read(tmp_path: Path) -> None:
@@ -236,12 +237,12 @@ def test_a_size_that_is_not_the_members_is_refused(tmp_path: Path) -> None:
     data = bytearray(archive.read_bytes())
     struct.pack_into("<I", data, data.index(b"PK\x01\x02") + 24, len(PHOTO) + 7)
     archive.write_bytes(data)
-    assert "other than the 3,007 bytes" in refusal(archive, tmp_path / "out")
+    check_text(refusal(archive, tmp_path / "out"), "3,007 bytes")
 
 
 def test_neither_zip_nor_tar(tmp_path: Path) -> None:
     (tmp_path / "page.html").write_bytes(b"<html>" * 1000)
-    assert "neither a zip nor a tar" in refusal(tmp_path / "page.html", tmp_path / "out")
+    check_text(refusal(tmp_path / "page.html", tmp_path / "out"), "page.html", "zip", "tar")
 
 
 def test_an_empty_archive_is_refused(tmp_path: Path) -> None:
@@ -261,7 +262,7 @@ def test_other_files_are_never_replaced_and_the_same_ones_stay(tmp_path: Path) -
     unpack(archive, out)
     assert found(out) == {**FILES, "set/mine.txt": b"mine"}
     (out / "set" / "a.jpg").write_bytes(b"edited")
-    assert "another file than in set.tar" in refusal(archive, out)
+    check_text(refusal(archive, out), "set.tar", "already")
     (out / "set" / "a.jpg").unlink()
     (out / "set" / "a.jpg").symlink_to(tmp_path / "victim")
     with pytest.raises(DataError):

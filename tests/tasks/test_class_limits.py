@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from coco_sets import edit, make_set
+from messages import check_line, check_lines, check_text
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
@@ -37,17 +38,17 @@ def test_classes_out_of_reach_are_counted() -> None:
     every = [(k, 1) for k in (1, 2, 3, 4)]
     assert limits(every, every) == []
     found = limits([(1, 1), (2, 0), (2, 0), (3, 1)], [(1, 1), (2, 0), (3, 0)])
-    assert found[0].startswith(
-        "3 of 7 objects (all of b) are crowd regions or unusable boxes, neither learned nor scored."
+    check_text(found[0], "3 of 7", "of b", "crowd", "learned")
+    check_text(found[1], "1 of 4", "learned", "d")
+    check_text(found[2], "1 of 3", "val", "of c", "crowd", "scored")
+    assert len(found) == 3
+    assert check_lines(
+        limits([(1, 1), (3, 1)], [(1, 1), (2, 1), (4, 1)]),
+        ("2 of 4", "train", "b, d"),
+        ("1 of 4", "val", "c"),
     )
-    assert found[1] == "1 of 4 classes has no object, neither learned nor scored: d." and len(found) == 3
-    assert found[2].startswith("1 of 3 objects of val (all of c) are crowd regions or unusable boxes, not scored.")
-    assert limits([(1, 1), (3, 1)], [(1, 1), (2, 1), (4, 1)]) == [
-        "2 of 4 classes have no object in train, not learned: b, d.",
-        "1 of 4 classes has no object in val, not scored: c.",
-    ]
     only = class_limits(NAMES[:2], {"val": (np.array([1, 2]), np.array([True, False]))})
-    assert only[0].startswith("1 of 2 objects (all of b) are crowd regions or unusable boxes, not scored.")
+    check_text(only[0], "1 of 2", "of b", "crowd", "scored")
 
 
 def perfect_ap(objects: list[list[int]]) -> tuple[float, float]:
@@ -83,7 +84,7 @@ def test_the_highest_possible_ap_is_that_of_pycocotools(objects: list[list[int]]
     if max(image.count(k) for image in objects for k in (1, 2)) <= 100:
         assert said == [] and ap == 1
     else:
-        assert f"AP is at most {100 * ap:.1f} and AR100 at most {100 * recall:.1f}" in said[0]
+        check_text(said[0], f"{100 * ap:.1f}", f"{100 * recall:.1f}")
 
 
 def crowded(split: str, only: int = 0):
@@ -100,24 +101,24 @@ def crowded(split: str, only: int = 0):
 @pytest.mark.parametrize(
     ("split", "said"),
     [
-        ("train", r"no object to learn in its 3 training images \(4 objects: 4 crowd regions"),
-        ("val", r"no object to score in its 2 validation images \(2 objects: 2 crowd regions"),
+        ("train", "3 training.*4 objects.*4 crowd"),
+        ("val", "2 validation.*2 objects.*2 crowd"),
     ],
 )
 def test_a_run_that_learns_or_scores_nothing_is_rejected(name: str, split: str, said: str, tmp_path: Path) -> None:
     root = crowded(split)(make_set(tmp_path / "set"))
     recipe = RECIPES[name]()
-    with pytest.raises(DataError, match=f"{said}[^$]*paceline prepare coco"):
+    with pytest.raises(DataError, match=f"{said}(.|\n)*paceline prepare coco"):
         workload_of(recipe.task).open(recipe, prepare_boxes(root), limit_train=0, limit_val=0)
 
 
 def test_a_class_of_crowds_is_a_warning_of_prepare_training_and_report(tmp_path: Path, capsys) -> None:
     root = crowded("val", 7)(crowded("train", 7)(make_set(tmp_path / "set")))
-    text = "3 of 6 objects (all of cat) are crowd regions or unusable boxes, neither learned nor scored."
+    facts = ("3 of 6", "of cat", "crowd")
     assert main(["prepare", "coco", str(root)]) == 0
-    assert f"warning: {text}" in " ".join(capsys.readouterr().out.split())
+    check_line(capsys.readouterr().out, "warning", *facts)
     run = tmp_path / "run"
     assert main(["train", "ssd-tiny", "--data", str(root), "--steps", "1", "--out", str(run)]) == 0
-    assert f"warning: {text}" in " ".join(capsys.readouterr().out.split())
-    assert json.loads((run / "run.json").read_text())["data"]["warnings"][0].startswith(text)
-    assert '<p class="notice fair">3 of 6 objects (all of cat)' in (run / "report.html").read_text()
+    check_line(capsys.readouterr().out, "warning", *facts)
+    check_text(json.loads((run / "run.json").read_text())["data"]["warnings"][0], *facts)
+    check_line((run / "report.html").read_text(), *facts)

@@ -12,6 +12,7 @@ import pytest
 import torch
 from coco_sets import box, document, edit, make_set
 from mask_scenes import box_of, strings, truth_of
+from messages import check_text, raises
 
 from paceline.batch import Batch, FoundInstances
 from paceline.boxes.run_lengths import RunLengths, areas, bitmap
@@ -239,7 +240,7 @@ def test_a_set_without_a_single_mask_is_refused_with_every_way_out(tmp_path: Pat
     with pytest.raises(DataError) as refusal:
         require_masks(split, tmp_path / "set")
     first, *ways = str(refusal.value).splitlines()
-    assert "boxes but no masks" in first and "segmentation" in ways[-1]
+    assert check_text(first, "boxes", "masks") and "segmentation" in ways[-1]
     assert [" ".join(way.split("  ")[1].split()[:4]) for way in ways[:-1]] == [
         f"paceline train {name} --data" for name in ("fasterrcnn-custom", "ssd-custom")
     ]
@@ -257,7 +258,7 @@ def test_real_masks_score_one(shared_data: Path, name: str) -> None:
 def test_masks_that_cannot_be_found_are_named_with_class_and_image(monkeypatch: pytest.MonkeyPatch) -> None:
     huge = truth()
     huge.boxes.classes[3], huge.boxes.areas[3] = 3, 1e11  # beyond what is scored
-    with pytest.raises(DataError, match=r"class hen: its 1 annotated masks.* is not scored at all") as caught:
+    with raises(DataError, "class hen", "1 annotated masks") as caught:
         masks_score_one(huge, CLASSES)
     assert "image: id 20, box [4, 4, 22, 22] of area 1e+11 in 30 x 30 pixels" in str(caught.value)
     right = coco.score_masks
@@ -290,5 +291,5 @@ def test_only_a_sample_of_a_large_set_of_masks_is_scored(monkeypatch: pytest.Mon
 
 def test_arrays_that_contradict_each_other_are_refused() -> None:
     wrong = truth()
-    with pytest.raises(DataError, match="do not add up"):
+    with raises(DataError, "add up"):
         masks_score_one(wrong._replace(boxes=replace(wrong.boxes, areas=np.ones(2))))

@@ -62,7 +62,8 @@ def drawn(
 
 
 def same(value: float, official: float) -> bool:
-    return bool(np.isnan(value)) if official < 0 else abs(value - official) < 1e-6
+    assert np.isnan(value) if official < 0 else abs(value - official) < 1e-6, f"{value}, the official one is {official}"
+    return True
 
 
 @settings(deadline=None, max_examples=12)

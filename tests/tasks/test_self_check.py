@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from messages import raises
 
 from paceline.config.errors import DataError
 from paceline.tasks import self_check
@@ -80,7 +81,7 @@ def test_a_box_that_cannot_be_found_is_named_with_class_score_and_image() -> Non
 
 def test_an_area_beyond_what_is_scored_is_named() -> None:
     truth = truth_of([[GOOD]])
-    with pytest.raises(DataError, match=r"class 1: its 1 annotated boxes.* is not scored at all(.|\n)*of area 1e"):
+    with pytest.raises(DataError, match=r"class 1: .*1 annotated boxes(.|\n)*of area 1e"):
         ground_truth_scores_one(replace(truth, areas=np.array([1e11])))
 
 
@@ -107,14 +108,14 @@ def test_only_a_sample_of_a_large_set_is_scored(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"classes": np.array([1, 3])}, r"image id 11: an object of class 3, where classes are 1 to 2"),
-        ({"classes": np.array([0, 1])}, r"image id 10: an object of class 0"),
-        ({"starts": np.array([0, 1, 3])}, "do not add up"),
-        ({"starts": np.array([0, 2])}, "do not add up"),
-        ({"areas": np.ones(3)}, "do not add up"),
+        ({"classes": np.array([1, 3])}, "image id 11 ... class 3 ... 1 to 2"),
+        ({"classes": np.array([0, 1])}, "image id 10 ... class 0"),
+        ({"starts": np.array([0, 1, 3])}, "add up"),
+        ({"starts": np.array([0, 2])}, "add up"),
+        ({"areas": np.ones(3)}, "add up"),
         ({"image_ids": np.array([7, 7])}, "image id 7 names 2 images"),
     ],
 )
 def test_arrays_that_contradict_each_other_are_refused(change: dict, reason: str) -> None:
-    with pytest.raises(DataError, match=reason):
+    with raises(DataError, reason):
         ground_truth_scores_one(replace(truth_of([[GOOD], [GOOD]]), **change))

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from messages import check_text, raises
 from run_files import events_of, tensor_files
 from tiny_runs import refused, train, without_report
 
@@ -114,7 +115,10 @@ def test_a_later_process_takes_over_and_the_earlier_one_keeps_still(tmp_path):
     train_toy(tmp_path / "first", first, range(1, 3), best=1)
     second = mirror_of(bucket, tmp_path / "second")
     facts = train_toy(tmp_path / "first", first, range(3, 4), best=1)
-    assert "another process mirrors there now" in facts["missing"] and str(tmp_path / "second") in facts["missing"]
+    assert (
+        check_text(facts["missing"], "another process", tmp_path / "second")
+        and str(tmp_path / "second") in facts["missing"]
+    )
     assert len(first.warnings()) == 1 and first.warnings() == []
     assert sorted(path.parent.name for path in bucket.rglob("index.json")) == ["step-000001", "step-000002"]
     assert "missing" not in train_toy(tmp_path / "second", second, range(3, 4), best=1)
@@ -149,7 +153,7 @@ def test_where_all_are_damaged_nothing_begins_anew_in_silence(tmp_path):
     for path in (tmp_path / "bucket").rglob("model.safetensors"):
         path.write_bytes(b"")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(CheckpointError, match=r"every checkpoint there is damaged(.|\n)*step-000002(.|\n)*step-000001"):
+    with pytest.raises(CheckpointError, match=r"damaged(.|\n)*step-000002(.|\n)*step-000001"):
         open_mirror(f"file://{tmp_path}/bucket", tmp_path / "empty", SILENT)
 
 
@@ -168,11 +172,11 @@ def test_another_run_and_somebody_elses_objects_are_refused_by_name(tmp_path):
     mirror_of(tmp_path / "bucket", tmp_path / "first")
     (tmp_path / "second").mkdir()
     (tmp_path / "second/run.json").write_text("{}")
-    with pytest.raises(UserError, match=r"another run is mirrored there \(toy, .*/first on "):
+    with raises(UserError, "another run", "toy", "first"):
         open_mirror(f"file://{tmp_path}/bucket", tmp_path / "second", SILENT)
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos/cat.jpg").write_bytes(b"cat")
-    with pytest.raises(UserError, match=r"cat\.jpg lies there, and no run of ours"):
+    with raises(UserError, "cat.jpg", "run"):
         open_mirror(f"file://{tmp_path}/photos", tmp_path / "third", SILENT)
     assert [path.name for path in (tmp_path / "photos").iterdir()] == ["cat.jpg"]
 
@@ -226,7 +230,7 @@ def test_a_bucket_that_refuses_is_refused_before_training(tmp_path, capsys, clas
 
 @pytest.mark.parametrize("wrong", ["b/run", "s3://b", "https://b/run", "s3://b/run?x", "s3://b/spot one"])
 def test_what_is_no_folder_of_a_bucket_is_refused(wrong):
-    with pytest.raises(RecipeError, match="name a folder of a bucket"):
+    with raises(RecipeError, "--mirror", "bucket"):
         check_controls(Controls(mirror=wrong))
 
 
@@ -240,7 +244,7 @@ def test_a_bucket_that_refuses_later_stops_no_training_and_the_end_says_what_is_
     end = events_of(tmp_path / "run", "end")[0]["mirror"]
     assert end["missing"].startswith("step-000004: no permission (403)") and end["failures"] >= 1
     lines = [line for line in (said.out + said.err).splitlines() if "--mirror" in line]
-    assert len(lines) == 1 and "training goes on" in lines[0]
+    assert len(lines) == 1 and check_text(lines[0], "--mirror", "training")
     assert "not there: step-000004" in said.out + said.err
 
 

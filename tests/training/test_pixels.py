@@ -7,6 +7,7 @@ import sys
 
 import pytest
 import torch
+from messages import check_lines, raises
 from recording_reporter import Recording
 from safetensors.torch import save_file
 from tiny_runs import command, make_photos, without_report
@@ -57,7 +58,7 @@ def test_a_recipe_s_author_and_a_run_that_goes_on_keep_their_own():
 
 
 def test_an_unknown_network_is_refused_before_any_data_are_opened():
-    with pytest.raises(RecipeError, match=r"has no such network. Did you mean .*test_resnet"):
+    with raises(RecipeError, "network", "test_resnet"):
         settled({"model.trunk": "timm/test_resnt"}, "file.pth")
 
 
@@ -77,9 +78,7 @@ def test_run_json_has_them_so_resume_repeat_and_the_next_run_are_exact(tmp_path,
 
     fresh = ["--weights", tmp_path / "net.safetensors"]
     half, bits, said = run("whole", *fresh, "--steps", 2)
-    assert (
-        half and said.count("pixels as test_resnet's weights want them: mean 0.5 0.5 0.5, deviation 0.5 0.5 0.5") == 1
-    )
+    assert half and said.count("mean 0.5 0.5 0.5, deviation 0.5 0.5 0.5") == 1
     assert run("parts", *fresh, "--steps", 1)[1] != bits
     assert run("parts", "--steps", 2)[:2] == (True, bits)  # goes on, without --weights
     assert run("again", words=["train", tmp_path / "whole/run.json"])[:2] == (True, bits)
@@ -110,7 +109,7 @@ def test_without_timm_it_is_refused_from_the_command_alone(tmp_path, monkeypatch
     data = make_photos(tmp_path / "data", train=1, val=1)
     for verb in (["train", "--weights", "file.pth"], ["show"], ["preview"]):
         said = command(capsys, verb[0], "resnet50-custom-cpu", "--model.trunk", TRUNK, "--data", data, *verb[1:])
-        assert said.code == 2 and said.err.strip().splitlines() == [
-            f"paceline: --model.trunk {TRUNK}: timm is not installed. pip install 'timm>=1.0.15'"
-        ], said.err
+        assert said.code == 2 and check_lines(
+            said.err.splitlines(), (f"--model.trunk {TRUNK}", "timm", "pip install 'timm>=1.0.15'")
+        ), said.err
         assert {entry.name for entry in data.iterdir()} == {"train", "val"}

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from by_night import ONE_MORE
+from messages import check_text
 from short_of_memory import OBJECTS, Short, ShortTask, recipe_of, run_of, state_of
 from toy_loss_groups import IMAGES, toy_batch
 
@@ -67,9 +68,7 @@ def test_the_largest_cut_that_fits_and_keeps_every_span_is_taken(alone, span, gr
     before = {name: value.clone() for name, value in model.state_dict().items()}
     wanted = largest_that_keeps_the_recipe(run.plan, holds)
     if wanted is None:
-        with pytest.raises(
-            Shortage, match=r"\Anot enough memory beside forwards of \d images?: use a machine with more"
-        ):
+        with pytest.raises(Shortage, match=r"\Anot enough memory .* \d images?: "):
             tried(run, task, state, alone)
         return
     fits, said = tried(run, task, state, alone)
@@ -77,7 +76,7 @@ def test_the_largest_cut_that_fits_and_keeps_every_span_is_taken(alone, span, gr
     kept = fits.system.images_per_forward
     assert kept == (wanted.images_per_forward if said else IMAGES)
     if said:
-        assert f"{wanted.images_per_forward} at a time, in {wanted.forwards} forwards a step" in said[-1]
+        assert check_text(said[-1], wanted.images_per_forward, f"{wanted.forwards} forwards")
     # No trace is left of what was tried...
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert all(weight.grad is None for weight in model.parameters())
