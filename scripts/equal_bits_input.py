@@ -42,6 +42,7 @@ def save_batches(file: str, steps: int, words: list[str]) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1] == "render":
-        render_shapes(sys.argv[2], Path(sys.argv[3]), train=64, val=16, side=96, processes=1)
+        kind = "boxes" if sys.argv[2] == "boxes" else "classes"
+        render_shapes(kind, Path(sys.argv[3]), train=64, val=16, side=96, processes=1)
     else:
         save_batches(sys.argv[2], int(sys.argv[3]), sys.argv[4:])

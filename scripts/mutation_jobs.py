@@ -123,10 +123,11 @@ class Chosen:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        if self._order is None:
+        order = self._order
+        if order is None:
             items[:] = [item for item in items if not any(item.get_closest_marker(mark) for mark in MARKS)]
         else:
-            items[:] = sorted((i for i in items if i.nodeid in self._order), key=lambda i: self._order[i.nodeid])
+            items[:] = sorted((item for item in items if item.nodeid in order), key=lambda item: order[item.nodeid])
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
