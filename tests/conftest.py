@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import differences
 import pytest
 from hypothesis import settings
 
@@ -126,8 +127,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
     report = in_ci_a_failure((yield))
+    if call.excinfo is not None and (lines := differences.explain(call.excinfo.value)):
+        report.sections.append(("difference", lines))
     if report.failed and "seed" in getattr(item, "fixturenames", ()):
         report.sections.append(("seed", f"drawn by {SEED}={seed_of(os.environ)}, which repeats it"))
     return report
