@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import differences
 import pytest
 import shards
 from hypothesis import settings
@@ -172,9 +173,11 @@ def cpu_seconds() -> float:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
     report = in_ci_a_failure((yield))
     item.stash[FAILED] = item.stash.get(FAILED, False) or report.failed
+    if call.excinfo is not None and (lines := differences.explain(call.excinfo.value)):
+        report.sections.append(("difference", lines))
     if report.failed and "seed" in getattr(item, "fixturenames", ()):
         report.sections.append(("seed", f"drawn by {SEED}={seed_of(os.environ)}, which repeats it"))
     return report

@@ -197,7 +197,7 @@ def test_a_dirty_set_is_told_with_counts_notices_and_a_picture_of_each_kind(tmp_
     }
     page = read_page(box_page(tmp_path, CLASSES, splits).html)
     assert "before training" in page.words
-    check_text(page.words, "val", "train", "byte for byte: 2")
+    check_text(page.words, "val", "train", "byte: 2")
     check_text(page.words, "1 of 3", "train", "cow")
     check_text(page.words, "1 of 3", "val", "<b>dog</b>")
     for kind in KINDS:

@@ -155,21 +155,21 @@ def test_photos_of_equal_content_share_a_side(photos):
 
 def test_what_cannot_be_split_so_is_refused(photos, tmp_path):
     def refused(message: str, root: Path = photos, **options) -> None:
-        with pytest.raises(DataError, match=message):
+        with raises(DataError, message):
             prepare_folder(root, **options)
 
-    refused(r"--val-fraction 1\.5: must lie between 0 and 1", val=ValSplit(1.5))
+    refused("--val-fraction 1.5 ... 0 ... 1", val=ValSplit(1.5))
     refused("--val-group without --val-fraction", val=ValSplit(val_group="(x)"))
-    refused(r"--val-group '\(': no regular expression", val=ValSplit(0.2, 0, "("))
-    refused(r"--val-group 'x': it captures nothing", val=ValSplit(0.2, 0, "x"))
-    refused(r"matches none of the 16 photos, cat/0\.jpg first", val=ValSplit(0.2, 0, "(zebra)"))
+    refused("--val-group '('", val=ValSplit(0.2, 0, "("))
+    refused("--val-group 'x'", val=ValSplit(0.2, 0, "x"))
+    refused("16 photos ... cat/0.jpg", val=ValSplit(0.2, 0, "(zebra)"))
     refused(r"16 photos in 1 groups", val=ValSplit(0.2, 0, r"(\.jpg)"))
     refused("ImageNet brings 50,000 validation photos", expect="imagenet", val=ValSplit(0.2))
-    refused("each folder in .* is a class. Choose a folder outside", out=photos / "index", val=ValSplit(0.2))
+    refused("a class ... outside", out=photos / "index", val=ValSplit(0.2))
     root = tmp_path / "both"
     for split in ("train", "val"):
         shutil.copytree(photos, root / split)
-    refused("it has validation images of its own, in val/", root=root, val=ValSplit(0.2))
+    refused("validation ... in val/", root=root, val=ValSplit(0.2))
     ensure_prepared(root)
 
 

@@ -87,7 +87,7 @@ def test_a_flaw_of_the_json_is_named_with_file_and_entry(root, flaw):
     [
         (b"{", "not JSON"),
         (b"\xff\xfe\x00", "not JSON"),
-        (b"[]", "it holds a list"),
+        (b"[]", "a list"),
         (b"", "not JSON"),
         (b"[" * 100_000, "not JSON"),
     ],
@@ -196,11 +196,11 @@ def test_several_sets_or_a_missing_folder_of_images_are_named(root):
     [
         ({"images": "x"}, "--images and --annotations belong together"),
         ({"images": "x", "annotations": "y", "val_images": "z"}, "--val-images without --val-annotations"),
-        ({"images": "x", "annotations": "y"}, "x: no such folder"),
+        ({"images": "x", "annotations": "y"}, "x ... folder"),
     ],
 )
 def test_half_a_request_is_refused(flags, reason):
-    with pytest.raises(DataError, match=reason):
+    with raises(DataError, reason):
         prepare_boxes(None, BoxRequest(**flags))
 
 

@@ -95,7 +95,9 @@ def test_a_class_that_the_kit_does_not_have(tmp_path: Path, kit: Path) -> None:
         book.extractall(tmp_path, **SAFELY)
     for text in (b"1001\n", b"0\n", b"one\n", b"9" * 5000):
         (tmp_path / FOLDER / "data" / "ILSVRC2012_validation_ground_truth.txt").write_bytes(text)
-        with raises(DataError, "ILSVRC2012_validation_ground_truth.txt", text.decode()[:20].strip()):
+        with raises(
+            DataError, "ILSVRC2012_validation_ground_truth.txt", text.decode().strip() if len(text) < 99 else "4300"
+        ):
             validation_labels(tmp_path / FOLDER)
 
 

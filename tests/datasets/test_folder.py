@@ -92,7 +92,7 @@ def test_readable_class_names_are_taken_up(photos, file, text):
     assert names_changed(named) is not None
     said: list[str] = []
     again = Manifest.load(ensure_prepared(photos, reporter=Lines(said.append)))
-    assert again.class_names is None and "class names changed" in said[0]
+    assert again.class_names is None and "class names" in said[0]
     splits = {name: replace(split, records="ranges") for name, split in named.splits.items()}
     assert names_changed(replace(named, splits=splits)) is None  # a container brings no file of names
 

@@ -8,7 +8,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-from messages import raises
+from messages import check_text, raises
 from PIL import Image
 
 from paceline.cli.main import main
@@ -47,8 +47,8 @@ VIA_CSV = 'filename,file_size,file_attributes,region_count,region_id,region_shap
         ("via.json", VIA, "VGG Image Annotator's JSON", "COCO format"),
         ("_annotations.createml.json", CREATE_ML, "Create ML's JSON", "COCO"),
         ("annotations.xml", CVAT, "CVAT's own XML", "COCO 1.0"),
-        ("_annotations.csv", TENSORFLOW_CSV, "a CSV table of boxes", "Roboflow"),
-        ("via.csv", VIA_CSV, "a CSV table of boxes", "COCO"),
+        ("_annotations.csv", TENSORFLOW_CSV, "CSV", "Roboflow"),
+        ("via.csv", VIA_CSV, "CSV", "COCO"),
         (
             "obj.data",
             "classes = 1\ntrain = data/train.txt\nnames = data/obj.names\nbackup = backup/\n",
@@ -67,7 +67,7 @@ def test_an_export_of_a_labelling_tool_is_answered_with_the_one_to_choose(
     for read in (lambda: read_source(tmp_path), lambda: read_one_split(tmp_path, ("val",))):
         with pytest.raises(DataError) as refused:
             read()
-        assert tool in str(refused.value) and advice in str(refused.value) and str(file) in str(refused.value)
+        assert check_text(str(refused.value), tool) and advice in str(refused.value) and str(file) in str(refused.value)
 
 
 @pytest.mark.parametrize("images", ["images", "."])

@@ -70,9 +70,7 @@ def test_masks_of_another_object_and_missing_ones_are_counted(tmp_path):
     root = make_instances(tmp_path / "other", train=8, val=2)
     lacking = spoil(root, lambda entry: [], 3)
     said = list(findings(prepare_boxes(root)))
-    assert any(
-        line.startswith(f"note: Objects without a mask among others with one: {lacking} in train: ") for line in said
-    )
+    check_line(said, "note", "mask", lacking, "train")
 
 
 def test_good_masks_and_sets_of_boxes_are_not_noted(tmp_path):

@@ -43,7 +43,7 @@ def test_a_refused_prepare_prints_a_command_that_writes_to_the_same_place(
 ) -> None:
     assert main([*PREPARE, "--out", "my set"]) == 2
     said = capsys.readouterr().err
-    assert said.startswith("paceline: my.json: no validation images")
+    assert said.startswith("paceline: my.json: no validation")
     assert main(shlex.split(said.splitlines()[1])[1:]) == 0, capsys.readouterr().err
     assert Manifest.load(Path("my set")).splits.keys() == {"train", "val"}
 
@@ -83,7 +83,7 @@ def test_a_classifier_on_it_gets_the_command_of_a_detector(named: Path, capsys: 
     capsys.readouterr()
     assert main(["train", "resnet50-tiny", "--data", "mine", "--out", "run"]) == 2
     said = capsys.readouterr().err
-    assert said.startswith("paceline: mine: prepared boxes, and class folders are wanted")
+    assert said.startswith("paceline: mine: ") and check_text(said, "boxes", "class folders")
     assert main(["show", *shlex.split(said.splitlines()[1])[2:5], *FEW]) == 0
 
 

@@ -164,16 +164,16 @@ def test_a_real_set_with_crowds_and_masks_comes_back(shared_data, tmp_path):
 @pytest.mark.parametrize(
     "record, reason",
     [
-        ({"annotations": [7]}, "has '7' among its objects"),
-        ({"annotations": [{"bbox": [0, 0, 5, 5]}]}, "without a whole number as category_id"),
+        ({"annotations": [7]}, "'7' ... objects"),
+        ({"annotations": [{"bbox": [0, 0, 5, 5]}]}, "category_id"),
         ({"annotations": [{"category_id": 1, "bbox": [0, 0, 5]}]}, "'bbox'"),
         (
             {"annotations": [{"category_id": 1, "category": "b", "bbox": [0, 0, 5, 5]}]},
             "calls category 1 'b', others 'a'",
         ),
         ({"annotations": [], "height": 31, "width": 40}, "says 40 x 31"),
-        ({"annotations": {}}, "has none of label, cls"),
-        (3, "some of its photos have a class and some have objects"),
+        ({"annotations": {}}, "label, cls"),
+        (3, "class ... objects"),
     ],
     ids=["number", "no-category", "short-box", "two-names", "other-size", "no-list", "class"],
 )
@@ -188,7 +188,7 @@ def test_a_strangers_json_is_refused_in_a_line(record, reason, tmp_path):
         ]
     with open(tmp_path / "a.tar", "wb") as out:
         write_tar(out, files)
-    with pytest.raises(DataError, match=reason) as caught:
+    with raises(DataError, reason) as caught:
         prepare_containers(ContainerRequest("webdataset", (str(tmp_path / "a.tar"),)), out=tmp_path / "index")
     assert "\n" not in str(caught.value)
 

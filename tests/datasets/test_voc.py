@@ -147,18 +147,18 @@ EMPTY = "<annotation><size><width>16</width><height>12</height></size>{}</annota
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (BOMB.encode(), "declares a document type"),
-        (BOMB.encode("utf-16"), "declares a document type"),
+        (BOMB.encode(), "document type"),
+        (BOMB.encode("utf-16"), "document type"),
         (BOMB.replace('"1.0"', '"1.0" encoding="cp037"', 1).encode(), "not XML"),
         (b"<annotation><object></annotation>", r"not XML \(mismatched tag: line 1"),
         (b"", "not XML"),
         (b"<annotation>\xff\xfe\xfa</annotation>", "not utf-8 text"),
-        (b"<html></html>", "its root is <html>"),
+        (b"<html></html>", "<html>"),
         (EMPTY.format("<object><bndbox/></object>").encode(), "object 1 has no <name>"),
         (EMPTY.format("<object><name>a</name></object>").encode(), r"object 1 \(a\): <xmin> is missing"),
-        (voc_xml("a", (12, 16), [("a", (1, 1, "nan", 2), 0)]).encode(), "<xmax> is 'nan', not a number"),
-        (voc_xml("a", (12, 16), [("a", (1, "two", 1, 2), 0)]).encode(), "<ymin> is 'two', not a number"),
-        (EMPTY.replace("16", "-3").encode(), "the image's width is '-3'"),
+        (voc_xml("a", (12, 16), [("a", (1, 1, "nan", 2), 0)]).encode(), "<xmax>.*'nan'"),
+        (voc_xml("a", (12, 16), [("a", (1, "two", 1, 2), 0)]).encode(), "<ymin>.*'two'"),
+        (EMPTY.replace("16", "-3").encode(), "width.*'-3'"),
     ],
 )
 def test_a_broken_file_is_named_with_the_reason(tmp_path: Path, data: bytes, reason: str) -> None:
@@ -207,7 +207,7 @@ def test_no_xml_no_images_no_objects_and_sets_that_lie_are_refused(tmp_path: Pat
     with raises(DataError, "XML", "<object>"):
         read_voc(tmp_path / "c")
     official(tmp_path / "d", {"x": voc_xml("x.jpg", (12, 16), ONE)}, {"train": ["x", "gone", "../x"]})
-    with raises(DataError, "2 of its lines", "XML", "'gone'"):
+    with raises(DataError, "2 of", "XML", "'gone'"):
         read_voc(tmp_path / "d")
     for year in ("VOC2007", "VOC2012"):
         official(tmp_path / "e" / year, {"x": voc_xml("x.jpg", (12, 16), ONE)}, {})

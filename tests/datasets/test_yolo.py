@@ -154,55 +154,55 @@ def test_the_size_is_found_behind_a_long_comment(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ("2 0.5 0.5 0.1 0.1", "class 2, expected a class that data.yaml names \\(0 to 1\\)"),
-        ("-1 0.5 0.5 0.1 0.1", "class -1, expected a class that data.yaml names"),
+        ("2 0.5 0.5 0.1 0.1", r"class 2.*data\.yaml.*0 to 1"),
+        ("-1 0.5 0.5 0.1 0.1", r"class -1.*data\.yaml"),
         ("0.5 0.5 0.5 0.1 0.1", "class 0.5, expected"),
-        ("0 0.5 0.5 0.1", "4 numbers, expected class cx cy w h"),
-        ("0 0.5 0.5 0.1 0.1 0.9", "6 numbers, expected .* score or a track id .*cut"),
+        ("0 0.5 0.5 0.1", "4 numbers.*cx cy"),
+        ("0 0.5 0.5 0.1 0.1 0.9", "6 numbers.*track id.*cut"),
         ("0 0.5 0.5 0.1 0.1 0.9 0.9 0.9", "8 numbers, expected"),
         ("cat 0.5 0.5 0.1 0.1", "not numbers: 'cat 0.5"),
-        ("0 240 120 30 40", "240 is not a fraction of the image"),
-        ("0 0.5 0.5 0.1 1.5", "1.5 is not a fraction"),
-        ("0 0.5 nan 0.1 0.1", "nan is not a fraction"),
-        ("0 0.5 0.5 -0.005 0.1", "a width or height below 0"),
-        ("0 0.5 0.5 -0.1875 0.1", r"a width or height below 0 \(-0.1875"),
+        ("0 240 120 30 40", "240.*fraction"),
+        ("0 0.5 0.5 0.1 1.5", r"1\.5.*fraction"),
+        ("0 0.5 nan 0.1 0.1", "nan.*fraction"),
+        ("0 0.5 0.5 -0.005 0.1", "width or height.*0"),
+        ("0 0.5 0.5 -0.1875 0.1", r"width or height.*-0\.1875"),
         ("0,0.5,0.5,0.1,0.1", "1 number, .*separated by ','"),
         ("0;0.5;0.5;0.1;0.1", "1 number, .*separated by ';'"),
-        ("0 0.5 0.5 0.1 0.1 0.4 0.4 2 0.5 0.5 0", r"2 is not a fraction .* kpt_shape: \[2, 3\]"),
+        ("0 0.5 0.5 0.1 0.1 0.4 0.4 2 0.5 0.5 0", r"2.*fraction.*kpt_shape: \[2, 3\]"),
         ("0 0.5 0.5 0.1 0.1 0.4 0.4 2 0.5 0.5 0 0.5 0.5 1", r"14 numbers, expected .* kpt_shape: \[3, 3\]"),
-        ("0 0.1 0.1 0.5 0.1 0.3 7", "7 is not a fraction"),
+        ("0 0.1 0.1 0.5 0.1 0.3 7", "7.*fraction"),
     ],
 )
 def test_a_malformed_line_is_named_with_file_and_line(tmp_path: Path, line: str, reason: str) -> None:
     small_set(tmp_path, label=f"0 0.5 0.5 0.25 0.5\n\n{line}\n")
-    with pytest.raises(DataError, match=rf"labels/train/a\.txt:3: {reason}"):
+    with pytest.raises(DataError, match=rf"labels/train/a\.txt:3: .*{reason}"):
         read_yolo(tmp_path)
 
 
 @pytest.mark.parametrize(
     ("yaml", "reason"),
     [
-        ("train: images/train\n", r"data\.yaml: no class names"),
-        ("train: images/train\nnames: cat, dog\n", "names: is the text 'cat, dog', expected a list"),
-        ("train: images/train\nnames: classes.txt\n", "names: is the text 'classes.txt'"),
-        ("train: images/train\nnames: []\n", "no class names"),
-        ("train: images/train\nnames: {a: cat}\n", "keys of names: must be class numbers"),
-        ("train: images/train\nnames: [cat, [dog]]\n", "class 1 of names: has no name"),
-        ("train: images/train\nnames:\n  - cat\n  - traffic: red\n", 'class 1 of names: has a colon.*"traffic: red"'),
-        ("train: images/train\nnames: [cat, cat]\n", "two classes are called 'cat'"),
+        ("train: images/train\n", "data.yaml ... class names"),
+        ("train: images/train\nnames: cat, dog\n", "names ... 'cat, dog' ... list"),
+        ("train: images/train\nnames: classes.txt\n", "names ... 'classes.txt'"),
+        ("train: images/train\nnames: []\n", "class names"),
+        ("train: images/train\nnames: {a: cat}\n", "names: ... class numbers"),
+        ("train: images/train\nnames: [cat, [dog]]\n", "class 1 of names ... name"),
+        ("train: images/train\nnames:\n  - cat\n  - traffic: red\n", 'class 1 of names ... colon ... "traffic: red"'),
+        ("train: images/train\nnames: [cat, cat]\n", "two classes ... 'cat'"),
         ("train: images/train\nnc: 3\nnames: [cat, dog]\n", "nc: is 3, but names: has 2"),
-        ("names: [cat, dog]\n", "train: must be a folder"),
-        ("names: [cat, dog]\ntrain: {a: b}\n", "train: must be a folder"),
-        ("names: [cat, dog]\ntrain: nowhere\n", "train: nowhere is not there"),
-        ("names: [cat, dog]\ntrain: labels/train\n", "train: no image in"),
-        ("names: [cat, dog\n", r"data\.yaml:\d+: not YAML"),
-        ("- cat\n", "holds no keys"),
-        ("names: !!python/object/apply:os.system [echo]\n", "train: must be a folder"),
-        ("names: " + "[" * 20_000, "nested too deeply"),
+        ("names: [cat, dog]\n", "train ... folder"),
+        ("names: [cat, dog]\ntrain: {a: b}\n", "train ... folder"),
+        ("names: [cat, dog]\ntrain: nowhere\n", "train ... nowhere"),
+        ("names: [cat, dog]\ntrain: labels/train\n", "train ... image"),
+        ("names: [cat, dog\n", "data.yaml ... not YAML"),
+        ("- cat\n", "keys"),
+        ("names: !!python/object/apply:os.system [echo]\n", "train ... folder"),
+        ("names: " + "[" * 20_000, "nested"),
     ],
 )
 def test_a_wrong_data_yaml_is_named_with_the_key(tmp_path: Path, yaml: str, reason: str) -> None:
-    with pytest.raises(DataError, match=reason):
+    with raises(DataError, reason):
         read_yolo(small_set(tmp_path, yaml))
 
 

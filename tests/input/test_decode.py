@@ -20,7 +20,7 @@ from drawn import some
 from example_counts import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from messages import raises
+from messages import check_text, raises
 from PIL import Image
 
 from paceline.config.errors import DataError, RecipeError
@@ -255,18 +255,18 @@ def test_header_of_odd_jpegs():
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (b"", "the file is empty"),
-        (b"hello, I am a text file named .jpg\n" * 20, "no known image format starts with b'hello, I am "),
-        (b"\xff\xd8\xff", "cannot be decoded"),
-        (b"\x00" * 5000, "cannot be decoded"),
+        (b"", "empty"),
+        (b"hello, I am a text file named .jpg\n" * 20, "format ... b'hello, I am "),
+        (b"\xff\xd8\xff", "decoded"),
+        (b"\x00" * 5000, "decoded"),
     ],
 )
 def test_bytes_that_are_no_image_are_named(data, reason):
     with pytest.raises(DataError) as caught:
         read_header(data, "some/photo.jpg")
     text = str(caught.value)
-    assert text.startswith("some/photo.jpg: the image cannot be decoded")
-    assert reason in text
+    assert text.startswith("some/photo.jpg: ") and check_text(text, "decoded")
+    assert check_text(text, reason)
     assert "\nReplace or remove" in text
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from device_photos import decoded_on_a_cpu, draws_of, odd_photos, photo, rendered_alone
-from messages import raises
+from messages import check_text, raises
 
 from paceline.config.errors import DataError, RecipeError
 from paceline.config.plan import make_plan
@@ -117,11 +117,11 @@ def with_decoder(name: str, **more):
         (
             "resnet50",
             {"augment": "trivial", "erase": 0.5},
-            "--input.augment trivial, --input.erase 0.5 runs only on the CPU",
+            "--input.augment trivial ... --input.erase 0.5 ... CPU",
         ),
-        ("ssd", {}, "--input.jitter hsv runs only on the CPU; use simplejpeg"),
-        ("maskrcnn", {"copy_paste": 0.5}, "--input.copy-paste 0.5 runs only on the CPU"),
-        ("ssd-gaudi", {"jitter": "none"}, "--input.resize tensorflow runs only on the CPU"),
+        ("ssd", {}, "--input.jitter hsv ... CPU ... simplejpeg"),
+        ("maskrcnn", {"copy_paste": 0.5}, "--input.copy-paste 0.5 ... CPU"),
+        ("ssd-gaudi", {"jitter": "none"}, "--input.resize tensorflow ... CPU"),
     ],
 )
 def test_what_follows_decoding_on_the_cpu_is_refused_by_its_flag(name, more, wanted):
@@ -130,7 +130,7 @@ def test_what_follows_decoding_on_the_cpu_is_refused_by_its_flag(name, more, wan
     recipe = with_decoder(name, **more)
     with pytest.raises(RecipeError, match=r"--input\.decoder nvjpeg: ") as caught:
         WORKLOADS[recipe.task].check(recipe)
-    assert wanted in str(caught.value)
+    assert check_text(str(caught.value), wanted)
 
 
 def test_a_run_that_computes_elsewhere_is_refused_from_the_command_alone():

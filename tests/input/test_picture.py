@@ -79,7 +79,7 @@ def test_a_16_bit_picture_given_in_python_is_read_the_same():
 @pytest.mark.parametrize(
     ("values", "reason"),
     [
-        (np.linspace(0, 1, 12, dtype=np.float32).reshape(3, 4), "its values are fractions"),
+        (np.linspace(0, 1, 12, dtype=np.float32).reshape(3, 4), "fractions"),
         (np.arange(12, dtype=np.int32).reshape(3, 4) * 10_000, "between 0 and 110000"),
         (np.arange(12, dtype=np.int32).reshape(3, 4) - 5, "between -5 and 6"),
     ],

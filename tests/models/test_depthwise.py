@@ -27,8 +27,10 @@ def exact(side: int, stride: int, padding: int) -> tuple[Tensor, Tensor, Tensor,
 
 
 def near(found: Tensor, expected: Tensor, rounding: float = 2**-7) -> bool:
-    """True if no element is off by more than `rounding` times the largest one."""
-    return bool((found.double() - expected).abs().max() <= rounding * expected.abs().max())
+    """Assert that no element is off by more than `rounding` times the largest one."""
+    atol = rounding * float(expected.abs().max())
+    assert torch.allclose(found.double(), expected.double(), rtol=0, atol=atol)
+    return True
 
 
 @pytest.mark.parametrize(("side", "stride", "padding"), CASES)

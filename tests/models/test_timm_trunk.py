@@ -189,18 +189,18 @@ def test_timm_s_files_and_our_own_checkpoints_fill_every_network_by_name(name, t
 @pytest.mark.parametrize(
     ("name", "form", "says"),
     [
-        ("convnext_ato", Form(), r"--model.trunk timm/convnext_ato: timm .* has no such network. Did you mean convnext_atto"),
-        ("hf-hub:timm/resnet18.a1_in1k", Form(), "no such network"),  # create_model would fetch it
-        ("", Form(), "no such network"),
-        ("vit_tiny_patch16_224", Form(), r"strides \[16, 16, 16\]"),
-        ("hrnet_w18_small", Form(stride=8), "12 of its tensors .* reach no map"),
-        ("levit_128s", Form(), "does not take images of any size"),
-        ("convnext_atto", Form(norm="frozen"), "--model.norm frozen: .* has no BatchNorm"),
+        ("convnext_ato", Form(), "--model.trunk timm/convnext_ato ... convnext_atto"),
+        ("hf-hub:timm/resnet18.a1_in1k", Form(), "network"),  # create_model would fetch it
+        ("", Form(), "network"),
+        ("vit_tiny_patch16_224", Form(), r"strides [16, 16, 16]"),
+        ("hrnet_w18_small", Form(stride=8), "12 of ... map"),
+        ("levit_128s", Form(), "any size"),
+        ("convnext_atto", Form(norm="frozen"), "--model.norm frozen ... BatchNorm"),
         ("resnet10t", Form(norm="group"), "--model.norm group"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_a_trunk_is_refused_by_name(name, form, says):
-    with pytest.raises(RecipeError, match=says):
+    with raises(RecipeError, says):
         make_trunk(ResNetModel(trunk=f"timm/{name}"), form)
 
 

@@ -34,9 +34,10 @@ def arrays(kinds=TYPES) -> dict[str, np.ndarray]:
 
 
 def equal(found: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> bool:
-    return found.keys() == wanted.keys() and all(
-        found[name].dtype == array.dtype and np.array_equal(found[name], array) for name, array in wanted.items()
-    )
+    assert found.keys() == wanted.keys()
+    for name, array in wanted.items():
+        assert found[name].dtype == array.dtype and np.array_equal(found[name], array), name
+    return True
 
 
 @pytest.mark.parametrize("magic", [0, V1, V2, V3], ids=["legacy", "V1", "V2", "V3"])

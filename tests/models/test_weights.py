@@ -40,9 +40,10 @@ def tiny(depth: int = 18, classes: int = 5, seed: int = 0, **settings) -> ResNet
 
 def same(model: ResNet, other: ResNet, skip: str = "nothing") -> bool:
     theirs = other.state_dict()
-    return all(
+    assert all(
         torch.equal(value, theirs[name]) for name, value in model.state_dict().items() if not name.startswith(skip)
     )
+    return True
 
 
 def contiguous(model: ResNet) -> dict[str, torch.Tensor]:
@@ -189,16 +190,16 @@ def test_old_files_without_batch_counters_load_and_the_counters_are_reported(tmp
 @pytest.mark.parametrize(
     ("source", "model", "says"),
     [
-        ({"depth": 34}, {"depth": 18}, r"weights of another model.*unknown to this model \(layer1.2"),
-        ({"depth": 18}, {"depth": 34}, r"missing in the file \(layer1.2"),
-        ({"depth": 50}, {"depth": 18}, r"weights of another model"),
-        ({"stem": "small"}, {"stem": "imagenet"}, r"conv1.weight is \(4, 3, 3, 3\), this model's is \(4, 3, 7, 7\)"),
+        ({"depth": 34}, {"depth": 18}, "another model ... unknown ... layer1.2"),
+        ({"depth": 18}, {"depth": 34}, "missing ... layer1.2"),
+        ({"depth": 50}, {"depth": 18}, "another model"),
+        ({"stem": "small"}, {"stem": "imagenet"}, "conv1.weight ... (4, 3, 3, 3) ... (4, 3, 7, 7)"),
     ],
 )
 def test_weights_of_another_model_are_refused_and_change_nothing(tmp_path, source, model, says):
     torch.save(tiny(**source, seed=1).state_dict(), tmp_path / "w.pth")
     target = tiny(**model, seed=2)
-    with pytest.raises(CheckpointError, match=says) as refused:
+    with raises(CheckpointError, says) as refused:
         load_weights(target, tmp_path / "w.pth")
     assert str(tmp_path / "w.pth") in str(refused.value)
     assert same(target, tiny(**model, seed=2))

@@ -62,9 +62,10 @@ def old_names(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def equal(model: nn.Module, state: dict[str, Tensor], but: tuple[str, ...] = ()) -> bool:
-    return all(
+    assert all(
         torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items() if not name.startswith(but)
     )
+    return True
 
 
 @pytest.mark.parametrize("names", ["new", "old"])
@@ -166,20 +167,20 @@ def without_masks(state: dict[str, Tensor]) -> dict[str, Tensor]:
     [
         (
             lambda: network(3, 1, replace(SMALL, depth=18)).state_dict(),
-            r"unknown to this model \(backbone.body.layer1.1",
+            "unknown ... backbone.body.layer1.1",
         ),
         (
             lambda: network(3, 1, replace(SMALL, width=16)).state_dict(),
-            r"conv1.weight is \(16, 3, 7, 7\), this model's is \(8,",
+            "conv1.weight ... (16, 3, 7, 7) ... (8,",
         ),
-        (lambda: ResNet(18, 3, width=8).state_dict(), r"weights of another model"),
+        (lambda: ResNet(18, 3, width=8).state_dict(), "another model"),
     ],
     ids=["another depth", "another width", "another ResNet"],
 )
 def test_a_wrong_file_is_refused_in_one_message_and_changes_nothing(given, says, tmp_path):
     model, before = network(80, seed=2), network(80, seed=2).state_dict()
     path = file_of(given(), tmp_path)
-    with pytest.raises(CheckpointError, match=says) as refused:
+    with raises(CheckpointError, says) as refused:
         load_mask_rcnn_weights(model, path, Labels(NAMES, COCO_IDS))
     assert str(path) in str(refused.value) and "--model.trunk, --model.depth, --model.width" in str(refused.value)
     assert equal(model, before)

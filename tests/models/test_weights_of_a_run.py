@@ -99,4 +99,4 @@ def test_a_checkpoints_file_without_its_run_says_what_it_lacks(tmp_path):
     assert not any("no run.json" in line for line in load_weights(resnet(), file).lines())
     alone = file.rename(tmp_path / "model.safetensors")
     (said,) = [line for line in load_weights(resnet(), alone).lines() if "no run.json" in line]
-    check_text(said, "names of its classes", "--model.bn-eps, --model.stride-in and --model.padding")
+    check_text(said, "classes", "--model.bn-eps, --model.stride-in and --model.padding")

@@ -9,6 +9,7 @@ import pytest
 import torch
 import torchvision
 from by_night import ONE_MORE
+from messages import raises
 from torch import nn
 
 from paceline.config.bounds import check_bounds
@@ -167,18 +168,18 @@ def test_a_resnext_file_fills_ssd_and_mask_rcnn_and_gives_torchvisions_maps(tmp_
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"depth": 34, "groups": 32}, "--model.groups 32 --model.group-width 64: only bottlenecks are split"),
-        ({"depth": 18, "group_width": 128}, "only bottlenecks are split, and --model.depth 18"),
-        ({"width": 8, "group_width": 4}, "--model.group-width 4: with --model.width 8 a group of the first stage has less"),
+        ({"depth": 34, "groups": 32}, "--model.groups 32 ... --model.group-width 64"),
+        ({"depth": 18, "group_width": 128}, "--model.depth 18"),
+        ({"width": 8, "group_width": 4}, "--model.group-width 4 ... --model.width 8"),
         ({"groups": 0}, "--model.groups 0: must be 1 or more"),
-        ({"trunk": "timm/resnet10t", "groups": 2}, "--model.trunk timm/resnet10t has no such choice"),
+        ({"trunk": "timm/resnet10t", "groups": 2}, "--model.trunk timm/resnet10t"),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize(
     "model", [ResNetModel(depth=50), SSDModel(depth=50), MaskRCNNModel()], ids=lambda model: type(model).__name__
 )
 def test_parts_that_cannot_be_are_refused_by_their_flag(model, changes, says):
-    with pytest.raises(RecipeError, match=says):
+    with raises(RecipeError, says):
         check_bounds(changed := replace(model, **changes), "--model.")
         refuse_outside(*trunk_rules(changed))
 

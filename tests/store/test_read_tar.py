@@ -221,7 +221,7 @@ def test_a_compressed_tar_is_refused_with_the_next_step(pack):
 
 @pytest.mark.parametrize("data", [b"\xff\xd8\xff\xe0" * 300, b"PK\3\4" + bytes(600)])
 def test_another_file_is_no_tar(data):
-    with raises(DataError, "tar", "header"):
+    with raises(DataError, "begin", "tar", "header"):
         read_all(data)
 
 
