@@ -196,7 +196,9 @@ class Segmenter(nn.Module):
             post_group=rpn.post_group if self.training else 0,
             groups=self.loss_groups if self.training else 1,  # like the images of a GPU in the original
         )
-        return Proposed(levels, pooling_maps(levels[:-1]), anchors, *found)
+        # "average" pools four times as many cells: maps in float32 would raise the peak of memory there.
+        maps = pooling_maps(levels[:-1]) if self.settings.roi.pooling == "direct" else levels[:-1]
+        return Proposed(levels, maps, anchors, *found)
 
     def _input(self, batch: InstanceBatch) -> Tensor:
         """Normalised photos; the padding is 0, which no pixel value is exactly."""
