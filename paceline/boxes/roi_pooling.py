@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -93,6 +93,36 @@ def pool_regions(
     if mode == "align":
         return align_cpu(*table, side=side, sampling_ratio=sampling_ratio, aligned=aligned)
     return pool_cpu(*table, side=side)
+
+
+def pooling_maps(features: Sequence[Tensor]) -> list[Tensor]:
+    """Convert maps to what `pool_regions` reads, once for all heads: torchvision's kernel takes contiguous float32.
+
+    features  of each level (B, C, H, W)
+    return    the features, except if torchvision's kernel pools them with a gradient. The gradients of all heads are then
+              added in float32, and converted to the type and layout of the features once
+    """
+    if not fixed_shapes(features[0]) or in_triton(features[0]) or not torch.is_grad_enabled():
+        return list(features)
+    return [
+        feature if feature.dtype == torch.float32 and feature.is_contiguous() else _Plain.apply(feature)
+        for feature in features
+    ]  # pyright: ignore[reportReturnType]
+
+
+class _Plain(torch.autograd.Function):
+    """Contiguous float32; the gradient has the input's type and layout."""
+
+    @staticmethod
+    def forward(ctx: Any, feature: Tensor) -> Tensor:  # type: ignore[override]
+        last = feature.is_contiguous(memory_format=torch.channels_last)
+        ctx.own = feature.dtype, torch.channels_last if last else torch.contiguous_format
+        return feature.to(torch.float32, memory_format=torch.contiguous_format)
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> Tensor:  # type: ignore[override]
+        dtype, layout = ctx.own
+        return upstream.to(dtype, memory_format=layout)
 
 
 def align_cpu(

@@ -6,6 +6,9 @@ Names are torchvision's. Source: Lin et al. 2017, "Feature Pyramid Networks for 
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -33,9 +36,13 @@ class FPN(nn.Module):
         """-> a level for each stage, finest first, and the lateral of the coarsest."""
         laterals = [block(stage) for block, stage in zip(self.inner_blocks, stages)]
         coarsest = laterals[-1]
+        # autocast would copy to float32, add there, and round to its type again for the convolutions that follow.
+        native = torch.autocast(coarsest.device.type, enabled=False) if coarsest.element_size() == 2 else nullcontext()
         for level in range(len(laterals) - 2, -1, -1):
             size = laterals[level].shape[-2:]
-            laterals[level] = laterals[level] + F.interpolate(laterals[level + 1], size=size, mode="nearest")
+            with native:
+                larger = F.interpolate(laterals[level + 1], size=size, mode="nearest")
+            laterals[level] = laterals[level] + larger
         return [block(lateral) for block, lateral in zip(self.layer_blocks, laterals)], coarsest
 
 

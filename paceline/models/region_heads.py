@@ -136,7 +136,13 @@ class MaskPredictor(nn.Module):
         assert self.mask_fcn_logits.bias is not None
         bias = self.mask_fcn_logits.bias[labels]
         rows, _, height, width = features.shape
-        return (weight @ features.flatten(2)).view(rows, height, width) + bias.view(-1, 1, 1)
+        if features.is_contiguous(
+            memory_format=torch.channels_last
+        ):  # the gradient then has the layout of the features
+            logits = features.permute(0, 2, 3, 1).flatten(1, 2) @ weight.transpose(1, 2)
+        else:
+            logits = weight @ features.flatten(2)
+        return logits.view(rows, height, width) + bias.view(-1, 1, 1)
 
 
 class RoIHeads(nn.Module):

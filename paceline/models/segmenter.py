@@ -25,7 +25,7 @@ from paceline.boxes.forms import fixed_shapes
 from paceline.boxes.geometry import BoxCoder, clip_to_photo
 from paceline.boxes.matching import inside_photo, match_anchors, match_regions
 from paceline.boxes.regions import RegionRules, proposals, region_detections
-from paceline.boxes.roi_pooling import levels_of, mask_targets, pool_regions
+from paceline.boxes.roi_pooling import levels_of, mask_targets, pool_regions, pooling_maps
 from paceline.boxes.sampling import Sample, random_bits, sample
 from paceline.config.instances import MaskRCNNModel
 from paceline.models.batch_norm import discard_pending, restore_running_statistics, snapshot_running_statistics
@@ -57,6 +57,9 @@ class Proposed(NamedTuple):
     """The first stage's results for a batch."""
 
     levels: list[Tensor]  # of the pyramid, finest first
+    maps: list[
+        Tensor
+    ]  # those that regions are pooled from, as `pooling_maps` returns them; level 6 is for proposals only
     anchors: list[Tensor]  # (A_l, 4) ltrb, pixels, of each level
     regions: Tensor  # (B, P, 4) ltrb, pixels
     valid: Tensor  # (B, P) bool
@@ -127,7 +130,7 @@ class Segmenter(nn.Module):
         boxes, valid = proposed.regions.flatten(0, 1), proposed.valid.flatten()
         kept = None if fixed_shapes(boxes) else valid.nonzero().squeeze(1)
         logits, deltas = self.network.roi_heads.boxes(
-            self._pool_boxes(proposed.levels, *keep_rows(kept, image, boxes, valid))
+            self._pool_boxes(proposed.maps, *keep_rows(kept, image, boxes, valid))
         )
         if kept is not None:
             logits, deltas = (
@@ -144,7 +147,7 @@ class Segmenter(nn.Module):
                 detect.least_side, detect.clip,
             ),
         )  # fmt: skip
-        masks = self._masks_of(proposed.levels, found, labels) if self.settings.masks else None
+        masks = self._masks_of(proposed.maps, found, labels) if self.settings.masks else None
         if detect.clip == "after":  # masks were computed in the whole boxes
             found = clip_to_photo(found, batch.sizes)
         width_height = batch.sizes.flip(1).repeat(1, 2).unsqueeze(1)
@@ -155,7 +158,7 @@ class Segmenter(nn.Module):
         left_open[:, 0] += proposed.unsettled
         return FoundInstances(table, masks, left_open)
 
-    def _masks_of(self, levels: list[Tensor], found: Tensor, labels: Tensor) -> Tensor:
+    def _masks_of(self, maps: list[Tensor], found: Tensor, labels: Tensor) -> Tensor:
         """(B, D, S, S) of the boxes found, (B, D, 4), with their classes (B, D)."""
         side = 2 * self.settings.mask.side
         rows = (labels > 0).flatten()
@@ -166,7 +169,7 @@ class Segmenter(nn.Module):
         )
         if len(boxes):
             own = labels.flatten() if kept is None else labels.flatten()[kept]
-            pooled = self._pool(levels, image, boxes, self.settings.mask.side)
+            pooled = self._pool(maps, image, boxes, self.settings.mask.side)
             probs = self.network.roi_heads.masks(pooled, own).float().sigmoid()
             masks = probs * rows.view(-1, 1, 1) if kept is None else masks.index_copy(0, kept, probs)
         return masks.unflatten(0, labels.shape)
@@ -193,7 +196,9 @@ class Segmenter(nn.Module):
             post_group=rpn.post_group if self.training else 0,
             groups=self.loss_groups if self.training else 1,  # like the images of a GPU in the original
         )
-        return Proposed(levels, anchors, *found)
+        # "average" pools four times as many cells: maps in float32 would raise the peak of memory there.
+        maps = pooling_maps(levels[:-1]) if self.settings.roi.pooling == "direct" else levels[:-1]
+        return Proposed(levels, maps, anchors, *found)
 
     def _input(self, batch: InstanceBatch) -> Tensor:
         """Normalised photos; the padding is 0, which no pixel value is exactly."""
@@ -296,7 +301,7 @@ class Segmenter(nn.Module):
         objects = torch.where(rows.positive.unsqueeze(1), gather_objects(batch.boxes, image, rows.slots), rows.boxes)
         targets = BoxCoder(roi.weights).encode(objects, rows.boxes)
         targets = targets.masked_fill(~rows.positive.unsqueeze(1), 0.0)  # an empty place has no extent to divide by
-        logits, deltas = self.network.roi_heads.boxes(self._pool_boxes(proposed.levels, rows.image, rows.boxes))
+        logits, deltas = self.network.roi_heads.boxes(self._pool_boxes(proposed.maps, rows.image, rows.boxes))
         if self.settings.accuracies:
             of_rows = labels, rows.weight > 0, rows.trains_shape
             accuracies += region_accuracies(logits, deltas, targets, *of_rows, images * roi.samples)
@@ -317,7 +322,8 @@ class Segmenter(nn.Module):
         labels = gather_objects(batch.labels, of, slots)
         side, ratio = 2 * settings.side, settings.sampling_ratio
         targets = mask_targets(canvases, frames, boxes, side=side, target=settings.target, sampling_ratio=ratio)
-        pooled = self._pool(proposed.levels, image.masked_fill(~trains_shape, -1), boxes, settings.side)
+        pooled = self._pool(proposed.maps, image.masked_fill(~trains_shape, -1), boxes, settings.side)
+        proposed.maps.clear()  # copies in float32 would take memory while the mask head runs
         logits = self.network.roi_heads.masks(pooled, labels)
         if self.settings.accuracies:
             accuracies += mask_accuracies(logits, targets, trains_shape)
@@ -333,23 +339,22 @@ class Segmenter(nn.Module):
         # One row of weight 0 keeps the head in the graph of a batch without objects; a batch always has a region.
         return places if len(places) else places.new_zeros(min(1, len(rows.boxes)))
 
-    def _pool_boxes(self, levels: list[Tensor], image: Tensor, boxes: Tensor) -> Tensor:
+    def _pool_boxes(self, maps: list[Tensor], image: Tensor, boxes: Tensor) -> Tensor:
         roi = self.settings.roi
         if roi.pooling == "direct":
-            return self._pool(levels, image, boxes, roi.side)
-        return F.avg_pool2d(self._pool(levels, image, boxes, 2 * roi.side), 3, 2, padding=1)
+            return self._pool(maps, image, boxes, roi.side)
+        return F.avg_pool2d(self._pool(maps, image, boxes, 2 * roi.side), 3, 2, padding=1)
 
-    def _pool(self, levels: list[Tensor], image: Tensor, boxes: Tensor, side: int) -> Tensor:
-        """(R, C, side, side) from the level that fits each box; level 6 is for proposals only."""
+    def _pool(self, maps: list[Tensor], image: Tensor, boxes: Tensor, side: int) -> Tensor:
+        """(R, C, side, side) from the level that fits each box."""
         settings, backbone = self.settings, self.network.backbone
-        pooled = len(levels) - 1
         law = "gluoncv" if settings.roi.pooling == "average" else "torchvision"
         return pool_regions(
-            levels[:pooled],
-            backbone.strides[:pooled],
+            maps,
+            backbone.strides[: len(maps)],
             image,
             boxes,
-            levels_of(boxes, levels=pooled, law=law, first=settings.first_level),
+            levels_of(boxes, levels=len(maps), law=law, first=settings.first_level),
             side=side,
             sampling_ratio=settings.roi.sampling_ratio,
             aligned=settings.roi.aligned,

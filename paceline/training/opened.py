@@ -89,7 +89,7 @@ def open_data(settled: Settled, held: ExitStack) -> Opened:
     system, forms = _forms_chosen(settled, task, recipe, plan)
     check_addresses(memory.total(plan.images_per_forward), threads["loader"] + threads["intra_op"])
     renderer_for(recipe.input, place.device)  # refused before anything is written
-    make_exact(controls.exact)
+    make_exact(controls.exact, varied=task.shapes.vary)
     keep_freed_memory(world.device)
     held.enter_context(staged_photos(task, controls.stage, world, reporter))
     run = Run(request.name, recipe, request.system_name, system, plan, controls)

@@ -12,8 +12,10 @@ from short_of_memory import out_of_memory
 from tiny_runs import TINY, command, make_photos
 
 import paceline.machine.compiler as compiler
+import paceline.training.opened as opened
 import paceline.training.setup as setup
 import paceline.training.trial_steps as trial_steps
+from paceline.config.errors import RecipeError
 from paceline.log.events import read_events
 from paceline.log.pace import Interval
 from paceline.log.recorder import Recorder
@@ -195,3 +197,17 @@ def test_a_run_of_which_nothing_fits_leaves_nothing(capsys, tmp_path, monkeypatc
     assert said.code == 3 and not (tmp_path / "run").exists()
     assert said.err.startswith("paceline: not enough memory beside forwards of 2 images: use a machine with more")
     assert len(said.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(("recipe", "varied"), [("maskrcnn-tiny", True), ("ssd-tiny", False)])
+def test_convolutions_are_searched_only_for_images_of_one_shape(capsys, recipe, varied, tmp_path, monkeypatch):
+    asked = []
+
+    def stop(exact, **facts):
+        asked.append((exact, facts))
+        raise RecipeError("enough")
+
+    monkeypatch.setattr(opened, "make_exact", stop)
+    data = str(make_instances(tmp_path / "instances", train=8, val=2))
+    assert command(capsys, "train", recipe, "--data", data, "--out", tmp_path / "run").code == 2
+    assert asked == [(False, {"varied": varied})]

@@ -15,7 +15,7 @@ from paceline import accelerators
 from paceline.config.errors import RecipeError
 from paceline.config.system import System, check_system
 from paceline.machine.detect import auto, gpu
-from paceline.machine.machine import autocast_for, choose_device, choose_kernels
+from paceline.machine.machine import autocast_for, choose_device, choose_kernels, make_exact
 from paceline.machine.machines import SYSTEMS
 from paceline.ranks.launcher import SINGLE
 from paceline.ranks.world import open_world
@@ -153,3 +153,15 @@ def test_kernels_in_triton_are_refused_where_it_is_missing(monkeypatch):
     with raises(RecipeError, "--system.kernels triton", "--system.kernels torch", "Triton"):
         choose_kernels(System("cuda", kernels="triton"))
     choose_kernels(System("cuda"))  # torch's need none
+
+
+@pytest.mark.parametrize(
+    ("exact", "varied", "searches"), [(False, False, True), (False, True, False), (True, False, False)]
+)
+def test_cudnn_searches_for_kernels_unless_shapes_vary_or_a_run_is_exact(monkeypatch, exact, varied, searches):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch, "use_deterministic_algorithms", lambda on: None)
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", not searches)
+    make_exact(exact, varied=varied)
+    assert torch.backends.cudnn.benchmark is searches

@@ -11,7 +11,7 @@ from torchvision.models.detection.faster_rcnn import FastRCNNConvFCHead
 
 from paceline.boxes import roi_pooling
 from paceline.models.layers import group_norm
-from paceline.models.region_heads import ConvBoxHead, RPNHead, cells_of
+from paceline.models.region_heads import ConvBoxHead, MaskPredictor, RPNHead, cells_of
 
 GRIDS = [(5, 7), (3, 4), (2, 2), (1, 1)]
 
@@ -79,3 +79,19 @@ def test_a_box_head_with_convolutions_is_torchvision_s(norm):
     pooled = torch.randn(3, 16, 5, 5, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(ours(pooled), theirs(pooled))
     assert ours(pooled[:0]).shape == (0, 12)
+
+
+def test_masks_of_both_layouts_are_equal_with_their_gradients():
+    generator = torch.Generator().manual_seed(0)
+    predictor = MaskPredictor(6, 4).double()
+    for parameter in predictor.parameters():
+        parameter.data.normal_(generator=generator)
+    drawn, labels = torch.randn(3, 6, 5, 7, dtype=torch.float64, generator=generator), torch.tensor([2, 0, 4])
+    found = []
+    for layout in (torch.contiguous_format, torch.channels_last):
+        features = drawn.detach().contiguous(memory_format=layout).requires_grad_()
+        logits = predictor(features, labels)
+        logits.square().sum().backward()
+        assert features.grad is not None and features.grad.is_contiguous(memory_format=layout)
+        found.append((logits.detach(), features.grad))
+    torch.testing.assert_close(*found)
