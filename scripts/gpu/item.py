@@ -41,6 +41,16 @@ class Item:
         return torch.device("cpu") if self.cpu else torch.device("cuda", 0)
 
     @property
+    def simulated(self) -> bool:
+        """Whether the device is the one of tests/simulated."""
+        return self.device.type == "cuda" and torch.cuda.get_device_name(0).startswith("simulated")
+
+    @property
+    def triton(self) -> bool:
+        """Whether to launch Triton kernels: the simulated device with values would go on with memory that they did not write."""
+        return not (self.simulated and os.environ.get("SIMULATED_VALUES") == "1")
+
+    @property
     def block(self) -> int:
         """Calls between two looks at the GPU's clock."""
         return 2 if self.tiny else STEPS

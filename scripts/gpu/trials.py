@@ -95,7 +95,7 @@ class Trial:
 GRAPH, FUSED, PARTS = "compiled CUDA graph", ", fused heads", "Triton CUDA graph"
 TRIALS: dict[str, tuple[Trial, ...]] = {
     "resnet": (
-        Trial("paceline fp16", "paceline", 4_650, 4_500, 5_300, precision="fp16", graph=False),
+        Trial("paceline fp16", "paceline", 5_100, 4_600, 5_400, precision="fp16", graph=False),
         Trial(f"paceline fp16 {GRAPH}", f"paceline {GRAPH}", 6_790, 6_600, 7_000, precision="fp16", compile=True),
         Trial(f"paceline products {GRAPH}", f"paceline {GRAPH}", 6_800, 6_500, 7_100, use_products, compile=True),
         Trial(f"paceline combined {GRAPH}", f"paceline {GRAPH}", 6_910, 6_800, 7_050, combine, compile=True),
@@ -104,7 +104,7 @@ TRIALS: dict[str, tuple[Trial, ...]] = {
               compile=True, alone=True),
     ),
     "ssd": (
-        Trial(f"paceline fp16{FUSED}", f"paceline{FUSED}", 2_680, 2_600, 3_000, precision="fp16", graph=False),
+        Trial(f"paceline fp16{FUSED}", f"paceline{FUSED}", 2_850, 2_650, 3_000, precision="fp16", graph=False),
         Trial(f"paceline fp16 {GRAPH}{FUSED}", f"paceline {GRAPH}{FUSED}", 3_680, 3_350, 3_900, precision="fp16",
               compile=True),
         Trial(f"paceline compiled network {PARTS}{FUSED}", f"paceline {PARTS}{FUSED}", 3_800, 3_450, 4_000,
