@@ -42,7 +42,7 @@ WHEELS = ("tyro", "docstring_parser", "typeguard", "simplejpeg", "hotcoco")
 EXTRAS = ("pycocotools", "faster_coco_eval", "mlperf_logging", "detectron2", "nvidia.nvimgcodec")
 KILLED_AFTER = 5  # seconds between asking an item to end and ending it
 CUT = frozenset([124, 137, -9])  # how `timeout` ends an item, or somebody its process
-SLOWER = 4  # of tiny items it matters that every line runs, on whatever machine
+SLOWER = 8  # of tiny items it matters that every line runs, on whatever machine
 LARGEST = 15 * 2**20  # bytes of the packed file
 
 

@@ -46,9 +46,14 @@ class Item:
         return self.device.type == "cuda" and torch.cuda.get_device_name(0).startswith("simulated")
 
     @property
+    def values(self) -> bool:
+        """False on the simulated device without values, on which kernels leave memory as it is."""
+        return not self.simulated or os.environ.get("SIMULATED_VALUES") == "1"
+
+    @property
     def triton(self) -> bool:
-        """Whether to launch Triton kernels: the simulated device with values would go on with memory that they did not write."""
-        return not (self.simulated and os.environ.get("SIMULATED_VALUES") == "1")
+        """False on the simulated device with values, which Triton kernels do not have there."""
+        return not (self.simulated and self.values)
 
     @property
     def block(self) -> int:

@@ -88,7 +88,7 @@ def common(item: Item) -> dict[str, Any]:
 BENCHES: dict[str, Any] = {"resnet": resnet, "ssd": ssd, "maskrcnn": maskrcnn}
 
 
-def with_trials(bench: StepBench, network: str, *, triton: bool, alone: bool = False) -> StepBench:
+def with_trials(item: Item, bench: StepBench, network: str, *, alone: bool = False) -> StepBench:
     """The benchmark with the network's trials as further contenders: those of an item of their own, or the others."""
     chosen = tuple(trial for trial in trials.TRIALS[network] if trial.alone == alone)
     kept = (OURS, f"paceline {GRAPH}") if alone else FORMS[network]
@@ -98,8 +98,12 @@ def with_trials(bench: StepBench, network: str, *, triton: bool, alone: bool = F
             menu = super().ours(precision, scene, device)
             return menu | trials.contenders(chosen, bench, precision, scene, device)
 
-    names = (*kept, *(trial.name for trial in chosen))
-    return WithTrials(**vars(replace(bench, only=tuple(name for name in names if triton or "Triton" not in name))))
+    names = [*kept, *(trial.name for trial in chosen)]
+    if not item.triton:
+        names = [name for name in names if "Triton" not in name]
+    if not item.values and network == "maskrcnn":  # torchvision's step follows values
+        names = [name for name in names if name.startswith(OURS)]
+    return WithTrials(**vars(replace(bench, only=tuple(names))))
 
 
 def measured(item: Item, bench: StepBench, network: str) -> None:
@@ -121,7 +125,7 @@ def measured(item: Item, bench: StepBench, network: str) -> None:
 def everything(item: Item, network: str, batch: int = 0, *, alone: bool = False) -> None:
     """All forms of a network, its trials, and its peers. A small batch is for the forms that do not compile."""
     bench = BENCHES[network](item, **({"batch": batch} if batch else {}))
-    measured(item, with_trials(replace(bench, compile=not batch), network, triton=item.triton, alone=alone), network)
+    measured(item, with_trials(item, replace(bench, compile=not batch), network, alone=alone), network)
 
 
 def search(item: Item) -> None:
@@ -138,7 +142,7 @@ def menu_of(item: Item, network: str) -> Menu:
     """The contenders of a network by name."""
     make_exact(False)
     allow_forms(16)
-    bench = with_trials(BENCHES[network](item), network, triton=item.triton)
+    bench = with_trials(item, BENCHES[network](item), network)
     *_, (_, scene) = bench.scenes(item.device)
     menu = bench.ours(bench.precisions[0], scene, item.device)
     if theirs := peers(bench.task):

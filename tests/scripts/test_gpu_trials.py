@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +34,11 @@ def gradients(bench: Any) -> tuple[float, torch.Tensor, Any]:
     found = model(scene.batch)
     loss = found["loss"] if "loss" in found else (found["sums"] / found["counts"].clamp(min=1)).sum()
     loss.backward()
-    return float(loss), torch.cat([w.grad.flatten() for w in model.parameters() if w.grad is not None]), model
+    return float(loss.detach()), torch.cat([w.grad.flatten() for w in model.parameters() if w.grad is not None]), model
 
 
 def test_products_have_the_loss_and_the_gradients_of_convolutions(scripts, tmp_path) -> None:
     trials, bench = scripts("trials"), bench_of(scripts, "resnet", tmp_path)
-    from dataclasses import replace
-
     bench = replace(bench, depth=50)
     loss, wanted, _ = gradients(bench)
     changed, found, model = gradients(trials.changed(bench, trials.use_products))
