@@ -7,11 +7,12 @@ Both times of a ratio come from one round; each ratio has the interval in which 
 
 from __future__ import annotations
 
+import math
 import platform
 import shlex
 import statistics
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -53,6 +54,7 @@ class Contender(NamedTuple):
     compiled: bool = False  # by torch.compile
     graph: bool = False  # replayed as one CUDA graph
     profiled: bool = False
+    triton: bool = False  # with paceline's Triton kernels
 
 
 Menu = dict[str, Contender]
@@ -70,11 +72,11 @@ class Operation:
 
 
 def variants(
-    name: str, make: Callable[..., Made], detail: str = "", *, both: bool = False, profiled: bool = False
+    name: str, make: Callable[..., Made], detail: str = "", *, ours: bool = False, profiled: bool = False
 ) -> Menu:
-    """A contender as it is, compiled, and as a CUDA graph; with both, compiled and as a graph too.
+    """A contender as it is, compiled, and as a CUDA graph; if it is ours, also compiled as a graph, and with Triton kernels.
 
-    make    takes compile and graph
+    make    takes compile and graph; ours also takes kernels
     detail  said behind its form
     """
     found = {
@@ -82,21 +84,26 @@ def variants(
         f"{name} compiled{detail}": Contender(partial(make, compile=True), compiled=True),
         f"{name} CUDA graph{detail}": Contender(partial(make, graph=True), graph=True),
     }
-    if both:
-        make = partial(make, compile=True, graph=True)
-        found[f"{name} compiled CUDA graph{detail}"] = Contender(make, compiled=True, graph=True)
+    if ours:
+        both, triton = partial(make, compile=True, graph=True), partial(make, kernels="triton")
+        found[f"{name} compiled CUDA graph{detail}"] = Contender(both, compiled=True, graph=True)
+        found[f"{name} Triton{detail}"] = Contender(triton, triton=True)
+        found[f"{name} Triton CUDA graph{detail}"] = Contender(partial(triton, graph=True), graph=True, triton=True)
     return found
 
 
-def possible(menu: Mapping[str, Contender], device: torch.device, *, compile: bool) -> Menu:
+def possible(menu: Mapping[str, Contender], device: torch.device, *, compile: bool, only: Collection[str] = ()) -> Menu:
     """Those that are asked for and that the device can have.
 
+    only  names of contenders; empty: all
     Graphs come last: a capture that fails may take the device's queue with it.
     """
     kept = {
         name: one
         for name, one in menu.items()
-        if (compile or not one.compiled) and (device.type == "cuda" or not one.graph)
+        if (compile or not one.compiled)
+        and (device.type == "cuda" or not (one.graph or one.triton))
+        and (not only or name in only)
     }
     return dict(sorted(kept.items(), key=lambda item: (item[1].graph, item[1].compiled)))
 
@@ -200,6 +207,7 @@ def run_steps(
     side: int,
     precision: Precision,
     device: torch.device,
+    slowest: float = math.inf,
 ) -> Iterator[dict[str, Any]]:
     """Training steps of `images` in one number format: yields the facts known so far, after each contender's first steps and
     each round, and at last with a profile.
@@ -207,6 +215,7 @@ def run_steps(
     seconds  a contender's share of a round, at least one step
     block    steps on a GPU between two looks at its clock, at least
     side     of the matrix products that are tried for the machine's ceiling
+    slowest  a contender that is this many times slower than ours in its first steps is left out of the rounds
     """
     facts: dict[str, Any] = {
         "absent": {}, "first_losses": {}, "before_the_rounds": {}, "gflop": {}, "waits_for_the_device": None,
@@ -238,7 +247,11 @@ def run_steps(
             if name == OURS:
                 facts["waits_for_the_device"] = first_wait(ready.step, device)
         # Told at once: a contender that takes the device down later leaves what others have shown.
-        facts["before_the_rounds"][name] = round(images / seconds_of(ready.step, 0.0, device, block).wall, 3)
+        rates = facts["before_the_rounds"]
+        rates[name] = round(images / seconds_of(ready.step, 0.0, device, block).wall, 3)
+        if rates[OURS] > slowest * rates[name]:
+            del made[name]
+            facts["absent"][name] = f"{rates[OURS] / rates[name]:.1f} times slower than {OURS}: it is not in the rounds"
         yield facts
     ceiling = Ceiling(works[OURS], side, NUMBERS[precision], device)
     timed = {name: lambda step=ready.step: seconds_of(step, seconds, device, block) for name, ready in made.items()}

@@ -7,6 +7,7 @@ benchmarks/.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +15,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from paceline.batch import Batch
 from paceline.bench.harness import (
@@ -32,11 +33,12 @@ from paceline.bench.harness import (
 from paceline.bench.peers import WHERE, needed_peers, peers
 from paceline.bench.profile import Part
 from paceline.bench.timing import STEPS
+from paceline.boxes.forms import use_triton
 from paceline.config.plan import Rates, make_plan
 from paceline.config.recipe import Recipe
-from paceline.config.system import Precision, System
+from paceline.config.system import Kernels, Precision, System
 from paceline.machine.host_memory import keep_freed_memory
-from paceline.machine.machine import autocast_for, make_exact
+from paceline.machine.machine import autocast_for, choose_kernels, make_exact
 from paceline.optim.optimiser import named_parameters
 from paceline.optim.sgd import SGD
 from paceline.optim.step_numbers import LossScaler
@@ -64,6 +66,8 @@ class StepBench(ABC):
     matrix: int = 2048  # side of the matrix products that are tried for the machine's ceiling
     threads: int = 0  # of a CPU; 0 = as torch has it
     part: str = "all"  # all, ops, step, predict
+    only: tuple[str, ...] = ()  # contenders of the step; empty = all
+    slowest: float = math.inf  # a contender that is this many times slower than ours is left out of the rounds
 
     @abstractmethod
     def about(self) -> dict[str, Any]:
@@ -95,7 +99,7 @@ class StepBench(ABC):
 
     def ours(self, precision: Precision, scene: Any, device: torch.device) -> Menu:
         """Our contenders; on a CPU also in the memory layout that a run would not choose."""
-        found = variants(OURS, partial(our_step, self, precision, scene, device), both=True, profiled=True)
+        found = variants(OURS, partial(our_step, self, precision, scene, device), ours=True, profiled=True)
         if device.type == "cpu":
             name, other = self.other_layout()
             found[f"{OURS} {name}"] = Contender(partial(our_step, other, precision, scene, device))
@@ -144,7 +148,7 @@ def _run(bench: StepBench, device: torch.device, tell: Tell) -> dict[str, Any]:
                 if theirs is not None:
                     menu |= theirs.contenders(bench, precision, scene, device)
                 for known in run_steps(
-                    possible(menu, device, compile=bench.compile),
+                    possible(menu, device, compile=bench.compile, only=bench.only),
                     bench.batch,
                     rounds=bench.rounds,
                     seconds=bench.seconds,
@@ -152,6 +156,7 @@ def _run(bench: StepBench, device: torch.device, tell: Tell) -> dict[str, Any]:
                     side=bench.matrix,
                     precision=precision,
                     device=device,
+                    slowest=bench.slowest,
                 ):
                     facts["step"][", ".join(filter(None, (precision, words)))] = known
                     tell(facts)
@@ -177,12 +182,22 @@ def our_step(
     *,
     compile: bool = False,
     graph: bool = False,
+    kernels: Kernels = "torch",
 ) -> Made:
     """One optimiser step of paceline on the scene's batch, as a run takes it; with graph, replayed as `--system.graph` does."""
+    choose_kernels(replace(bench.system, precision=precision, kernels=kernels))
     model = bench.trained(scene, device)
     step = steps_of(bench, precision, model, device, compile=compile, graph=graph)
     batch = laid_out(scene.batch, bench.system)
-    return Made(lambda: step(batch), bench.parts(model), partial(bench.extra_facts, model, batch))
+
+    def take() -> Tensor:
+        use_triton(kernels == "triton")  # of the whole process, which other contenders share
+        try:
+            return step(batch)
+        finally:
+            use_triton(False)
+
+    return Made(take, bench.parts(model), partial(bench.extra_facts, model, batch))
 
 
 def steps_of(
@@ -193,7 +208,7 @@ def steps_of(
     *,
     compile: bool = False,
     graph: bool = False,
-) -> Callable[[Any], torch.Tensor]:
+) -> Callable[[Any], Tensor]:
     """What takes an optimiser step of paceline on a batch that lies on the device -> its loss, on the device."""
     system = replace(bench.system, images_per_forward=bench.batch, precision=precision)
     system = replace(system, compile="on" if compile else "off", graph="on" if graph else "off")

@@ -82,7 +82,7 @@ class SSDBench(StepBench):
         want them; those weights are drawn for themselves.
         """
         fused = partial(our_step, replace(self, heads="fused"), precision, scene, device)
-        return super().ours(precision, scene, device) | variants(OURS, fused, ", fused heads", both=True)
+        return super().ours(precision, scene, device) | variants(OURS, fused, ", fused heads", ours=True)
 
     def predictor(self, precision: Precision, scene: Scene, device: torch.device) -> Callable[[], Any]:
         """From pixels to detections, of a network that is not trained yet: no score is above the threshold.

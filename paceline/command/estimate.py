@@ -15,7 +15,7 @@ from paceline.config.errors import RecipeError
 from paceline.config.plan import Plan
 from paceline.config.recipe import Recipe
 from paceline.config.run import run_folder
-from paceline.config.system import HALF, Precision, System
+from paceline.config.system import FORMS, HALF, Precision, System
 from paceline.log.events import read_events
 from paceline.machine.estimate import (
     Estimate,
@@ -30,6 +30,8 @@ from paceline.machine.estimate import (
 )
 from paceline.machine.machines import SYSTEMS
 from paceline.machine.published import RESULTS, Result, published_for, results_of
+from paceline.machine.step_rates import IMAGES, fastest
+from paceline.tasks.workloads import WORKLOADS
 
 # Bounds of --rate and --link-gbit, beyond any machine and network.
 LEAST, MOST = 1e-3, 1e9
@@ -45,8 +47,11 @@ def check_rates(rate: float, link_gbit: float) -> None:
 def speed_for(
     recipe: Recipe, recipe_name: str, system_name: str, system: System, plan: Plan, *, rate: float, run: Speed | None
 ) -> Speed | None:
-    """Return the first speed that is known: --rate, the run's own, the row published for exactly this, the fit for the chip, the
-    published row nearest to this plan. Published speeds are those of half precision, so fp32 and tf32 have none."""
+    """Return the first speed that is known. Published speeds are those of half precision, so fp32 and tf32 have none.
+
+    The order: --rate, the run's own, the row published for exactly this, the rate that paceline reached on this chip, the fit for
+    the chip, and the published row nearest to this plan.
+    """
     if rate:
         return given_speed(rate)
     if run is not None:
@@ -55,6 +60,8 @@ def speed_for(
         return None
     if (row := published_row(recipe, recipe_name, system_name, system, plan)) is not None:
         return row_speed(row, exactly=True)
+    if (own := own_speed(recipe, system, plan)) is not None:
+        return own
     if (fitted := published_speed(recipe, system.chip)) is not None:
         return fitted
     rows = [row for row in results_of(recipe.task, system_name) if row.rate]
@@ -65,6 +72,26 @@ def speed_for(
     return row_speed(
         min(rows, key=lambda row: (row.recipe != recipe_name, abs(row.global_batch / row.accelerators - share)))
     )
+
+
+def own_speed(recipe: Recipe, system: System, plan: Plan) -> Speed | None:
+    """Return the rate that was measured on one H200, of the form of the step that a run takes; None if this step was not measured.
+
+    A forward has at least half as many images as it had there. Mask R-CNN's images are assumed to have several shapes.
+    """
+    fits = (
+        has_published_network(recipe) and system.precision == "bf16" and "H200" in system.chip.replace("-", " ").split()
+    )
+    if not fits or system.channels_last == "off" or 2 * plan.images_per_forward < IMAGES[recipe.task]:
+        return None
+    asked = {name: getattr(system, name) for name in FORMS}
+    compiles = not WORKLOADS[recipe.task].no_compile
+    row = fastest(recipe.task, asked, plan, compiles=compiles, varied=recipe.task == "maskrcnn")
+    if row is None:
+        return None
+    form = f"compile {row.compile}, graph {row.graph}, kernels {row.kernels}"
+    basis = f"{row.rate:g} images/s measured on one H200 ({row.measured}: {form}; input is not in it)"
+    return Speed(row.rate, 0.0, basis)
 
 
 def published_row(recipe: Recipe, recipe_name: str, system_name: str, system: System, plan: Plan) -> Result | None:

@@ -12,7 +12,6 @@ import math
 import os
 import shutil
 import sysconfig
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,19 +22,8 @@ from paceline.config.plan import Plan
 from paceline.config.recipe import Recipe
 from paceline.config.system import FORMS, System
 from paceline.machine.detect import cpu_cores
+from paceline.machine.step_rates import fastest
 from paceline.tasks.workload import Workload
-
-
-@dataclass(frozen=True)
-class Rate:
-    """Images per second of one form of a training step, on one NVIDIA H200 in bf16, with the batch on the device."""
-
-    task: str
-    compile: str
-    graph: str
-    kernels: str
-    rate: float
-    measured: str = "results/gpu"
 
 
 @dataclass(frozen=True)
@@ -54,29 +42,11 @@ class Layout:
         return "on" if self.channels_last <= self.contiguous else "off"
 
 
-RATES = (
-    Rate("classification", "on", "on", "torch", 6827),
-    Rate("classification", "on", "off", "torch", 6719),
-    Rate("classification", "off", "on", "triton", 5741),
-    Rate("classification", "off", "on", "torch", 4776),
-    Rate("classification", "off", "off", "torch", 4689),
-    Rate("classification", "off", "off", "triton", 3230),
-    Rate("ssd", "off", "on", "triton", 3198),
-    Rate("ssd", "off", "off", "triton", 2920),
-    Rate("ssd", "off", "on", "torch", 2741),
-    Rate("ssd", "off", "off", "torch", 2657),
-    Rate("maskrcnn", "off", "on", "triton", 172.1),
-    Rate("maskrcnn", "off", "off", "triton", 166.9),
-    Rate("maskrcnn", "off", "on", "torch", 111.4),
-    Rate("maskrcnn", "off", "off", "torch", 104.3),
-)
 LAYOUTS = (
     Layout("classification", "AVX2", 5.25, 5.92),
     Layout("ssd", "AVX2", 9.23, 8.2),
     Layout("maskrcnn", "AVX2", 16.8, 10.9),
 )
-# Compiling takes at most this long on COMPILE_CORES busy cores (results/gpu), and longer on fewer.
-COMPILE_SECONDS, COMPILE_CORES = 120.0, 16
 
 
 def choose_forms(
@@ -111,7 +81,8 @@ def choose_forms(
             f"{layout.instructions}: {layout.measured}"
         )
     elif measured and (system.accelerator, system.precision) == ("cuda", "bf16") and torch.version.hip is None:
-        row = _fastest(asked, plan, workload, task=recipe.task, varied=varied, seconds=seconds)
+        more = {"varied": varied, "seconds": seconds, "builds": can_build(), "cores": cpu_cores()}
+        row = fastest(recipe.task, asked, plan, compiles=not workload.no_compile, **more)
         if row is not None:
             chosen |= {name: getattr(row, name) for name in chosen if name != "channels_last"}
             why = f"{row.rate:g} images/s on one H200: {row.measured}"
@@ -125,27 +96,6 @@ def layout_for(task: str, system: System) -> Layout | None:
         return None
     instructions = torch.backends.cpu.get_cpu_capability()
     return next((row for row in LAYOUTS if (row.task, row.instructions) == (task, instructions)), None)
-
-
-def _fastest(
-    asked: Mapping[str, str], plan: Plan, workload: Workload, *, task: str, varied: bool, seconds: float
-) -> Rate | None:
-    """The row with which the run ends first, its compilation included; None if none fits what is asked."""
-    builds = can_build()
-    rows = [
-        row
-        for row in RATES
-        if row.task == task
-        and all(asked[name] in ("auto", getattr(row, name)) for name in ("compile", "graph", "kernels"))
-        and (builds or (row.compile, row.kernels) == ("off", "torch"))
-        and not (row.compile == "on" and workload.no_compile)
-        # Graphs were measured on one GPU, with images of one shape.
-        and not (row.graph == "on" and asked["graph"] == "auto" and (plan.world > 1 or varied))
-    ]
-    most = seconds * max((row.rate for row in rows), default=0.0)
-    images = min(plan.stop_after * plan.global_batch / plan.world, most)
-    compiling = COMPILE_SECONDS * max(1.0, COMPILE_CORES / cpu_cores())
-    return min(rows, key=lambda row: images / row.rate + compiling * (row.compile == "on"), default=None)
 
 
 def can_build() -> bool:

@@ -1,9 +1,9 @@
 """Everything that is to be learned on a GPU, in calls that end within ten minutes each and keep what they have found.
 
-    python scripts/gpu/campaign.py PART ... --out DIR [--photos DIR] [--wheels DIR] [--limit SECONDS] [--only ITEM ...]
+    python scripts/gpu/campaign.py CALL --out DIR [--photos DIR] [--wheels DIR] [--limit SECONDS] [--only ITEM ...]
 
-PART   1 does it run, how fast is it as it is; 2 compiled; 3 the real loop; 4 the oracles' first steps in each number format; several
-       of them, or all: items are taken by their worth (parts.py)
+CALL   first (400 s) and second (250 s): the items that tell most, by their worth (parts.py); rest: the others; or all
+--limit  seconds of the call, if they are not its own
 --out  gets log.txt (what every item printed), results.jsonl (one line whenever more is known), tables.md (results/gpu's tables,
        filled), env.txt and kept.tar.gz (traces, events of runs); a call that is cut off leaves what it had
 --wheels  a folder of wheels that are unpacked into the scratch folder and put first on the path
@@ -27,13 +27,13 @@ import sys
 import tarfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import tables
-from parts import PARTS, Item, all_items
+from parts import CALLS, Item, all_items, stages
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -42,7 +42,7 @@ WHEELS = ("tyro", "docstring_parser", "typeguard", "simplejpeg", "hotcoco")
 EXTRAS = ("pycocotools", "faster_coco_eval", "mlperf_logging", "detectron2", "nvidia.nvimgcodec")
 KILLED_AFTER = 5  # seconds between asking an item to end and ending it
 CUT = frozenset([124, 137, -9])  # how `timeout` ends an item, or somebody its process
-SLOWER = 4  # of tiny items it matters that every line runs, on whatever machine
+SLOWER = 8  # of tiny items it matters that every line runs, on whatever machine
 LARGEST = 15 * 2**20  # bytes of the packed file
 
 
@@ -108,32 +108,52 @@ def ended(campaign: Campaign) -> dict[str, bool]:
     return found
 
 
-def carry_out(campaign: Campaign, item: Item) -> bool:
-    """Run one item under its limit; -> whether it ended well."""
+def carry_out(campaign: Campaign, stage: Sequence[Item]) -> bool:
+    """Run items side by side, each under its limit; -> whether all ended well."""
+    limits = {item.name: limit_of(campaign, item) for item in stage}
+    codes: dict[str, list[int]] = {}
+    began, seen = time.monotonic(), len(samples(campaign))
+    with (campaign.out / "log.txt").open("a") as log, ExitStack() as started:
+        going = {
+            item.name: (item, started.enter_context(running(campaign, item, limit, log)))
+            for item in stage
+            if (limit := limits[item.name])
+        }
+        while going:
+            for item, processes in list(going.values()):
+                if any(process.poll() is None for process in processes):
+                    continue
+                del going[item.name]
+                codes[item.name] = [process.returncode for process in processes]
+                seconds = round(time.monotonic() - began, 1)
+                facts = clocks(samples(campaign)[seen:])
+                campaign.tell(call=item.call, item=item.name, exit=codes[item.name], seconds=seconds, **facts)
+                last = (campaign.out / "log.txt").read_text(errors="replace").splitlines()[-6:]
+                for line in last if any(codes[item.name]) else ():
+                    print(f"   {line[:200]}")
+                campaign.say(f"== {item.name}: exit {', '.join(map(str, codes[item.name]))} after {seconds} s")
+            time.sleep(0.05)
+    if codes:
+        pack(campaign)
+        tables.write(campaign.out, tiny=campaign.tiny)
+    return None not in limits.values() and not any(map(any, codes.values()))
+
+
+def limit_of(campaign: Campaign, item: Item) -> int | None:
+    """Seconds that an item may take; None if too few are left, 0 if it lacks its photos. Either is told."""
     if item.photos and campaign.photos is None:
         campaign.say(f"== {item.name}: skipped, it needs --photos")
         campaign.tell(item=item.name, exit=None, skipped="no photos")
-        return True
+        return 0
     limit = item.seconds * (SLOWER if campaign.tiny else 1)
     left = int(campaign.deadline - time.monotonic() - 2 * KILLED_AFTER)
     if left < limit / 2:
         campaign.say(f"== {item.name}: no time is left for {limit} s")
         campaign.tell(item=item.name, exit=None, skipped="no time left")
-        return False
+        return None
     limit = min(limit, left)
     campaign.say(f"== {item.name} (at most {limit} s)")
-    began, seen = time.monotonic(), len(samples(campaign))
-    with (campaign.out / "log.txt").open("a") as log, running(campaign, item, limit, log) as processes:
-        codes = [process.wait() for process in processes]
-    seconds = round(time.monotonic() - began, 1)
-    campaign.tell(part=item.part, item=item.name, exit=codes, seconds=seconds, **clocks(samples(campaign)[seen:]))
-    last = (campaign.out / "log.txt").read_text(errors="replace").splitlines()[-6:]
-    for line in last if any(codes) else ():
-        print(f"   {line[:200]}")
-    campaign.say(f"== {item.name}: exit {', '.join(map(str, codes))} after {seconds} s")
-    pack(campaign)
-    tables.write(campaign.out, tiny=campaign.tiny)
-    return not any(codes)
+    return limit
 
 
 @contextmanager
@@ -251,12 +271,12 @@ def unpack(campaign: Campaign) -> None:
 def parser() -> argparse.ArgumentParser:
     """What the command takes."""
     words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    words.add_argument("parts", nargs="+", choices=[*map(str, PARTS), "all"], metavar="PART")
+    words.add_argument("call", choices=[*CALLS, "all"], metavar="CALL")
     words.add_argument("--out", type=Path, required=True)
     words.add_argument("--photos", type=Path)
     words.add_argument("--wheels", type=Path)
     words.add_argument("--scratch", type=Path, default=Path("/tmp/paceline-gpu"))
-    words.add_argument("--limit", type=float, default=560.0)
+    words.add_argument("--limit", type=float, default=0.0)
     words.add_argument("--only", nargs="+", default=[])
     words.add_argument("--tiny", action="store_true")
     words.add_argument("--dry-run", action="store_true")
@@ -264,12 +284,12 @@ def parser() -> argparse.ArgumentParser:
 
 
 def chosen(asked: argparse.Namespace, words: argparse.ArgumentParser) -> list[Item]:
-    """The items of the parts asked for, or those of them that --only names."""
+    """The items of the call, or those of them that --only names."""
     workers = 1 if asked.tiny or asked.dry_run else 4
-    items = [item for item in all_items(workers) if "all" in asked.parts or str(item.part) in asked.parts]
+    items = [item for item in all_items(workers) if asked.call in ("all", item.call)]
     if unknown := set(asked.only) - {item.name for item in items}:
         have = ", ".join(item.name for item in items)
-        words.error(f"--only {' '.join(sorted(unknown))}: part {' '.join(asked.parts)} has {have}")
+        words.error(f"--only {' '.join(sorted(unknown))}: call {asked.call} has {have}")
     return [item for item in items if not asked.only or item.name in asked.only]
 
 
@@ -301,24 +321,25 @@ def main() -> int:
     """Carry out what is asked for and was not done before; 0 where every item ended well."""
     words = parser()
     asked = words.parse_args()
-    items = chosen(asked, words)
+    items, limit = chosen(asked, words), asked.limit or CALLS.get(asked.call, max(CALLS.values()))
     for given in (asked.photos, asked.wheels):
         if given is not None and not given.is_dir():
             words.error(f"{given} is no folder: results/gpu/README.md says how it is made")
     campaign = Campaign(
         asked.out.resolve(), asked.scratch.resolve(), asked.photos and asked.photos.resolve(),
-        asked.wheels and asked.wheels.resolve(), time.monotonic() + asked.limit, asked.tiny or asked.dry_run, asked.dry_run,
+        asked.wheels and asked.wheels.resolve(), time.monotonic() + limit, asked.tiny or asked.dry_run, asked.dry_run,
     )  # fmt: skip
     # What is asked to end ends its item too, and the watcher.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     go_on(campaign)
-    campaign.say(f"part {' '.join(asked.parts)}, at most {asked.limit:g} s" + (", dry run" if asked.dry_run else ""))
+    campaign.say(f"call {asked.call}, at most {limit:g} s" + (", dry run" if asked.dry_run else ""))
     unpack(campaign)
     if not asked.only and not (campaign.out / "env.txt").exists():
         describe(campaign)
     with watched(campaign):
-        well = [carry_out(campaign, item) for item in (items if asked.only else left_of(campaign, items))]
-    campaign.say(f"part {' '.join(asked.parts)}: {sum(well)} of {len(well)} items ended well")
+        chosen_stages = stages(items if asked.only else left_of(campaign, items))
+        well = [carry_out(campaign, stage) for stage in chosen_stages]
+    campaign.say(f"call {asked.call}: {sum(well)} of {len(well)} stages ended well")
     return 0 if all(well) else 1
 
 

@@ -41,6 +41,21 @@ class Item:
         return torch.device("cpu") if self.cpu else torch.device("cuda", 0)
 
     @property
+    def simulated(self) -> bool:
+        """Whether the device is the one of tests/simulated."""
+        return self.device.type == "cuda" and torch.cuda.get_device_name(0).startswith("simulated")
+
+    @property
+    def values(self) -> bool:
+        """False on the simulated device without values, on which kernels leave memory as it is."""
+        return not self.simulated or os.environ.get("SIMULATED_VALUES") == "1"
+
+    @property
+    def triton(self) -> bool:
+        """False on the simulated device with values, which Triton kernels do not have there."""
+        return not (self.simulated and self.values)
+
+    @property
     def block(self) -> int:
         """Calls between two looks at the GPU's clock."""
         return 2 if self.tiny else STEPS

@@ -30,7 +30,7 @@ from item import Item, insist, run
 
 from paceline.config.recipe import override
 from paceline.config.run import Controls
-from paceline.config.system import Precision, System
+from paceline.config.system import Kernels, Precision, System
 from paceline.log.events import read_events
 from paceline.log.recorder import Recorder
 from paceline.recipes import RECIPES
@@ -82,6 +82,7 @@ def take(
     precision: Precision = "bf16",
     compile: bool = False,
     graph: bool = False,
+    kernels: Kernels = "torch",
     **controls: Any,
 ) -> tuple[Ending, Path]:
     """Train so many steps of a workload into a new folder, which is given back."""
@@ -100,7 +101,9 @@ def take(
         name=chosen,
         recipe=recipe,
         system_name="cpu" if item.cpu else "gpu",
-        system=system_of(item, precision, compile=compile, graph=graph),
+        system=replace(
+            system_of(item, precision, compile=compile, graph=graph), kernels="torch" if item.cpu else kernels
+        ),
         # Drawn weights, and a batch that is larger than the photos: both on purpose.
         controls=Controls(data=str(item.photos / workload.data), out=str(out), steps=steps, weights="none", **controls),
         given=frozenset({"system", "weights", *changes}),
@@ -115,7 +118,7 @@ def system_of(item: Item, precision: Precision, *, compile: bool, graph: bool) -
     if item.cpu:
         return replace(item.system, precision="fp32")
     forms = {name: "on" if value else "off" for name, value in (("compile", compile), ("graph", graph))}
-    return replace(item.system, precision=precision, kernels="torch", **forms)
+    return replace(item.system, precision=precision, **forms)
 
 
 def warm_up_of(out: Path) -> dict[str, Any]:
@@ -144,10 +147,12 @@ def gate(item: Item, name: str) -> None:
     losses: dict[str, list[float]] = {}
     forms: dict[str, dict[str, Any]] = {
         "eager fp32": {"precision": "fp32"}, "eager bf16": {}, "graph bf16": {"graph": True},
-        "eager fp16": {"precision": "fp16"}, "graph fp16": {"precision": "fp16", "graph": True},
     }  # fmt: skip
+    if item.triton:
+        forms |= {"eager Triton bf16": {"kernels": "triton"}, "graph Triton bf16": {"kernels": "triton", "graph": True}}
     if name != "maskrcnn":
         forms |= {"compiled bf16": {"compile": True}, "compiled graph bf16": {"compile": True, "graph": True}}
+    forms |= {"eager fp16": {"precision": "fp16"}, "graph fp16": {"precision": "fp16", "graph": True}}
     found = {}
     for what, form in forms.items():
 

@@ -1,153 +1,209 @@
-"""Training steps beside their peers, eager, as whole-step CUDA graphs and compiled; and a profile of one step of each."""
+"""Training steps: all forms of a network compared with trials and peers in one process; and profiles of one step."""
 
 from __future__ import annotations
 
 import gzip
 import sys
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
+import trials
 from against_cpu import mask_bench
-from item import Item, run
+from item import Item, insist, run
 
 from paceline.accelerators import synchronise
-from paceline.bench.harness import possible
+from paceline.bench.harness import OURS, Menu, possible
 from paceline.bench.peers import peers
-from paceline.bench.step import StepBench, our_step, run_step_bench
+from paceline.bench.step import StepBench, run_step_bench
 from paceline.bench.step_resnet import ResNetBench
 from paceline.bench.step_ssd import SSDBench
 from paceline.config.system import Precision
+from paceline.machine.compiler import allow_forms
 from paceline.machine.machine import make_exact
 
-GPU_FORMATS: tuple[Precision, ...] = ("bf16", "fp16")
 TINY: dict[str, Any] = {"rounds": 1, "seconds": 0.0, "matrix": 64, "block": 2}
+SLOWEST = 10.0  # a peer that is this many times slower than ours is measured before the rounds only
+MOST_OFF = 0.02  # of a trial's first loss, relative to the form that it changes: rounding to bf16 and fp16
+FUSED, GRAPH = trials.FUSED, trials.GRAPH
+# What all-NETWORK measures: paceline's forms (the first is required) and the peers.
+FORMS = {
+    "resnet": (
+        OURS, "paceline Triton", "paceline CUDA graph", "paceline Triton CUDA graph", "paceline compiled", f"paceline {GRAPH}",
+        "torchvision", "torchvision compiled", "timm",
+    ),
+    "ssd": (
+        OURS, f"paceline{FUSED}", f"paceline Triton{FUSED}", f"paceline CUDA graph{FUSED}",
+        f"paceline Triton CUDA graph{FUSED}", f"paceline compiled{FUSED}", f"paceline {GRAPH}{FUSED}",
+        "plain eager channels_last",
+    ),
+    "maskrcnn": (
+        OURS, "paceline Triton", "paceline CUDA graph", "paceline Triton CUDA graph", "torchvision",
+    ),
+}  # fmt: skip
+BEST = {
+    "resnet": "paceline compiled",
+    "ssd": f"paceline compiled{FUSED}",
+    "maskrcnn": f"paceline compiled backbone {trials.PARTS}",
+}
+# Compilations, in processes that run side by side.
+FILL = {
+    "fill-resnet": ("resnet", ("paceline compiled", "paceline products compiled CUDA graph")),
+    "fill-resnet-more": ("resnet", ("paceline fp16 compiled CUDA graph", "paceline combined compiled CUDA graph")),
+    "fill-torchvision": ("resnet", ("torchvision compiled",)),
+    "fill-ssd": ("ssd", (f"paceline compiled{FUSED}", f"paceline compiled network {trials.PARTS}{FUSED}")),
+    "fill-ssd-fp16": ("ssd", (f"paceline fp16 {GRAPH}{FUSED}",)),
+}  # fmt: skip
 
 
-def formats(item: Item, *, compile: bool) -> tuple[Precision, ...]:
-    """The number formats that a step is taken in."""
-    return ("fp32",) if item.cpu else ("bf16",) if compile else GPU_FORMATS
-
-
-def resnet_bench(item: Item, batch: int, *, compile: bool = False) -> ResNetBench:
-    """ResNet-50 at 224 pixels beside torchvision's."""
-    full = ResNetBench(
-        batch=batch, rounds=3, seconds=1.0, precisions=formats(item, compile=compile), system=item.system,
-        compile=compile, matrix=8192, depth=50, size=224,
-    )  # fmt: skip
+def resnet(item: Item, batch: int = 256) -> ResNetBench:
+    """ResNet-50 at 224 pixels."""
+    full = ResNetBench(batch=batch, depth=50, size=224, **common(item))
     return replace(full, depth=18, batch=2, size=32, **TINY) if item.tiny else full
 
 
-def ssd_bench(item: Item, *, compile: bool = False) -> SSDBench:
-    """SSD-ResNet34 at 300 pixels, 128 images."""
-    full = SSDBench(
-        batch=128, rounds=3, seconds=1.0, precisions=formats(item, compile=compile), system=item.system,
-        compile=compile, matrix=8192, part="step", depth=34, size=300, classes=80,
-    )  # fmt: skip
+def ssd(item: Item, batch: int = 128) -> SSDBench:
+    """SSD-ResNet34 at 300 pixels."""
+    full = SSDBench(batch=batch, depth=34, size=300, classes=80, **common(item))
     return replace(full, depth=18, batch=2, size=64, classes=3, **TINY) if item.tiny else full
 
 
-def maskrcnn_bench(item: Item, batch: int) -> StepBench:
+def maskrcnn(item: Item, batch: int = 12) -> StepBench:
     """Mask R-CNN, ResNet-50, at 800 x 1344 pixels."""
     bench = mask_bench(item.tiny, min(batch, 2) if item.tiny else batch, item.device)
-    # In the recipes' format alone: torchvision's step takes so long that a second one would not fit the limit.
-    return replace(bench, system=item.system, precisions=("fp32",) if item.cpu else ("bf16",))
+    return replace(bench, **(common(item) | (TINY if item.tiny else {})))
 
 
-def measured(item: Item, bench: StepBench) -> None:
-    """Each contender's img/s."""
-    run_step_bench(bench, item.device, lambda known: item.tell(**known))
+def common(item: Item) -> dict[str, Any]:
+    """Settings of each benchmark."""
+    precisions: tuple[Precision, ...] = ("fp32" if item.cpu else "bf16",)
+    return {
+        "rounds": 2, "seconds": 0.5, "precisions": precisions, "system": item.system, "compile": True, "matrix": 8192,
+        "part": "step", "slowest": SLOWEST,
+    }  # fmt: skip
 
 
-def resnet(item: Item, batch: int, *, compile: bool = False) -> None:
-    """Of ResNet-50."""
-    measured(item, resnet_bench(item, batch, compile=compile))
+BENCHES: dict[str, Any] = {"resnet": resnet, "ssd": ssd, "maskrcnn": maskrcnn}
 
 
-def ssd(item: Item, *, compile: bool = False) -> None:
-    """Of SSD."""
-    measured(item, ssd_bench(item, compile=compile))
+def with_trials(item: Item, bench: StepBench, network: str, *, alone: bool = False) -> StepBench:
+    """The benchmark with the network's trials as further contenders: those of an item of their own, or the others."""
+    chosen = tuple(trial for trial in trials.TRIALS[network] if trial.alone == alone)
+    kept = (OURS, f"paceline {GRAPH}") if alone else FORMS[network]
+
+    class WithTrials(type(bench)):
+        def ours(self, precision: Precision, scene: Any, device: torch.device) -> Menu:
+            menu = super().ours(precision, scene, device)
+            return menu | trials.contenders(chosen, bench, precision, scene, device)
+
+    names = [*kept, *(trial.name for trial in chosen)]
+    if not item.triton:
+        names = [name for name in names if "Triton" not in name]
+    if not item.values and network == "maskrcnn":  # torchvision's step follows values
+        names = [name for name in names if name.startswith(OURS)]
+    return WithTrials(**vars(replace(bench, only=tuple(names))))
 
 
-def maskrcnn(item: Item, batch: int) -> None:
-    """Of Mask R-CNN."""
-    measured(item, maskrcnn_bench(item, batch))
+def measured(item: Item, bench: StepBench, network: str) -> None:
+    """Measure each contender. Fails if a trial's first loss is not that of the form which it changes."""
+    allow_forms(len(bench.only))
+    facts = run_step_bench(bench, item.device, lambda known: item.tell(**known))
+    (scene,) = facts["step"].values()
+    losses, found = scene["first_losses"], {}
+    for trial in trials.TRIALS[network]:
+        # A CPU has no form as a graph to compare with.
+        plain = trial.plain if trial.plain in losses else f"{OURS}{FUSED}" if network == "ssd" else OURS
+        if trial.name in losses and plain in losses:
+            off = abs(losses[trial.name] / losses[plain] - 1)
+            found[trial.name] = {"first_loss_off": off, "agrees": off <= MOST_OFF or item.simulated}
+    item.tell(what="trials", found=found)
+    insist(found)
 
 
-def one_step(item: Item, workload: str) -> Callable[[], Any]:
-    """Our step as the benchmark takes it, eager, bf16."""
-    benches = {
-        "resnet": partial(resnet_bench, batch=256),
-        "ssd": ssd_bench,
-        "maskrcnn": partial(maskrcnn_bench, batch=12),
-    }
-    bench: StepBench = benches[workload](item)
+def everything(item: Item, network: str, batch: int = 0, *, alone: bool = False) -> None:
+    """All forms of a network, its trials, and its peers. A small batch is for the forms that do not compile."""
+    bench = BENCHES[network](item, **({"batch": batch} if batch else {}))
+    measured(item, with_trials(item, replace(bench, compile=not batch), network, alone=alone), network)
+
+
+def search(item: Item) -> None:
+    """ResNet-50's steps if cuDNN may try all of its algorithms for a convolution, and not torch's ten.
+
+    The choices are kept for a whole process, so that this is not a contender of another item.
+    """
+    torch.backends.cudnn.benchmark_limit = 0
+    only = (OURS, "paceline CUDA graph", f"paceline {GRAPH}")
+    measured(item, replace(resnet(item), only=only), "resnet")
+
+
+def menu_of(item: Item, network: str) -> Menu:
+    """The contenders of a network by name."""
+    make_exact(False, varied=network == "maskrcnn")
+    allow_forms(16)
+    bench = with_trials(item, BENCHES[network](item), network)
     *_, (_, scene) = bench.scenes(item.device)
-    return our_step(bench, "fp32" if item.cpu else "bf16", scene, item.device).step
+    menu = bench.ours(bench.precisions[0], scene, item.device)
+    if theirs := peers(bench.task):
+        menu |= theirs.contenders(bench, bench.precisions[0], scene, item.device)
+    return possible(menu, item.device, compile=True, only=bench.only)
 
 
-def profile(item: Item) -> None:
-    """The operations of one step by their time, with the kernels that were chosen; the trace comes back packed."""
+def profiles(item: Item) -> None:
+    """The operations of one step by their time, eager and in the best compiled form; the traces come back packed."""
     activities = [torch.profiler.ProfilerActivity.CPU]
     if item.device.type == "cuda":
         activities.append(torch.profiler.ProfilerActivity.CUDA)
-    for workload in ("resnet", "ssd", "maskrcnn"):
+    for network in BENCHES:
+        menu = menu_of(item, network)
+        for form, name in (("eager", OURS), ("best", BEST[network] if BEST[network] in menu else OURS)):
 
-        def work(workload: str = workload) -> dict[str, Any]:
-            make_exact(False, varied=workload == "maskrcnn")
-            take = one_step(item, workload)
-            for _ in range(1 if item.tiny else 5):
-                take()
-            synchronise(item.device)
-            with torch.profiler.profile(activities=activities, acc_events=True) as seen:
-                take()
+            def work(
+                network: str = network, form: str = form, name: str = name, menu: Menu = menu
+            ) -> Mapping[str, Any]:
+                take = menu[name].make().step
+                for _ in range(1 if item.tiny else 5):
+                    take()
                 synchronise(item.device)
-            on_gpu = item.device.type == "cuda"
-            rows = sorted(
-                seen.key_averages(),
-                key=lambda row: -(row.self_device_time_total if on_gpu else row.self_cpu_time_total),
-            )
-            trace = item.scratch / f"{workload}.json"
-            seen.export_chrome_trace(str(trace))
-            (item.keep / f"trace-{workload}.json.gz").write_bytes(gzip.compress(trace.read_bytes()))
-            trace.unlink()
-            return {
-                "launches": sum(row.count for row in rows if row.key in ("cudaLaunchKernel", "cudaLaunchKernelExC")),
-                "rows": [
-                    {
-                        "name": row.key[:160],
-                        "count": row.count,
-                        "device_ms": round(row.self_device_time_total / 1000, 3),
-                        "cpu_ms": round(row.self_cpu_time_total / 1000, 3),
-                    }
-                    for row in rows[:60]
-                ],
+                with torch.profiler.profile(activities=activities, acc_events=True) as seen:
+                    take()
+                    synchronise(item.device)
+                return {"contender": name, **kept(item, seen, f"{network}-{form}")}
+
+            item.attempt(f"{network} {form}", work)
+
+
+def kept(item: Item, seen: Any, name: str) -> dict[str, Any]:
+    """Keep the trace. -> launches, and the operations by their time"""
+    on_gpu = item.device.type == "cuda"
+    rows = sorted(
+        seen.key_averages(), key=lambda row: -(row.self_device_time_total if on_gpu else row.self_cpu_time_total)
+    )
+    trace = item.scratch / f"{name}.json"
+    seen.export_chrome_trace(str(trace))
+    (item.keep / f"trace-{name}.json.gz").write_bytes(gzip.compress(trace.read_bytes()))
+    trace.unlink()
+    return {
+        "launches": sum(row.count for row in rows if row.key in ("cudaLaunchKernel", "cudaLaunchKernelExC")),
+        "rows": [
+            {
+                "name": row.key[:160],
+                "count": row.count,
+                "device_ms": round(row.self_device_time_total / 1000, 3),
+                "cpu_ms": round(row.self_cpu_time_total / 1000, 3),
             }
-
-        item.attempt(workload, work)
-
-
-def fill(item: Item, workload: str, contender: str) -> None:
-    """Compile one contender, so that its kernels are in inductor's cache; several such processes run side by side."""
-    make_exact(False)
-    bench = resnet_bench(item, 256, compile=True) if workload == "resnet" else ssd_bench(item, compile=True)
-    *_, (_, scene) = bench.scenes(item.device)
-    precision = bench.precisions[0]
-    menu = bench.ours(precision, scene, item.device)
-    menu |= peers(bench.task).contenders(bench, precision, scene, item.device)
-    made = possible(menu, item.device, compile=True)[contender].make()
-    item.tell(first_loss=float(made.step()))
+            for row in rows[:60]
+        ],
+    }
 
 
-FILL = {
-    "fill-resnet": ("resnet", "paceline compiled"),
-    "fill-torchvision": ("resnet", "torchvision compiled"),
-    "fill-ssd": ("ssd", "paceline compiled"),
-    "fill-ssd-fused": ("ssd", "paceline compiled, fused heads"),
-    "fill-ssd-plain": ("ssd", "plain compiled"),
-}
+def fill(item: Item, network: str, names: tuple[str, ...]) -> None:
+    """Compile contenders, so that their kernels are in inductor's cache; several such processes run side by side."""
+    menu = menu_of(item, network)
+    for name in filter(menu.get, names):
+        item.tell(what=name, first_loss=float(menu[name].make().step()))
+
 
 if __name__ == "__main__":
     if "--cpu" in sys.argv:
@@ -155,13 +211,11 @@ if __name__ == "__main__":
         # accelerator's forms are one graph is tested without one (tests/bench).
         torch._dynamo.config.disable = True  # pyright: ignore[reportPrivateImportUsage]
     run({
-        "resnet-256": partial(resnet, batch=256),
-        "resnet-32": partial(resnet, batch=32),
-        "ssd-128": ssd,
-        "maskrcnn-4": partial(maskrcnn, batch=4),
-        "maskrcnn-12": partial(maskrcnn, batch=12),
-        "profile": profile,
-        "resnet-256-compiled": partial(resnet, batch=256, compile=True),
-        "ssd-128-compiled": partial(ssd, compile=True),
-        **{name: partial(fill, workload=workload, contender=who) for name, (workload, who) in FILL.items()},
+        **{f"all-{network}": partial(everything, network=network) for network in BENCHES},
+        "autotune": partial(everything, network="resnet", alone=True),
+        "resnet-32": partial(everything, network="resnet", batch=32),
+        "maskrcnn-4": partial(everything, network="maskrcnn", batch=4),
+        "search": search,
+        "profiles": profiles,
+        **{name: partial(fill, network=network, names=names) for name, (network, names) in FILL.items()},
     })  # fmt: skip

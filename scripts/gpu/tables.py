@@ -21,6 +21,7 @@ README = Path(__file__).resolve().parents[2] / "results" / "gpu" / "README.md"
 NETWORKS = ("resnet", "ssd", "maskrcnn")
 ABSENT = "-"
 # The first is one of tests/gpu, whose log says it; the other is asked by nobody yet.
+TRIALS = tuple(f"`{item}`" for item in ("all-resnet", "all-ssd", "all-maskrcnn", "autotune"))
 NOT_FILLED = ("fused SGD, LARS, AdamW", "6 GiB for ResNet-50")
 Facts = Mapping[str, Any]
 
@@ -70,26 +71,26 @@ def over(a: Any, b: Any) -> float | None:
     return a / b if a is not None and b else None
 
 
-def steps(
-    item: str,
-    peer: str,
-    detail: str = "",
-    *,
-    known: Results,
-) -> str:
-    """images/s of a step: eager bf16, eager fp16, one graph, compiled, compiled as one graph, and the peer's."""
+def rate(item: str, name: str, *, known: Results) -> Any:
+    """images/s of a contender; of one that was left out of the rounds, before them."""
+    (facts,) = (known.get(item, "", "step") or {"": {}}).values()
+    found = {**(facts.get("before_the_rounds") or {}), **(facts.get("images_per_second") or {})}
+    return found.get(name)
 
-    def rate(of: str, precision: str, name: str) -> Any:
-        scenes = known.get(of, "", "step") or {}
-        facts = next((facts for words, facts in scenes.items() if words.split(",")[0] == precision), {})
-        return (facts.get("images_per_second") or facts.get("before_the_rounds") or {}).get(name)
 
-    compiled = f"{item}-compiled"
-    return cell([
-        rate(item, "bf16", f"paceline{detail}"), rate(item, "fp16", f"paceline{detail}"),
-        rate(item, "bf16", f"paceline CUDA graph{detail}"), rate(compiled, "bf16", f"paceline compiled{detail}"),
-        rate(compiled, "bf16", f"paceline compiled CUDA graph{detail}"), rate(item, "bf16", peer) if peer else None,
-    ])  # fmt: skip
+def steps(item: str, peer: str, detail: str = "", *, known: Results) -> str:
+    """images/s of a step: bf16, fp16, one graph, compiled, compiled as one graph, Triton, Triton as one graph, and the peer's."""
+    forms = ("", " fp16", " CUDA graph", " compiled", " compiled CUDA graph", " Triton", " Triton CUDA graph")
+    names = [*(f"paceline{form}{detail}" for form in forms), peer]
+    return cell(rate(item, name, known=known) for name in names)
+
+
+def trial(item: str, name: str, *, known: Results) -> str:
+    """images/s of a trial, and whether its first loss is that of the form which it changes."""
+    off = known.get(item, "trials", "found", name)
+    said = "" if off is None else ", agrees" if off["agrees"] else f", LOSS OFF BY {off['first_loss_off']:.1e}"
+    value = rate(item, name, known=known)
+    return f"{cell([value], ',.0f' if value is None or value >= 1000 else '.1f')}{said}"
 
 
 def ceilings(*, known: Results) -> str:
@@ -114,7 +115,7 @@ def beside_a_cpu(key: str, formats: Sequence[str], *, known: Results) -> str:
 def waits_of_steps(*, known: Results) -> str:
     """Of our eager steps."""
     found = []
-    for item in ("resnet-256", "ssd-128", "maskrcnn-12"):
+    for item in (f"all-{name}" for name in NETWORKS):
         scenes = (known.get(item, "", "step") or {}).values()
         said = [facts.get("waits_for_the_device") for facts in scenes]
         found.append(ABSENT if not said or None in said else next(filter(None, said), "none"))
@@ -236,12 +237,12 @@ def targets(*, known: Results) -> str:
 
 
 FILL: dict[str, Callable[..., str]] = {
-    "ResNet-50, 256 x 224 px": partial(steps, "resnet-256", "torchvision"),
+    "ResNet-50, 256 x 224 px": partial(steps, "all-resnet", "torchvision"),
     "ResNet-50, 32 x 224 px": partial(steps, "resnet-32", "torchvision"),
-    "SSD, 128 x 300 px": partial(steps, "ssd-128", "plain eager channels_last"),
-    "the same, fused heads": partial(steps, "ssd-128", "", ", fused heads"),
-    "Mask R-CNN, 12": partial(steps, "maskrcnn-12", "torchvision channels_last"),
-    "Mask R-CNN, 4": partial(steps, "maskrcnn-4", "torchvision channels_last"),
+    "SSD, 128 x 300 px": partial(steps, "all-ssd", "plain eager channels_last"),
+    "the same, fused heads": partial(steps, "all-ssd", "", ", fused heads"),
+    "Mask R-CNN, 12": partial(steps, "all-maskrcnn", "torchvision"),
+    "Mask R-CNN, 4": partial(steps, "maskrcnn-4", "torchvision"),
     "copies on the device": ceilings,
     "losses of one step": partial(beside_a_cpu, "loss_off", ("fp32", "bf16")),
     "gradients, norm": partial(beside_a_cpu, "gradient_off", ("fp32", "tf32", "bf16")),
@@ -293,11 +294,19 @@ def measured(fill: Callable[..., str], known: Results) -> str:
         return f"not readable: {type(problem).__name__}: {problem}"
 
 
+def fill_of(line: str) -> Callable[..., str] | None:
+    """What fills a row: a trial's has the contender in its first cell and the item in its second."""
+    name, item, *_ = [*(cell.strip() for cell in line.split("|")[1:]), "", ""]
+    if item in TRIALS:
+        return partial(trial, item.strip("`"), name.strip("`"))
+    return next((FILL[words] for words in FILL if line.startswith(f"| {words}")), None)
+
+
 def filled(text: str, known: Results) -> str:
     """The tables of that page with their last column filled."""
     out = []
     for line in rows_of(text):
-        fill = next((FILL[words] for words in FILL if line.startswith(f"| {words}")), None)
+        fill = fill_of(line)
         cells = line.rstrip().removesuffix("|").rstrip().rpartition("|")
         out.append(f"{cells[0]}| {measured(fill, known)} |" if fill else line)
     ends = [

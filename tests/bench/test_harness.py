@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import statistics
+import time
 from functools import partial
 
 import pytest
@@ -82,10 +83,17 @@ def test_a_peer_with_another_result_is_called_different():
 
 
 def test_graphs_come_last_and_only_what_a_device_can_have():
-    menu = variants("a", lambda **_: Made(torch.empty), both=True) | variants("b", lambda **_: Made(torch.empty), ", c")
+    menu = variants("a", lambda **_: Made(torch.empty), ours=True) | variants("b", lambda **_: Made(torch.empty), ", c")
     assert list(possible(menu, CPU, compile=False)) == ["a", "b, c"]
     assert list(possible(menu, CPU, compile=True)) == ["a", "b, c", "a compiled", "b compiled, c"]
-    assert list(possible(menu, CUDA, compile=True))[4:] == ["a CUDA graph", "b CUDA graph, c", "a compiled CUDA graph"]
+    assert list(possible(menu, CUDA, compile=True))[5:] == [
+        "a CUDA graph",
+        "a Triton CUDA graph",
+        "b CUDA graph, c",
+        "a compiled CUDA graph",
+    ]
+    assert list(possible(menu, CUDA, compile=True, only=("a Triton", "a compiled"))) == ["a Triton", "a compiled"]
+    assert list(possible(menu, CPU, compile=True, only=("a", "a Triton"))) == ["a"]
 
 
 def product() -> torch.Tensor:
@@ -109,6 +117,21 @@ def test_a_contender_that_fails_is_absent_with_its_reason_and_ours_is_not_excuse
     assert facts["first_losses"] == {"paceline": 32.0} and facts["gflop"]["paceline"] == 2 * 32**3 / 1e9
     with pytest.raises(NotImplementedError):
         steps(paceline=fails)
+
+
+def test_a_contender_that_is_many_times_slower_is_not_in_the_rounds():
+    def slow() -> torch.Tensor:
+        time.sleep(0.2)
+        return product()
+
+    made = {
+        name: Contender(partial(Made, step))
+        for name, step in (("paceline", product), ("slow", slow), ("alike", product))
+    }
+    common = {"rounds": 2, "seconds": 0.0, "side": 32, "precision": "fp32", "device": CPU}
+    *_, facts = run_steps(made, 4, slowest=10.0, **common)
+    assert set(facts["images_per_second"]) == {"paceline", "alike"}
+    assert "times slower" in facts["absent"]["slow"] and set(facts["before_the_rounds"]) == set(made)
 
 
 def test_what_is_known_is_told_after_each_contender_and_each_round():

@@ -18,6 +18,7 @@ from paceline.config.recipe import DATA_IMAGES
 from paceline.log.events import EventLog
 from paceline.machine.machines import SYSTEMS
 from paceline.machine.published import RESULTS, system_for
+from paceline.machine.step_rates import RATES
 from paceline.recipes import RECIPES
 
 EIGHT_NODES = ("resnet50-mlperf-3200-8x8", "dgx-h100", 8)  # published
@@ -26,11 +27,19 @@ PARAMETERS = {"classification": 25_560_000, "ssd": 20_020_000, "maskrcnn": 44_18
 
 
 def told(
-    name: str, system_name: str, nodes: int = 1, *, rate: float = 0.0, gbit: float = 0.0, evaluating: int = 0, **changes
+    name: str,
+    system_name: str,
+    nodes: int = 1,
+    *,
+    rate: float = 0.0,
+    gbit: float = 0.0,
+    evaluating: int = 0,
+    changes: dict[str, Any] | None = None,
+    **of_system,
 ) -> tuple[str, Any]:
     """What `show NAME --system SYSTEM --nodes N` adds: its lines, and its JSON. Counting the network would take longer."""
     recipe, system = RECIPES[name](), system_for(name, system_name, SYSTEMS[system_name]())
-    system = replace(system, **changes)
+    recipe, system = replace(recipe, **(changes or {})), replace(system, **of_system)
     train, val = DATA_IMAGES[recipe.target_data]
     plan = make_plan(
         recipe,
@@ -88,6 +97,34 @@ def test_what_was_published_for_exactly_this_goes_before_the_fit(plan, evaluatin
     # Another number format, and another number of nodes, are other plans.
     assert "exactly" not in told(*plan, evaluating=evaluating, precision="fp32", loss_scale=0.0)[0]
     assert "exactly" not in told(*plan[:2], 2 * plan[2] if plan[2] < 48 else 24, evaluating=evaluating // 2 and 64)[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "batch", "form"),
+    [
+        ("resnet50", 256, ("on", "on", "torch")),
+        ("ssd", 128, ("off", "on", "triton")),
+        ("maskrcnn-nvidia-96", 12, ("off", "off", "triton")),  # its images have several shapes, so no graph
+    ],
+)
+def test_a_step_that_was_measured_on_an_h200_is_estimated_by_the_table(name, batch, form):
+    changes = {"global_batch": batch, "bn_span": batch}
+    text, facts = told(name, "h200x8", changes=changes, per_node=1)
+    task = RECIPES[name]().task
+    row = next(row for row in RATES if (row.task, row.compile, row.graph, row.kernels) == (task, *form))
+    assert facts["images_per_second"] == pytest.approx(row.rate)
+    assert f"{row.rate:g} images/s" in text and row.measured in text and f"kernels {form[2]}" in text
+    # A form that is set by hand has its own row; what was not measured has another speed.
+    plain = next(
+        row for row in RATES if (row.task, row.compile, row.graph, row.kernels) == (task, "off", "off", "torch")
+    )
+    by_hand = told(name, "h200x8", changes=changes, per_node=1, compile="off", graph="off", kernels="torch")[1]
+    assert by_hand["images_per_second"] == pytest.approx(plain.rate)
+    for other in ({"precision": "fp16"}, {"channels_last": "off"}, {"chip": "H100-SXM5-80GB"}):
+        assert "results/gpu" not in told(name, "h200x8", changes=changes, per_node=1, **other)[0]
+    few = {"global_batch": 4, "bn_span": 4}
+    assert task == "maskrcnn" or "results/gpu" not in told(name, "h200x8", changes=few, per_node=1)[0]
+    assert "results/gpu" not in told(name, "h200x8", changes=changes, per_node=1, rate=10)[0]
 
 
 def test_unknown_links_are_said():

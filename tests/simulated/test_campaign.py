@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -16,18 +17,19 @@ import pytest
 GPU = device.ROOT / "scripts" / "gpu"
 # One of each kind; the others differ from these by a network. tests/gpu: test_gpu_tests.py.
 SHORT = (
-    "ceilings", "against-cpu", "maskrcnn-12", "gate-resnet", "gate-maskrcnn", "throughput-ssd", "syncs", "resume", "target-ssd-tiny",
-    "fill", "oracle-maskrcnn", "conv-relu", "decode", "loader", "convolutions", "profile",
+    "ceilings", "against-cpu", "all-maskrcnn", "gate-resnet", "gate-maskrcnn", "throughput-ssd", "syncs", "resume", "target-ssd-tiny",
+    "oracle-maskrcnn", "conv-relu", "decode", "input", "convolutions", "profiles",
 )  # fmt: skip
+# Without values, these are really compiled, and Triton kernels are launched.
+COMPILED = ("fill", "all-resnet", "all-maskrcnn", "all-ssd", "autotune", "search")
+# The Python of another environment, with another torch (results/gpu).
+PYTHONS = (sys.executable, *filter(None, [os.environ.get("REHEARSE_WITH", "")]))
 
 
-def started(tmp_path: Path, *words: object, **more: Any) -> subprocess.Popen[str]:
+def started(tmp_path: Path, *words: object, python: str = sys.executable, values: bool = True) -> subprocess.Popen[str]:
     own = ["--out", tmp_path / "out", "--scratch", tmp_path / "scratch", "--tiny", *words]
-    command = [sys.executable, str(GPU / "campaign.py"), *map(str, own)]
-    environment = device.environment(SIMULATED_VALUES="1")
-    return subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **more
-    )
+    command = [python, device.__file__, *(["--values"] if values else []), str(GPU / "campaign.py"), *map(str, own)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
 def lines_of(tmp_path: Path) -> list[dict[str, Any]]:
@@ -44,11 +46,14 @@ def ends_of(tmp_path: Path) -> dict[str, list[Any]]:
 
 
 @pytest.mark.nightly("an item of each kind, whose values a CPU computes")
-def test_an_item_of_each_kind_ends_well_and_fills_its_tables(simulated, shared_data, tmp_path: Path) -> None:
+@pytest.mark.parametrize("python", PYTHONS)
+def test_an_item_of_each_kind_ends_well_and_fills_its_tables(
+    simulated, shared_data, tmp_path: Path, python: str
+) -> None:
     photos = tmp_path / "photos"
     words = [sys.executable, str(GPU / "photos.py"), str(shared_data), str(photos), "--mb", "3"]
     subprocess.run(words, check=True, capture_output=True)
-    campaign = started(tmp_path, "all", "--photos", photos, "--limit", 6000, "--only", *SHORT)
+    campaign = started(tmp_path, "all", "--photos", photos, "--limit", 6000, "--only", *SHORT, python=python)
     said, _ = campaign.communicate()
     assert campaign.returncode == 0, said[-4000:] + (tmp_path / "out" / "log.txt").read_text()[-4000:]
     for facts in lines_of(tmp_path):
@@ -64,15 +69,25 @@ def test_an_item_of_each_kind_ends_well_and_fills_its_tables(simulated, shared_d
     assert "the same / the same" in tables and "| 0.00 / 0.00 |" not in tables
 
 
-@pytest.mark.nightly("the oracles' first steps, the first of them twice")
+@pytest.mark.nightly("all forms of the networks, compiled")
+@pytest.mark.parametrize("python", PYTHONS)
+def test_every_form_compiles_and_is_captured(simulated, tmp_path: Path, python: str) -> None:
+    campaign = started(tmp_path, "all", "--limit", 12000, "--only", *COMPILED, python=python, values=False)
+    said, _ = campaign.communicate()
+    assert campaign.returncode == 0, said[-4000:] + (tmp_path / "out" / "log.txt").read_text()[-4000:]
+    scenes = [scene for facts in lines_of(tmp_path) for scene in facts.get("step", {}).values()]
+    assert scenes and not any(scene["absent"] for scene in scenes), [scene["absent"] for scene in scenes]
+
+
+@pytest.mark.nightly("compilations and a step of each form, the first of them twice")
 def test_a_campaign_that_is_ended_goes_on_with_the_next_item(simulated, tmp_path: Path) -> None:
-    first = started(tmp_path, "4", "--limit", 3000)
+    first = started(tmp_path, "second", "--limit", 3000)
     while first.poll() is None and not ends_of(tmp_path):
         time.sleep(0.1)
     first.send_signal(signal.SIGTERM)
     first.communicate()
     assert first.returncode == 128 + signal.SIGTERM and len(ends_of(tmp_path)) == 1
-    again = started(tmp_path, "4", "--limit", 3000)
+    again = started(tmp_path, "second", "--limit", 3000)
     said, _ = again.communicate()
-    assert again.returncode == 0 and "== oracle-resnet: done before" in said, said
-    assert ends_of(tmp_path) == {f"oracle-{name}": [[0]] for name in ("resnet", "ssd", "maskrcnn")}
+    assert again.returncode == 0 and "== all-maskrcnn: done before" in said, said
+    assert ends_of(tmp_path) == {"all-maskrcnn": [[0]], "input": [None]}

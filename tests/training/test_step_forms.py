@@ -16,10 +16,11 @@ from tiny_runs import train
 
 from paceline.config.plan import make_plan
 from paceline.config.system import FORMS, System
+from paceline.machine.step_rates import RATES
 from paceline.recipes import RECIPES
 from paceline.tasks.workloads import WORKLOADS
 from paceline.training import forms
-from paceline.training.forms import LAYOUTS, RATES, Layout, choose_forms
+from paceline.training.forms import LAYOUTS, Layout, choose_forms
 
 ROOT = Path(__file__).parents[2]
 GPU = System("cuda", precision="bf16", memory_gib=140)
