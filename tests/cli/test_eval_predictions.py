@@ -250,7 +250,7 @@ def test_wrong_files_and_flags_are_refused(data, answers, capsys, tmp_path):
     refused(no(written(tmp_path / "m.json", entries), "--data", data), "RLE ... [9, 9]")
     for shape in ([["x"] * 6], "text", None, 7, {"x": 1}, {"size": [9, 9]}, [{"x": 1, "y": 2}]):
         entries = [answers[1], {**answers[0], "segmentation": shape}]
-        refused(no(written(tmp_path / "m.json", entries), "--data", data), "m.json: entry 1: it")
+        refused(no(written(tmp_path / "m.json", entries), "--data", data), "m.json: entry 1")
 
 
 @pytest.mark.parametrize("counts", ["!!!!", "\u00e9", "a", "", [5, 5], [5, -5], ["5"], 7, "P" * 30, "11"])
