@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 import torchvision
-from messages import check_line
+from messages import check_line, raises
 from PIL import Image
 from run_files import events_of, facts_of, tensor_files
 from safetensors.torch import save_file
@@ -90,15 +90,15 @@ def test_train_names_what_it_does_not_know(photos, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "wanted"),
     [
-        ({"optim.lrr": 1}, "Did you mean lr"),
-        ({"optm.lr": 1}, "Did you mean optim"),
-        ({"seed.x": 1}, "seed.x: int has no fields"),
+        ({"optim.lrr": 1}, "lr"),
+        ({"optm.lr": 1}, "optim"),
+        ({"seed.x": 1}, "seed.x ... int"),
         ({"global_batch": 7}, "changes=."),
-        ({"epochs": 2, "images_seen": 5}, "give the length once"),
+        ({"epochs": 2, "images_seen": 5}, "length"),
     ],
 )
 def test_changes_are_checked_as_flags_are(changes, wanted):
-    with pytest.raises(RecipeError, match=wanted):
+    with raises(RecipeError, wanted):
         override(RECIPES["resnet50-tiny"](), changes)
 
 

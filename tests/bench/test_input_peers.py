@@ -164,8 +164,8 @@ def test_peers_are_named_and_others_refused(capsys, tmp_path):
     with raises(UserError, "dalli"):
         named_peers(["dalli"])
     assert all((PROGRAMS / f"with_{name}.py").is_file() for name in PEERS)
-    refused(command(capsys, "bench", "input", "--peers", "all"), "name a folder with photos")
-    refused(command(capsys, "bench", "input", "--peers", "all", "--data", tmp_path / "x"), "there is no such folder")
+    refused(command(capsys, "bench", "input", "--peers", "all"), "photos")
+    refused(command(capsys, "bench", "input", "--peers", "all", "--data", tmp_path / "x"), "folder")
     refused(command(capsys, "bench", "input", "--data", tmp_path, tmp_path), "only --peers compares several")
 
 
@@ -179,7 +179,7 @@ def test_an_installation_that_fails_leaves_nothing_and_says_why(tmp_path, monkey
     monkeypatch.setattr(peer_installs.subprocess, "run", fail)
     said: list[str] = []
     failed = install_peers(tmp_path, ["spdl"], said.append)
-    assert failed["spdl"].startswith("ERROR: no wheel for this machine (it needs libavdevice59")
+    assert failed["spdl"].startswith("ERROR: ") and "libavdevice59" in failed["spdl"]
     assert not list(tmp_path.iterdir()) and "not installed" in said[-1]
     (tmp_path / "spdl").mkdir()
     assert install_peers(tmp_path, ["spdl"], said.append) == {} and said[-1] == "spdl: there already"

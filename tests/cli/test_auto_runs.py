@@ -43,17 +43,13 @@ def test_a_run_its_flags_a_resume_and_a_repeat_have_the_same_bits(class_photos, 
     typed = shlex.split(flags.replace(str(tmp_path / "one"), str(tmp_path / "flags")))
     assert command(capsys, *typed[1:]).code == 0
     assert facts_of(tmp_path / "flags")["recipe"] == facts["recipe"] and "auto" not in facts_of(tmp_path / "flags")
-    refused(
-        command(capsys, *words, "--auto", "--out", tmp_path / "flags"), "it was begun without --auto, and goes on so"
-    )
+    refused(command(capsys, *words, "--auto", "--out", tmp_path / "flags"), "without --auto")
     cut = cut_after(tmp_path / "one", 3)
     said = command(capsys, *words, "--auto", "--out", cut)
     assert said.code == 0 and "auto:" not in said.out and facts_of(cut)["auto"] == facts["auto"]
-    refused(command(capsys, *words, "--auto", "--out", cut), "this run is finished")
+    refused(command(capsys, *words, "--auto", "--out", cut), "finished")
     assert command(capsys, "train", cut / "run.json", "--out", tmp_path / "again").code == 0
-    refused(
-        command(capsys, "train", cut / "run.json", "--auto", "--out", tmp_path / "no"), "--auto chooses before a run"
-    )
+    refused(command(capsys, "train", cut / "run.json", "--auto", "--out", tmp_path / "no"), "--auto ... run")
     for run in ("flags", "again"):
         assert tensor_files(tmp_path / run) == tensor_files(cut)
 
@@ -64,7 +60,7 @@ def test_show_plans_so_and_prints_the_command(ssd_run, capsys):
     (line,) = [line for line in said.out.splitlines() if line.startswith("to train so:")]
     flags = line.partition(":  ")[2].split()
     assert flags[:3] == ["paceline", "train", "ssd-tiny"] and "--auto" not in flags and "--global-batch" in flags
-    refused(command(capsys, "show", "ssd-tiny", "--auto"), "--auto chooses by the images of a data set")
+    refused(command(capsys, "show", "ssd-tiny", "--auto"), "--auto ... data set")
     refused(command(capsys, "show", ssd_run.folder, "--auto"), "--auto chooses")
-    refused(command(capsys, "train", "ssd-tiny", "--synthetic", "--auto"), "nothing that --auto could choose by")
-    refused(command(capsys, "show", "ssd", "--data", ssd_run.data, "--auto"), "made for one data set")
+    refused(command(capsys, "train", "ssd-tiny", "--synthetic", "--auto"), "--auto")
+    refused(command(capsys, "show", "ssd", "--data", ssd_run.data, "--auto"), "data set")

@@ -47,11 +47,11 @@ def test_files_may_be_named_one_by_one(root: Path, tmp_path: Path, capsys) -> No
 
 
 def test_what_is_no_coco_set_is_refused(root: Path, tmp_path: Path, capsys) -> None:
-    refused(command(capsys, "prepare", "coco"), "name the data set's folder", "--annotations")
-    refused(command(capsys, "prepare", "coco", tmp_path / "nowhere"), "nowhere", "no such folder")
+    refused(command(capsys, "prepare", "coco"), "folder", "--annotations")
+    refused(command(capsys, "prepare", "coco", tmp_path / "nowhere"), "nowhere", "folder")
     refused(command(capsys, "prepare", "coco", root / "train2017"), "no COCO annotations")
     for layout in ("voc", "yolo"):
-        refused(command(capsys, "prepare", layout, root), f"another layout:  paceline prepare coco {root}")
+        refused(command(capsys, "prepare", layout, root), f"paceline prepare coco {root}")
     refused(command(capsys, "prepare", "yolo", root / "train2017"), "no data.yaml")
     json_file(root, "train").write_text("{}")
     refused(command(capsys, "prepare", "coco", root), "instances_train2017.json", "not a COCO annotation file")

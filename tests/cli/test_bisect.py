@@ -98,9 +98,9 @@ def test_a_bit_that_was_changed_in_a_checkpoint_is_named(one, train, capsys, wor
     text = text_of(found)
     check_line(text, "B", "step 2", name)
     forge(other, {"controls.data": str(tmp_path / "gone")})
-    refused(command(capsys, "compare", one, other, "--bisect"), "other: its data are not at", "--data DIR")
+    refused(command(capsys, "compare", one, other, "--bisect"), "other ... data", "--data DIR")
     forge(other, {"world": 2})
-    refused(command(capsys, "compare", one, other, "--bisect"), "it was trained by 2 processes")
+    refused(command(capsys, "compare", one, other, "--bisect"), "2 processes")
 
 
 @pytest.mark.nightly("seconds of training")
@@ -189,14 +189,14 @@ def test_equal_runs_differ_by_nothing(one, train, capsys, tmp_path):
 
 def test_what_cannot_be_bisected_is_refused(resnet_run, ssd_run, capsys, tmp_path):
     one = shutil.copytree(resnet_run.folder, tmp_path / "one", symlinks=True)
-    refused(command(capsys, "compare", one, "--bisect"), "compares two runs, and 1 are named")
-    refused(command(capsys, "compare", one, ssd_run.folder, "--bisect"), "they have no tensor in common")
+    refused(command(capsys, "compare", one, "--bisect"), "two runs ... 1")
+    refused(command(capsys, "compare", one, ssd_run.folder, "--bisect"), "tensor")
     refused(command(capsys, "compare", one, tmp_path, "--bisect"), "no run.json here")
     other = shutil.copytree(one, tmp_path / "other", symlinks=True)
     (other / "events.jsonl").write_bytes((other / "events.jsonl").read_bytes().splitlines(keepends=True)[0])
-    refused(command(capsys, "compare", one, other, "--bisect"), "other: this run has no end")
+    refused(command(capsys, "compare", one, other, "--bisect"), "other ... no end")
     shutil.rmtree(one / "checkpoints")
-    refused(command(capsys, "compare", one, one, "--bisect"), "this run has no checkpoint")
+    refused(command(capsys, "compare", one, one, "--bisect"), "checkpoint")
 
 
 def test_the_difference_of_two_tensors_by_hand():

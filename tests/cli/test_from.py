@@ -93,7 +93,7 @@ def test_a_variable_that_is_set_nowhere_is_named(capsys):
 def test_text_without_a_known_program_is_refused_with_a_neighbour(capsys):
     assert "ssd_main.py" in refused(capsys, "python ssd_mian.py --batch-size 3")
     check_text(refused(capsys, C4140, "--system-of", "mxnet"), "--system-of mxnet", "gaudi-ssd")
-    check_text(refused(capsys, C4140, "--system-of", "gaudi-ssd"), "--system-of", "gaudi-ssd")
+    check_text(refused(capsys, C4140, "--system-of", "gaudi-ssd"), "known system", "run.slurm")
 
 
 def test_a_configuration_that_is_neither_there_nor_published_is_named(capsys, tmp_path):

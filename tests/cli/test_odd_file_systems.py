@@ -79,4 +79,4 @@ def test_another_problem_with_a_lock_is_still_an_error(class_photos, tmp_path, c
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     monkeypatch.setattr(journal, "flock", refuse)
-    refused(train(capsys, class_photos, tmp_path / "run", steps=1), "cannot be written (Input/output error)")
+    refused(train(capsys, class_photos, tmp_path / "run", steps=1), "(Input/output error)")

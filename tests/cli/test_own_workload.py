@@ -40,15 +40,15 @@ def test_the_page_s_workload_trains_resumes_and_answers(page, class_photos, tmp_
     assert command(capsys, *preview).code == 0
     refused(
         command(capsys, *train[:4], *SMALL, "--model.depth", 2, "--input.mixup", 0.2, "--out", tmp_path / "b"),
-        "not mix photos",
+        "mix",
     )
     with pytest.raises(paceline.UserError, match=r"paceline.load\(.*workload="):
         paceline.load(run)
     assert paceline.load(run, checkpoint="last", workload=f"{page}:MINE").finds_objects is False
     file, photos = tmp_path / "mine.safetensors", class_photos / "val" / "ant"
     assert command(capsys, "export", run, "--out", file, *named).code == 0
-    refused(command(capsys, "predict", file, photos), "is not run unasked", f"--workload {page}:MINE")
-    refused(command(capsys, "compare", run, run, "--bisect"), "is not run unasked", f"--bisect --workload {page}:MINE")
+    refused(command(capsys, "predict", file, photos), "unasked", f"--workload {page}:MINE")
+    refused(command(capsys, "compare", run, run, "--bisect"), "unasked", f"--bisect --workload {page}:MINE")
     assert "No difference" in command(capsys, "compare", run, run, "--bisect", *named).out
     there = paceline.load(run, workload=f"{page}:MINE").predict(photos)
     here = paceline.load(file, workload=f"{page}:MINE").predict(photos)
@@ -118,12 +118,12 @@ def test_a_workload_with_a_section_of_its_own_is_reported_by_it_and_its_classes_
     assert re.search(r"my own section: \d+ photos", (run / "report.html").read_text())
     assert '"submission_benchmark", "value": ""' in (run / "mllog.txt").read_text()
     (own_kind.parent / "kind.html.jinja").write_text("{{ pictures.nothing }}")
-    refused(command(capsys, "report", run, "--workload", f"{own_kind}:KIND"), "kind.html.jinja", "cannot be filled in")
+    refused(command(capsys, "report", run, "--workload", f"{own_kind}:KIND"), "kind.html.jinja", "filled in")
     own_kind.write_text(OWN_KIND.replace('len(predictions["images"])', "1 / 0"))
     (own_kind.parent / "kind.html.jinja").write_text("unused")
     assert "ZeroDivisionError" in _report(capsys, run, "--workload", f"{own_kind}:KIND")
     own_kind.write_text(OWN_KIND.replace("KIND = Kind()", 'Kind.headline = "nothing"\nKIND = Kind()'))
-    refused(command(capsys, "eval", run, "--workload", f"{own_kind}:KIND"), "headline 'nothing' is none of its metrics")
+    refused(command(capsys, "eval", run, "--workload", f"{own_kind}:KIND"), "headline 'nothing' ... metrics")
 
 
 def test_a_run_goes_on_through_its_run_json_from_wherever_its_file_lies_now(
@@ -158,9 +158,9 @@ def test_two_files_of_one_name_are_two_modules(page, class_photos, tmp_path, cap
     said = command(capsys, "show", f"{other}:recipe", "--data", class_photos, *SMALL, "--model.height", 8)
     assert said.code == 2  # its type hints are looked up in its own module
     said = command(capsys, "show", f"{page}:recipe", "--data", class_photos, *SMALL, "--task", f"{other}:MINE")
-    refused(said, "its model is a MyModel")
+    refused(said, "MyModel")
 
 
 def test_a_recipe_of_another_workload_is_refused_before_anything_is_opened(capsys):
     for verb in ("train", "show", "preview"):
-        refused(command(capsys, verb, "ssd-tiny", "--task", "classification"), "model is a ResNetModel", "a SSDModel")
+        refused(command(capsys, verb, "ssd-tiny", "--task", "classification"), "ResNetModel", "a SSDModel")

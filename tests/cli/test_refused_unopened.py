@@ -58,11 +58,11 @@ def test_a_command_that_goes_on_with_the_run_fails_at_these_data(run, unopened, 
 @pytest.mark.parametrize(
     ("more", "wanted"),
     [
-        ([*LENGTH, "--optim.momentum", 0.5], "optim.momentum: 0.9 in the checkpoint, 0.5 now"),
-        ([*LENGTH, "--seed", 9, "--quality.every", 2], "seed: 1 in the checkpoint, 9 now"),
-        (["--images-seen", 80], "it was begun with 20 steps, and a run that goes on can only become longer than that, not 10"),
-        (["--epochs", 1, "--images-seen", 0], "it was begun with 20 steps, and a run that goes on can only become longer"),
-        ([], "images_seen: 160 in the checkpoint, 72000 now"),
+        ([*LENGTH, "--optim.momentum", 0.5], "optim.momentum ... 0.9 ... 0.5"),
+        ([*LENGTH, "--seed", 9, "--quality.every", 2], "seed ... 1 ... 9"),
+        (["--images-seen", 80], "20 steps ... 10"),
+        (["--epochs", 1, "--images-seen", 0], "20 steps ... longer"),
+        ([], "images_seen ... 160 ... 72000"),
         ([*LENGTH, "--optim.lr", 1, "--seed", 2, "--model.width", 16, "--ema", 0.5, "--input.flip", 0, "--bn-span", 4], "and 1 more"),
     ],
 )  # fmt: skip
@@ -75,7 +75,7 @@ def test_another_recipe_than_the_runs_is_refused(run, unopened, capsys, more, wa
 
 def test_another_recipes_run_is_refused_by_name(run, unopened, capsys):
     said = command(capsys, "train", "resnet50", "--data", unopened, "--out", run, "--system", "cpu")
-    refused(said, f"{run} is a classification run (recipe resnet50-tiny), not resnet50.", lines=2)
+    refused(said, f"{run} ... classification ... resnet50-tiny ... resnet50", lines=2)
 
 
 def test_of_a_fitted_run_all_that_no_number_of_images_changes_is_compared(begun, photos, unopened, tmp_path, capsys):
@@ -92,10 +92,10 @@ def test_of_a_fitted_run_all_that_no_number_of_images_changes_is_compared(begun,
 @pytest.mark.parametrize(
     ("more", "wanted"),
     [
-        (["--quality.targets", "mask_ap", 0.5], "--quality.targets mask_ap: there is no such metric"),
-        (["--weights", "none.pth"], "none.pth: no such weight file"),
-        (["--weights", "resnet3"], "Did you mean resnet34"),
-        (["--profile", "nvtx:0:1"], "NVIDIA's Nsight Systems reads such ranges"),
+        (["--quality.targets", "mask_ap", 0.5], "--quality.targets mask_ap"),
+        (["--weights", "none.pth"], "none.pth"),
+        (["--weights", "resnet3"], "resnet34"),
+        (["--profile", "nvtx:0:1"], "Nsight Systems"),
         (["--input.decoder", "nvimgcodec"], "nvimgcodec"),
     ],
 )
@@ -113,4 +113,4 @@ def test_weights_of_made_up_batches_are_refused(unopened, tmp_path, capsys):
     assert command(capsys, *words).code == 0
     weights = synthetic / "checkpoints" / "last"
     said = command(capsys, *words_for(unopened, tmp_path / "run", "--weights", weights))
-    refused(said, "trained on synthetic batches")
+    refused(said, "synthetic")

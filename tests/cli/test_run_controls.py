@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from messages import check_text
 from run_files import events_of, tensor_files
 from tiny_runs import refused, train
 
@@ -33,7 +34,7 @@ def test_patience_ends_a_run_at_the_evaluation_that_uses_it_up(class_photos, tmp
     (end,) = events_of(tmp_path / "run", "end")
     assert waited == 2 and 3 <= last < 30 and end["step"] == last == scored[-1]["step"] == len(scored)
     assert end["best"] == {**end["best"], "top1": best}
-    assert end["reason"].startswith("no better result in 2 evaluations")
+    assert check_text(end["reason"], "2 evaluations")
     assert (said.code, end["status"]) == ((0, "success") if target is None else (1, "ran_out"))
 
 
@@ -122,8 +123,8 @@ def test_nvtx_ranges_stand_in_a_window_that_opens_before_the_first_step(class_ph
 @pytest.mark.parametrize(
     ("asked", "says"),
     [
-        ("nvtx:0:1", "--profile nvtx:0:1: NVIDIA's Nsight Systems reads such ranges, and this run computes on cpu"),
-        ("2:3", "--profile 2:3: the run ends with step 2"),
+        ("nvtx:0:1", "--profile nvtx:0:1 ... Nsight Systems ... cpu"),
+        ("2:3", "--profile 2:3 ... step 2"),
         ("3:2", "write FIRST:END with FIRST below END"),
         ("rocm:0:1", "or nvtx:50:53"),
     ],

@@ -45,7 +45,7 @@ def test_nodes_and_ranks_that_disagree_are_refused(capsys, ssd_run):
     words = ("--nodes", "2", "--world", "3")
     for what in (ssd_run.folder, "ssd-tiny"):
         said = command(capsys, "show", what, "--system", "cpu", *words)
-        refused(said, "--nodes 2 and --world 3 disagree: 2 x 1 ranks a node are 2")
+        refused(said, "--nodes 2 ... --world 3")
 
 
 def variables_of(words: str, controls) -> dict[str, str]:
@@ -106,4 +106,4 @@ def test_show_and_launch_say_the_same_of_nodes_that_were_not_published(capsys, t
 
 def test_ranks_that_only_evaluated_are_named_where_they_were_left_out(capsys):
     words = ("show", "maskrcnn-nvidia-256-48nodes", "--system", "dgx-h100", "--nodes", "48")
-    refused(command(capsys, *words), "128 of 384 ranks that only evaluate", "--eval-ranks 128")
+    refused(command(capsys, *words), "128 ... 384 ranks", "--eval-ranks 128")

@@ -86,7 +86,7 @@ def test_a_run_and_a_recipe_are_compared_in_words_and_in_json(capsys, ssd_run):
     facts = json.loads(command(capsys, "show", "ssd-tiny", "--diff", ssd_run.folder, "--json").out)
     assert facts["differences"]["model.width"] == [32, 4] and facts["recipes"] == ["ssd-tiny", str(ssd_run.folder)]
     check_text(command(capsys, "show", "ssd", "--diff", "ssd").out, "ssd", "same values")
-    refused(command(capsys, "show", "ssd", "--diff", "sdd"), "there is no recipe 'sdd'")
+    refused(command(capsys, "show", "ssd", "--diff", "sdd"), "'sdd'")
 
 
 def test_weights_are_tried_as_training_tries_them(capsys, ssd_run, resnet_run, tmp_path, monkeypatch):

@@ -114,7 +114,7 @@ def test_training_follows_no_link_out_of_its_folder(run, resnet_run, tmp_path, c
     old.symlink_to(target)
     before = {path: path.lstat().st_size for path in [target, *target.rglob("*")]}
     words = ["train", "resnet50-tiny", "--data", resnet_run.data, "--out", run, *TINY, "--steps", 50]
-    refused(command(capsys, *words), f"{old}: this is {ELSEWHERE}. Remove it, or choose another folder with --out.")
+    refused(command(capsys, *words), f"{old} ... {ELSEWHERE} ... --out")
     assert {path: path.lstat().st_size for path in [target, *target.rglob("*")]} == before
 
 

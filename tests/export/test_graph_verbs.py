@@ -215,13 +215,13 @@ def test_numbers_in_other_files_are_not_read(resnet_run, file, tmp_path, capsys,
     onnx.save(onnx.load(file), tmp_path / "theirs.onnx", save_as_external_data=True, location="numbers.bin")
     monkeypatch.chdir(tmp_path)
     photo = next(resnet_run.data.glob("val/*/*.jpg"))
-    refused(command(capsys, "predict", "theirs.onnx", photo), "onnxruntime does not open it")
+    refused(command(capsys, "predict", "theirs.onnx", photo), "onnxruntime")
     model = onnx.load(tmp_path / "theirs.onnx", load_external_data=False)
     for tensor in model.graph.initializer:
         for entry in tensor.external_data:
             entry.value = f"../{tmp_path.name}/numbers.bin" if entry.key == "location" else entry.value
     onnx.save(model, tmp_path / "above.onnx")
-    refused(command(capsys, "predict", "above.onnx", photo), "onnxruntime does not open it")
+    refused(command(capsys, "predict", "above.onnx", photo), "onnxruntime")
 
 
 def test_what_is_no_onnx_file_is_refused(resnet_run, file, tmp_path, capsys, monkeypatch):
@@ -294,7 +294,7 @@ def test_a_pt2_is_opened_with_consent_alone(resnet_run, run, tmp_path, capsys, m
     monkeypatch.setattr("torch.export.load", lambda *_: pytest.fail("it was opened"))
     monkeypatch.chdir(tmp_path)
     for words in (("predict", file, photo), ("eval", file, "--data", resnet_run.data), ("serve", file)):
-        refused(command(capsys, *words), "cats.pt2", "can run code", "--trust", ".onnx", lines=1)
+        refused(command(capsys, *words), "cats.pt2", "code", "--trust", ".onnx", lines=1)
     with raises(UserError, "trust=True", "code"):
         paceline.load(file)
     # With consent it is one of ours, or is not opened.
@@ -315,9 +315,7 @@ def test_a_pt2_is_opened_with_consent_alone(resnet_run, run, tmp_path, capsys, m
     (tmp_path / "other.pt2").write_bytes(with_card(file, lambda facts: facts.update(classes=["ant", "bee"])))
     refused(command(capsys, "predict", "other.pt2", photo, "--trust"), "other.pt2", "classes")
     (tmp_path / "half.pt2").write_bytes(with_card(file, lambda _: None, leave_out="models/model.json"))
-    refused(
-        command(capsys, "eval", "half.pt2", "--data", resnet_run.data, "--trust"), "half.pt2", "torch does not open"
-    )
+    refused(command(capsys, "eval", "half.pt2", "--data", resnet_run.data, "--trust"), "half.pt2", "torch")
 
 
 @pytest.mark.nightly("compiles a network: half a minute")

@@ -158,7 +158,7 @@ def test_a_file_with_other_answers_does_not_stay(resnet_run, tmp_path, capsys, m
     monkeypatch.setattr("paceline.export.written.run_of", shifted)
     out = tmp_path / "cats.onnx"
     said = export(capsys, resnet_run.folder, out)
-    refused(said, "not written", "of a probability 0.0002", "--compare 0")
+    refused(said, "not written", "probability 0.0002", "--compare 0")
     assert list(tmp_path.iterdir()) == []
 
 

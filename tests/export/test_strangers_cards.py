@@ -129,7 +129,7 @@ def test_a_workload_of_its_own_is_named_and_not_run(file, ssd_run, tmp_path, cap
     Path("evil.py").write_text("open('PWNED', 'w')\n")
     with_facts(file, {"recipe.task": "./evil.py:EVIL"})
     for verb in (["predict", file, ssd_run.data], ["eval", file, "--data", ssd_run.data], ["show", file]):
-        refused(command(capsys, *verb), "is not run unasked", "--workload ./evil.py:EVIL")
+        refused(command(capsys, *verb), "unasked", "--workload ./evil.py:EVIL")
     command(capsys, "weights", "check", file)
     assert not Path("PWNED").exists()
 

@@ -106,5 +106,5 @@ def test_what_cannot_be_started_is_refused(capsys, monkeypatch, tmp_path, words,
 def test_ranks_that_a_launcher_started_start_no_others(capsys, monkeypatch):
     for name, value in by_hand(0, 2, 29999).items():
         monkeypatch.setenv(name, value)
-    refused(command(capsys, "doctor", "--nodes", "2"), "torchrun has started this process already")
-    refused(command(capsys, "bench", "comm", "--nodes", "2"), "torchrun has started this process already")
+    refused(command(capsys, "doctor", "--nodes", "2"), "torchrun")
+    refused(command(capsys, "bench", "comm", "--nodes", "2"), "torchrun")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from messages import raises
+from messages import check_text, raises
 from recording_reporter import Recording
 
 from paceline.config.errors import RecipeError
@@ -23,19 +23,19 @@ def looked_at(name, photos, given=(), accelerator="cpu", **controls):
 @pytest.mark.parametrize(
     ("name", "photos", "accelerator", "reason", "command"),
     [
-        ("resnet50", 8, "cpu", "a batch of 2,048 is more than the 8 training photos", "train resnet50-custom-cpu --data mine"),
-        ("resnet50", 8, "cuda", "a batch of 2,048 is more", "train resnet50-custom --data mine"),
+        ("resnet50", 8, "cpu", "2,048 ... 8 training photos", "train resnet50-custom-cpu --data mine"),
+        ("resnet50", 8, "cuda", "2,048", "train resnet50-custom --data mine"),
         ("resnet50", 3000, "cuda", "make 132 steps of 2,048 in all", "train resnet50-custom --data mine"),
         ("ssd", 900, "cuda", "made for 117,266 photos, 130 times the 900", "train ssd-custom --data mine"),
         ("maskrcnn-gluoncv", 500, "cpu", "made for 117,266 photos, 235 times", "train maskrcnn-custom-cpu --data mine"),
-        ("ssd-custom-cpu", 6, "cpu", "a batch of 8 is more than the 6", "train ssd-custom-cpu --data mine --auto"),
+        ("ssd-custom-cpu", 6, "cpu", "batch of 8 ... 6", "train ssd-custom-cpu --data mine --auto"),
         ("resnet50-custom-cpu", 80, "cpu", "make 60 steps of 32 in all", "train resnet50-custom-cpu --data mine --auto"),
     ],
 )  # fmt: skip
 def test_too_few_photos_are_refused_with_the_command_that_fits(name, photos, accelerator, reason, command):
     with pytest.raises(RecipeError) as refusal:
         looked_at(name, photos, accelerator=accelerator)
-    assert reason in str(refusal.value) and command in str(refusal.value)
+    assert check_text(str(refusal.value), reason) and command in str(refusal.value)
 
 
 @pytest.mark.parametrize(

@@ -139,7 +139,7 @@ def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_is_brought(tmp_
     open_mirror(f"file://{bucket}", tmp_path / "empty", Lines(said.append))
     assert list_steps(tmp_path / "empty/checkpoints") == [2] and not list((tmp_path / "empty/checkpoints").glob(".*"))
     assert "skipping step-000003" in said[0] and "damaged" in said[0] and str(path) in said[0]
-    assert said[1].startswith(f"brought from file://{bucket}: step-000002")
+    assert check_text(said[1], f"file://{bucket}", "step-000002")
     again = mirror_of(bucket, tmp_path / "empty")  # trained anew, it takes the damaged one's place
     train_toy(tmp_path / "empty", again, range(3, 4), best=2)
     shutil.rmtree(tmp_path / "run")
@@ -224,7 +224,7 @@ def refusing(monkeypatch) -> Iterator[type[Refusing]]:
 
 def test_a_bucket_that_refuses_is_refused_before_training(tmp_path, capsys, class_photos, refusing):
     said = train(capsys, class_photos, tmp_path / "run", "--mirror", "s3://b/run")
-    refused(said, "--mirror s3://b/run: no permission (403): the credentials may not write it", lines=1)
+    refused(said, "--mirror s3://b/run ... (403)", lines=1)
     assert not (tmp_path / "run").exists()
 
 
@@ -265,6 +265,6 @@ def test_an_empty_folder_goes_on_from_the_bucket_bit_for_bit(tmp_path, capsys, m
     said = train(capsys, class_photos, tmp_path / "a", *mirrored, steps=10)
     assert said.code == 0 and "brought" in said.out and "step-000008" in said.out
     said = train(capsys, class_photos, tmp_path / "c", *mirrored, "--model.depth", "18", steps=12)
-    refused(said, "belongs to another recipe", "model.depth", lines=12)
+    refused(said, "another recipe", "model.depth", lines=12)
     assert not (tmp_path / "c").exists()
     assert "mirror" in json.loads((tmp_path / "a/run.json").read_text())["controls"]

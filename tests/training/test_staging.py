@@ -130,9 +130,9 @@ def test_a_bit_that_turned_in_the_copy_is_found_before_training(photos, tmp_path
 
 def test_what_cannot_be_staged_is_refused_in_a_line(photos, tmp_path, capsys, monkeypatch):
     said = command(capsys, "train", "resnet50-tiny", "--synthetic", "--stage", tmp_path / "disk")
-    refused(said, "--synthetic reads no data: there is nothing to copy to --stage")
+    refused(said, "--synthetic ... --stage")
     (tmp_path / "file").write_text("")
-    refused(train(capsys, photos, tmp_path / "run", "--stage", tmp_path / "file"), "--stage", "cannot be written")
+    refused(train(capsys, photos, tmp_path / "run", "--stage", tmp_path / "file"), "--stage", "written")
     room = SimpleNamespace(f_bavail=5, f_frsize=1 << 30, f_files=0, f_favail=0, f_blocks=9, f_bfree=5)
     real = os.statvfs
     monkeypatch.setattr(os, "statvfs", lambda path: room if "disk" in str(path) else real(path))
