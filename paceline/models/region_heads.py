@@ -136,9 +136,8 @@ class MaskPredictor(nn.Module):
         assert self.mask_fcn_logits.bias is not None
         bias = self.mask_fcn_logits.bias[labels]
         rows, _, height, width = features.shape
-        if features.is_contiguous(
-            memory_format=torch.channels_last
-        ):  # the gradient then has the layout of the features
+        # A product over the last axis gives the gradient the layout of the features.
+        if features.is_contiguous(memory_format=torch.channels_last):
             logits = features.permute(0, 2, 3, 1).flatten(1, 2) @ weight.transpose(1, 2)
         else:
             logits = weight @ features.flatten(2)

@@ -57,9 +57,7 @@ class Proposed(NamedTuple):
     """The first stage's results for a batch."""
 
     levels: list[Tensor]  # of the pyramid, finest first
-    maps: list[
-        Tensor
-    ]  # those that regions are pooled from, as `pooling_maps` returns them; level 6 is for proposals only
+    maps: list[Tensor]  # what regions are pooled from (`pooling_maps`); level 6 is for proposals only
     anchors: list[Tensor]  # (A_l, 4) ltrb, pixels, of each level
     regions: Tensor  # (B, P, 4) ltrb, pixels
     valid: Tensor  # (B, P) bool
