@@ -19,6 +19,7 @@ os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch: jobs run beside each other, and bits are those of one thread
 
 os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+os.environ.pop("PYTEST_ADDOPTS", None)
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # jobs are many, and import much
 sys.dont_write_bytecode = False
 

@@ -93,7 +93,7 @@ def test_train_names_what_it_does_not_know(photos, tmp_path):
         ({"optim.lrr": 1}, "lr"),
         ({"optm.lr": 1}, "optim"),
         ({"seed.x": 1}, "seed.x ... int"),
-        ({"global_batch": 7}, "changes=."),
+        ({"global_batch": 7}, "optim.lr ... 0.021875"),
         ({"epochs": 2, "images_seen": 5}, "length"),
     ],
 )

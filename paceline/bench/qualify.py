@@ -143,7 +143,8 @@ def _works(
 ) -> Iterator[tuple[str, Callable[[float], Any]]]:
     """What is timed of a workload: (name, seconds -> of one image); of classification also its disk."""
     device, precision = world.device, system.precision
-    forms = {"compile": system.compile == "on" and not WORKLOADS[bench.task].no_compile, "graph": system.graph == "on"}
+    compiled = system.compile == "on" and not WORKLOADS[bench.task].no_compile
+    forms: dict[str, Any] = {"compile": compiled, "graph": system.graph == "on"}
     *_, (_, scene) = bench.scenes(device)
     made = our_step(bench, precision, scene, device, **forms)
     for _ in range(2):

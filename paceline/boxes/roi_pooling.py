@@ -105,12 +105,12 @@ def pooling_maps(features: Sequence[Tensor]) -> list[Tensor]:
     if not fixed_shapes(features[0]) or in_triton(features[0]) or not torch.is_grad_enabled():
         return list(features)
     return [
-        feature if feature.dtype == torch.float32 and feature.is_contiguous() else _Plain.apply(feature)
+        feature if feature.dtype == torch.float32 and feature.is_contiguous() else _ContiguousFloat32.apply(feature)
         for feature in features
     ]  # pyright: ignore[reportReturnType]
 
 
-class _Plain(torch.autograd.Function):
+class _ContiguousFloat32(torch.autograd.Function):
     """Contiguous float32; the gradient has the input's type and layout."""
 
     @staticmethod

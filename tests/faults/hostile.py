@@ -71,7 +71,7 @@ def check_message(message: str, says: str) -> None:
 class Outcome:
     """What came of a case through the command line.
 
-    mebibytes  that the process had resident at its most, torch and all
+    mebibytes  that the process had resident at its most, beyond what it had from the process that it was forked from
     seconds    of the processor, user and system
     """
 
@@ -86,6 +86,7 @@ def through_the_command_line(family: Family, name: str, folder: Path, limit_seco
     family.good(folder)
     change(folder)
     with tempfile.TemporaryFile("w+b") as said:
+        before = resident_mebibytes()
         child = os.fork()
         if child == 0:
             _carry_out(family.words(folder), said.fileno())
@@ -102,7 +103,12 @@ def through_the_command_line(family: Family, name: str, folder: Path, limit_seco
         said.seek(0)
         text = said.read().decode("utf-8", "backslashreplace")
     kind = _kind(os.waitstatus_to_exitcode(status), text, says)
-    return Outcome(kind, used.ru_maxrss / 1024, used.ru_utime + used.ru_stime)
+    return Outcome(kind, used.ru_maxrss / 1024 - before, used.ru_utime + used.ru_stime)
+
+
+def resident_mebibytes() -> float:
+    """Memory of this process."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 def _carry_out(words: list[object], out: int) -> None:

@@ -60,7 +60,7 @@ def test_an_item_runs_dry_and_leaves_few_files_of_results(tmp_path):
     assert {facts["what"] for facts in found} >= {"copy on the device", "matrix product bf16"}
     assert (ended["item"], ended["exit"]) == ("ceilings", [0])
     wrong, _ = dry_run("first", tmp_path, "--only", "ceilings")
-    assert wrong.returncode == 2 and "call first has fill, against-cpu" in wrong.stderr
+    assert wrong.returncode == 2 and "fill, against-cpu" in wrong.stderr
 
 
 def campaign_in(scripts, tmp_path: Path, seconds: float) -> tuple[ModuleType, object]:
