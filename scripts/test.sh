@@ -46,15 +46,20 @@ if $part; then
 fi
 install
 
+# tests ENVIRONMENT [PYTEST WORDS]: three processes on two cores, because many tests wait for processes of their own. A test that
+# fails is repeated once, by itself and with the same drawn numbers. Both outcomes are printed; what fails twice has failed.
+tests() {
+    local environment=$1 cache=build/failed-tests
+    shift
+    rm -rf "$cache"
+    "$environment/bin/python" -m pytest -n 3 --dist loadgroup --durations=20 -o cache_dir="$cache" "$@" && return
+    echo "Repeating the failed tests one by one:"
+    "$environment/bin/python" -m pytest -o cache_dir="$cache" --last-failed --last-failed-no-failures none -v "$@"
+}
+
 if [ "${1:-}" = --nightly ]; then
-    # A failure is repeated once, by itself and with the same drawn numbers; only what fails twice has failed.
     export PACELINE_SEED=${PACELINE_SEED:-$RANDOM}
-    night() {
-        rm -rf build/night
-        .venv/bin/python -m pytest --nightly -n 3 --dist loadgroup --durations=20 -o cache_dir=build/night "$@" && return
-        echo "Repeating the failed tests one by one:"
-        .venv/bin/python -m pytest --nightly -o cache_dir=build/night --last-failed --last-failed-no-failures none -v "$@"
-    }
+    night() { tests .venv --nightly "$@"; }
     shift
     case "${1:-}" in
     [0-9]*/[0-9]*)
@@ -76,7 +81,7 @@ if [ "${1:-}" = --oldest ]; then
     # The lowest of what we name, the newest of what these bring: of the lowest of all, many no longer build. torch 2.9 comes with
     # CUDA 12. Matplotlib 3.8's use of pyparsing is deprecated by its 3.3, and here a warning is an error.
     .venv/bin/uv pip install -q -p .venv-oldest --resolution lowest-direct -c <(echo 'pyparsing<3.3') -e '.[dev,mlperf,fast,tensorboard]'
-    .venv-oldest/bin/python -m pytest -n 3 --dist loadgroup --durations=20 "$@"
+    tests .venv-oldest "$@"
     exit
 fi
 
@@ -95,8 +100,7 @@ trap 'kill "$checking" "$building" 2>/dev/null || true; rm -f "$types" "$types.s
 
 passed=true
 .venv/bin/python -m pytest --collect-only -q "$@" >/dev/null || true  # what is wrong there is said below
-# Three processes on two cores: many tests wait for processes of their own.
-.venv/bin/python -m pytest -n 3 --dist loadgroup --durations=20 "$@" || passed=false
+tests .venv "$@" || passed=false
 wait "$checking" || passed=false
 wait "$building" || passed=false
 cat "$types" "$types.site"
