@@ -51,7 +51,8 @@ def test_every_row_is_in_the_page_that_it_names() -> None:
         )
     for row in LAYOUTS:
         page = (ROOT / row.measured / "README.md").read_text()
-        line = next((line for line in page.splitlines() if line.startswith(f"| {row.task}, {row.instructions} |")), "")
+        key = f"| {row.task}, {row.instructions}, {row.precision} |"
+        line = next((line for line in page.splitlines() if line.startswith(key)), "")
         assert f"| {row.channels_last:g} | {row.contiguous:g} |" in line, f"{row}: {row.measured} does not have it"
 
 
@@ -61,7 +62,7 @@ def test_no_form_has_two_rows_and_each_network_has_its_plain_form() -> None:
         WORKLOADS
     )
     assert all(row.compile == "off" for row in RATES if WORKLOADS[row.task].no_compile)
-    layouts = [(row.task, row.instructions) for row in LAYOUTS]
+    layouts = [(row.task, row.instructions, row.precision) for row in LAYOUTS]
     assert len(set(layouts)) == len(layouts)
 
 
@@ -139,7 +140,9 @@ def test_what_is_set_by_hand_stays_and_every_auto_gets_a_value(task, values, ima
 
 
 def test_a_cpu_s_layout_is_the_faster_one_of_its_instruction_set(monkeypatch) -> None:
-    monkeypatch.setattr(forms, "LAYOUTS", (Layout("ssd", "AVX2", 2.0, 1.0), Layout("ssd", "AVX512", 1.0, 2.0)))
+    monkeypatch.setattr(
+        forms, "LAYOUTS", (Layout("ssd", "AVX2", "fp32", 2.0, 1.0), Layout("ssd", "AVX512", "fp32", 1.0, 2.0))
+    )
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
     values, reason = chosen("ssd", System("cpu"))
     assert values == {**FORMS, "channels_last": "off"} and "AVX2" in reason and "results/layouts" in reason
@@ -149,7 +152,7 @@ def test_a_cpu_s_layout_is_the_faster_one_of_its_instruction_set(monkeypatch) ->
 
 
 def test_a_run_records_its_forms_and_keeps_them_when_resumed(capsys, class_photos, tmp_path, monkeypatch) -> None:
-    layout = Layout("classification", torch.backends.cpu.get_cpu_capability(), 2.0, 1.0)
+    layout = Layout("classification", torch.backends.cpu.get_cpu_capability(), "fp32", 2.0, 1.0)
     monkeypatch.setattr(forms, "LAYOUTS", (layout,))
     run, more = tmp_path / "run", ("--system", "cpu", "--system.precision", "fp32")
     said = train(capsys, class_photos, run, *more, steps=2)
