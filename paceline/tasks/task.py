@@ -42,6 +42,7 @@ from paceline.store.manifest import Manifest
 from paceline.store.records import Records
 from paceline.tasks.memory import MemoryEstimate, memory_of
 from paceline.tasks.shapes import Buckets, Fit, OneShape
+from paceline.workers.crew import WORTH_PROCESSES
 
 if TYPE_CHECKING:
     from paceline.tasks.workload import Workload
@@ -284,7 +285,7 @@ class Task(ABC):
             first_step=0 if one_batch else first,
             last_step=1 if one_batch else plan.stop_after,
             threads=place.threads,
-            processes=True,
+            processes=not one_batch and (plan.stop_after - first) * plan.global_batch >= WORTH_PROCESSES * plan.world,
             prefetch=system.prefetch,
             image_shape=(*largest.shape, 3),
             device=place.device,
@@ -313,7 +314,7 @@ class Task(ABC):
             first_step=0,
             last_step=len(parts),
             threads=place.threads,
-            processes=True,
+            processes=len(mine) >= WORTH_PROCESSES,
             prefetch=system.prefetch,
             image_shape=(*largest, 3),
             device=place.device,

@@ -349,6 +349,8 @@ def target(item: Item, recipe: str) -> None:
     if item.tiny:
         small = {"resnet50-tiny": "--model.width 8 --input.size 32", "ssd-tiny": "--model.width 4 --model.extras 8"}
         words += [*small[recipe].split(), "--steps", "2", "--limit-train", "8", "--limit-val", "2"]
+    if not item.triton:
+        words += ["--system.kernels", "torch"]
 
     def work() -> dict[str, Any]:
         began = time.monotonic()
@@ -356,7 +358,8 @@ def target(item: Item, recipe: str) -> None:
         seconds = time.monotonic() - began
         print(re.sub(r"\x1b\[[0-9;]*m", "", done.stdout)[-3000:], done.stderr[-2000:])
         scored = [event for event in read_events(out / "events.jsonl") if event["event"] == "eval"]
-        shutil.copyfile(out / "events.jsonl", item.keep / f"{out.name}-events.jsonl")
+        if (out / "events.jsonl").exists():
+            shutil.copyfile(out / "events.jsonl", item.keep / f"{out.name}-events.jsonl")
         numbers = [
             {key: event[key] for key in ("step", "seconds", "top1", "box_ap") if key in event} for event in scored
         ]

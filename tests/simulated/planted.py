@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -72,6 +73,12 @@ def looked_at_event(x: Tensor) -> None:
     event.query()
 
 
+def leaf_of_the_default_stream(x: Tensor) -> None:
+    (
+        LEAF * 2
+    ).sum().backward()  # its gradient is added on the stream where LEAF was used first: the default stream would wait
+
+
 def nothing_wrong(x: Tensor) -> None:
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
@@ -83,7 +90,7 @@ def nothing_wrong(x: Tensor) -> None:
 
 CAPTURES = (
     host_read, shape_from_values, host_constant, wait, pinned_memory, stream_left_open, joined_too_early, work_outside,
-    looked_at_event,
+    looked_at_event, leaf_of_the_default_stream,
 )  # fmt: skip
 
 
@@ -219,9 +226,12 @@ def replayed(plant: Callable[[], Any] | None) -> bool:
 
 def main(kind: str) -> dict[str, list[bool]]:
     if kind == "capture":
-        global PINNED, OUTSIDE
+        global PINNED, OUTSIDE, LEAF, KEPT
         PINNED, OUTSIDE = torch.ones(8).pin_memory(), torch.cuda.Event()
         OUTSIDE.record()
+        LEAF = torch.ones(8, device=CUDA, requires_grad=True)
+        KEPT = LEAF * 3  # keeps the node that adds up LEAF's gradient, with its stream
+        torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)
         right = captured(nothing_wrong, torch.cuda.CUDAGraph())
         return {body.__name__.replace("_", " "): [captured(body, torch.cuda.CUDAGraph()), right] for body in CAPTURES}
     if kind == "landing":
@@ -237,4 +247,5 @@ def main(kind: str) -> dict[str, list[bool]]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(sys.argv[1])))
+    print(json.dumps(main(sys.argv[1])), flush=True)
+    os._exit(0)  # after an error in a backward, torch 2.15 may abort as the interpreter ends
