@@ -101,7 +101,7 @@ def with_trials(item: Item, bench: StepBench, network: str, *, alone: bool = Fal
     names = [*kept, *(trial.name for trial in chosen)]
     if not item.triton:
         names = [name for name in names if "Triton" not in name]
-    if not item.values and network == "maskrcnn":  # torchvision's step follows values
+    if not item.values and network != "resnet":  # the peers' steps follow values
         names = [name for name in names if name.startswith(OURS)]
     return WithTrials(**vars(replace(bench, only=tuple(names))))
 
@@ -115,7 +115,7 @@ def measured(item: Item, bench: StepBench, network: str) -> None:
     for trial in trials.TRIALS[network]:
         # A CPU has no form as a graph to compare with.
         plain = trial.plain if trial.plain in losses else f"{OURS}{FUSED}" if network == "ssd" else OURS
-        if trial.name in losses and plain in losses:
+        if item.values and trial.name in losses and plain in losses:
             off = abs(losses[trial.name] / losses[plain] - 1)
             found[trial.name] = {"first_loss_off": off, "agrees": off <= MOST_OFF or item.simulated}
     item.tell(what="trials", found=found)

@@ -1,5 +1,7 @@
 """One rank of the small trainings: the real command line, with everything that a training imports already there.
 
+Each rank is a fork: what is imported here is imported once, and not by each of some hundred ranks.
+
 WITHOUT_REPORT in its environment leaves the report out: it takes as long as the run, and has tests of its own.
 """
 
@@ -8,9 +10,22 @@ from __future__ import annotations
 import os
 
 import matplotlib.figure  # noqa: F401  the report draws with it
-import torch._dynamo  # noqa: F401  the memory estimate's meta device brings it in
+import torch._dynamo
+import torch.utils.tensorboard  # noqa: F401
 import tyro  # noqa: F401
 
+import paceline.datasets.ensure
+import paceline.models.classifier
+import paceline.models.detector
+import paceline.models.make_trunk
+import paceline.models.segmenter
+import paceline.recipes
+import paceline.tasks.classification
+import paceline.tasks.maskrcnn
+import paceline.tasks.ssd
+import paceline.training.call
+import paceline.training.verb
+import paceline.weights.forms.table  # noqa: F401
 from paceline.cli import main as front_door
 from paceline.training.job import Job
 
