@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 
 import pytest
+from by_night import ONE_MORE
 from tiny_runs import command, refused, train
 
 from paceline.config import journal
@@ -16,7 +17,15 @@ from paceline.training.checkpoint.layout import BEST, LAST, link_step, list_step
 NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
-@pytest.fixture(params=NO_LINKS, ids=errno.errorcode.get)
+def by_number(*numbers: int) -> list[object]:
+    """Parameters: by day the first of the numbers."""
+    return [
+        pytest.param(number, id=errno.errorcode[number], marks=ONE_MORE if place else ())
+        for place, number in enumerate(numbers)
+    ]
+
+
+@pytest.fixture(params=by_number(*NO_LINKS))
 def no_links(request, monkeypatch) -> None:
     def refuse(path, target, target_is_directory=False):
         raise OSError(request.param, os.strerror(request.param), str(path))
@@ -60,7 +69,7 @@ def test_a_file_in_place_of_a_link_that_names_no_checkpoint_here_is_none(tmp_pat
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
-@pytest.mark.parametrize("number", NO_LOCKS, ids=errno.errorcode.get)
+@pytest.mark.parametrize("number", by_number(*NO_LOCKS))
 def test_without_locks_a_run_is_trained_with_a_warning(number, class_photos, tmp_path, capsys, monkeypatch):
     def refuse(descriptor, **_):
         raise OSError(number, os.strerror(number))

@@ -8,6 +8,7 @@ one set of sources fits torch 2.11 as well as the newest.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import re
@@ -49,9 +50,12 @@ def library() -> Path:
     built = folder / "libcuda.so.1"
     if not built.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        made = folder / f"{os.getpid()}.so"
-        compile_into(made, folder, torch, [f"-I{each}" for each in includes])
-        os.replace(made, built)  # several processes may build at once
+        with (folder / "lock").open("w") as lock:  # one process builds, and others wait for it
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not built.exists():
+                made = folder / f"{os.getpid()}.so"
+                compile_into(made, folder, torch, [f"-I{each}" for each in includes])
+                os.replace(made, built)
     return built
 
 

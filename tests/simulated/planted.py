@@ -1,6 +1,6 @@
 """Errors planted on the simulated device, each in a process that goes on: which of them it catches, as JSON.
 
-    python tests/simulated/planted.py capture|landing|replay        on the device: through device.run
+    python tests/simulated/planted.py KIND ...      capture, landing, replay; on the device: through device.run
 
 Beside each planted error stands the same work without it, which must pass: name -> [caught with the error, caught without].
 """
@@ -247,5 +247,5 @@ def main(kind: str) -> dict[str, list[bool]]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(sys.argv[1])), flush=True)
+    print(json.dumps({name: caught for kind in sys.argv[1:] for name, caught in main(kind).items()}), flush=True)
     os._exit(0)  # after an error in a backward, torch 2.15 may abort as the interpreter ends

@@ -8,7 +8,8 @@ import pytest
 from by_night import ONE_MORE
 from conftest import Run
 
-# Trains with the words of the command line, and prints the two flags that torch had inside every forward and backward pass.
+# Trains in each precision that the first word names, with the words of the command line, and prints the two flags that torch had
+# inside every forward and backward pass.
 PROGRAM = """
 import sys
 import torch
@@ -27,48 +28,36 @@ def backward(*given, own=torch.autograd.backward, **named):
     own(*given, **named)
 
 torch.autograd.backward = backward
-code = main(sys.argv[1:])
-print("flags", sorted(seen))
-sys.exit(code)
+precisions, out, *words = sys.argv[1:]
+for precision in precisions.split(","):
+    seen.clear()
+    named = ["--system.precision", precision] if precision else []
+    code = main([*words, *named, "--out", out + precision])
+    print("flags", precision or "saved", code, sorted(seen))
 """
 STEPS = ("--synthetic", "--steps", "2", "--global-batch", "8", "--optim.lr", "0.01", "--eval-every", "100")
 
 
-@pytest.mark.parametrize(
-    ("precision", "flags"),
-    [
-        ("fp32", False),
-        ("tf32", True),
-        pytest.param("bf16", False, marks=ONE_MORE),
-        pytest.param("fp16", False, marks=ONE_MORE),
-    ],
-)
-def test_only_tf32_lets_cuda_round_float32(on_device: Run, tmp_path: Path, precision: str, flags: bool) -> None:
-    words = [
-        "resnet50-tiny",
-        "--system",
-        "gpu",
-        "--system.precision",
-        precision,
-        "--out",
-        str(tmp_path / "run"),
-        *STEPS,
-    ]
-    done, _ = on_device("-c", PROGRAM, "train", *words)
+@pytest.mark.parametrize("precisions", ["tf32,fp32", pytest.param("bf16,fp16", marks=ONE_MORE)])
+def test_only_tf32_lets_cuda_round_float32(on_device: Run, tmp_path: Path, precisions: str) -> None:
+    words = ["train", "resnet50-tiny", "--system", "gpu", *STEPS]
+    done, _ = on_device("-c", PROGRAM, precisions, f"{tmp_path}/", *words)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert f"flags {[(flags, flags)]}" in done.stdout
-    assert f"   {precision}   " in done.stdout  # the plan
-    assert f'"precision": "{precision}"' in (tmp_path / "run" / "run.json").read_text()
+    for precision in precisions.split(","):
+        flag = precision == "tf32"
+        assert f"flags {precision} 0 {[(flag, flag)]}" in done.stdout, done.stdout + done.stderr
+        assert f"   {precision}   " in done.stdout  # the plan
+        assert f'"precision": "{precision}"' in (tmp_path / precision / "run.json").read_text()
 
 
 @pytest.mark.nightly("three runs on the simulated device")
 def test_a_resumed_run_keeps_tf32_and_exact_rejects_it(on_device: Run, tmp_path: Path) -> None:
     out = ("--out", str(tmp_path / "run"))
-    words = ["train", "resnet50-tiny", "--system", "gpu", *out, *STEPS]
-    done, _ = on_device("-m", "paceline", *words, "--system.precision", "tf32", "--steps", "1")
+    words = ["train", "resnet50-tiny", "--system", "gpu", *STEPS]
+    done, _ = on_device("-m", "paceline", *words, *out, "--system.precision", "tf32", "--steps", "1")
     assert done.returncode == 0, done.stdout + done.stderr
-    done, _ = on_device("-c", PROGRAM, *words)
-    assert done.returncode == 0 and "flags [(True, True)]" in done.stdout, done.stdout + done.stderr
+    done, _ = on_device("-c", PROGRAM, "", str(tmp_path / "run"), *words)
+    assert done.returncode == 0 and "flags saved 0 [(True, True)]" in done.stdout, done.stdout + done.stderr
     done, _ = on_device(
         "-m", "paceline", *words, "--out", str(tmp_path / "other"), "--system.precision", "tf32", "--exact"
     )
