@@ -35,7 +35,7 @@ fi
 install() {
     [ -x .venv/bin/python ] || python3 -m venv .venv
     .venv/bin/python -m pip install -q uv
-    .venv/bin/uv pip install -q -p .venv -e '.[dev,docs,mlperf,fast,tensorboard]'
+    .venv/bin/uv pip install -q -p .venv -e ".[dev,docs,mlperf,fast,tensorboard${1:-}]"
     touch .venv/installed
 }
 if $part; then
@@ -44,7 +44,7 @@ if $part; then
     case "$1" in *.py*) processes=0 ;; *) processes=3 ;; esac
     exec .venv/bin/python -m pytest -n "$processes" --dist loadgroup "$@"
 fi
-install
+case "$*" in --nightly*) install ,wandb,mlflow ;; *) install ;; esac
 
 # tests ENVIRONMENT [PYTEST WORDS]: three processes on two cores, because many tests wait for processes of their own. A test that
 # fails is repeated once, by itself and with the same drawn numbers. Both outcomes are printed; what fails twice has failed.
@@ -54,7 +54,8 @@ tests() {
     rm -rf "$cache"
     "$environment/bin/python" -m pytest -n 3 --dist loadgroup --durations=20 -o cache_dir="$cache" "$@" && return
     echo "Repeating the failed tests one by one:"
-    "$environment/bin/python" -m pytest -o cache_dir="$cache" --last-failed --last-failed-no-failures none -v "$@"
+    # Of any shard: shards of the few failed tests would be other ones.
+    "$environment/bin/python" -m pytest -o cache_dir="$cache" --last-failed --last-failed-no-failures none -v "$@" --shard 1/1
 }
 
 if [ "${1:-}" = --nightly ]; then

@@ -86,7 +86,8 @@ def open_data(settled: Settled, held: ExitStack) -> Opened:
         refuse_few(request.name, recipe, plan, controls, request.given, system.accelerator)
         if not (controls.steps or controls.fit_schedule):
             report_length(request.name, recipe, plan, request.given, system.accelerator == "cpu", reporter)
-    system, forms = _forms_chosen(settled, task, recipe, plan)
+    asked_for = shorten(plan, steps=controls.steps, eval_every=controls.eval_every)
+    system, forms = _forms_chosen(settled, task, recipe, asked_for)
     check_addresses(memory.total(plan.images_per_forward), threads["loader"] + threads["intra_op"])
     renderer_for(recipe.input, place.device)  # refused before anything is written
     make_exact(controls.exact, varied=task.shapes.vary)

@@ -14,7 +14,7 @@ import gc
 import math
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -81,21 +81,26 @@ def run_that_fits(run: Run, task: Task, state: State, roles: Roles, device: torc
 
 
 def shortage_alone(run: Run, task: Task, state: State, device: torch.device) -> Shortage | None:
-    """The error where this rank has too little memory for a step of the run's largest shape; None where it has enough.
+    """The error if this rank has too little memory for a step of the run's largest shape; None if it has enough.
 
-    Nothing is exchanged; weights, statistics and gradients are as before.
+    Nothing is exchanged; weights, statistics and gradients are as before. A step that the run captures is captured here, too: a
+    capture cannot free cached memory, so it may need more than the same step without one.
     """
     alone = replace(run.plan, world=1, bn_join=1, loss_join=1)
-    step_once = TrainStep(state, alone, replace(run.system, compile="off", graph="off"), device)
     short = None
     _free_memory(device)  # of a run that measured its speed and is thrown away
-    with _own_statistics(state.model):
+    with (
+        _own_statistics(state.model),
+        closing(TrainStep(state, alone, replace(run.system, compile="off"), device)) as step_once,
+    ):
         try:
-            step_once.discard(task.warm_up_step(run.plan, device))
+            step_once.warm_up(task.warm_up_step(run.plan, device))
+            step_once.prepare(task.warm_up_step(run.plan, device))
         except Exception as error:
             if not lacks_memory(error):
                 raise
             short = shortage(error, run)  # its text alone: the error holds the tensors of the step
+    del step_once
     _free_memory(device)
     return short
 

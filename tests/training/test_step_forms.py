@@ -19,7 +19,7 @@ from paceline.config.system import FORMS, System
 from paceline.machine.step_rates import RATES
 from paceline.recipes import RECIPES
 from paceline.tasks.workloads import WORKLOADS
-from paceline.training import forms
+from paceline.training import forms, opened
 from paceline.training.forms import LAYOUTS, Layout, choose_forms
 
 ROOT = Path(__file__).parents[2]
@@ -162,3 +162,17 @@ def test_a_run_records_its_forms_and_keeps_them_when_resumed(capsys, class_photo
     monkeypatch.setattr(forms, "LAYOUTS", ())
     assert train(capsys, class_photos, run, *more, steps=3).code == 0
     assert facts_of(run)["system"]["channels_last"] == "off" and facts_of(run)["forms"] == facts["forms"]
+
+
+def test_the_length_that_steps_asks_for_decides_and_not_the_recipes(
+    capsys, class_photos, tmp_path, monkeypatch
+) -> None:
+    lengths = []
+
+    def spy(recipe, system, plan, *given, **named):
+        lengths.append(plan.stop_after)
+        return choose_forms(recipe, system, plan, *given, **named)
+
+    monkeypatch.setattr(opened, "choose_forms", spy)
+    assert train(capsys, class_photos, tmp_path / "run", steps=2).code == 0
+    assert lengths == [2]

@@ -50,10 +50,13 @@ void finish(Stream* stream, uint64_t until) {
         }
         auto [number, work] = std::move(stream->queue.front());
         stream->queue.pop_front();
-        if (work.kind == Kind::host) {
+        if (work.kind == Kind::host || work.kind == Kind::wait) {
+            // What comes later in the stream waits for this, also for other threads: a wait may let them go on.
             stream->busy = true, stream->by = pthread_self();
-            {
+            if (work.kind == Kind::host) {
                 Unlocked meanwhile;
+                work.run();
+            } else {
                 work.run();
             }
             stream->busy = false;
