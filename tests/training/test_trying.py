@@ -116,9 +116,7 @@ def test_what_a_step_held_that_did_not_fit_is_no_peak_of_the_run(alone, monkeypa
     """And what a measured run has left is gone before a step is tried: captured steps are in a cycle with their graph's memory."""
     recipe, order = recipe_of(1, 0), []
     run, task = run_of(recipe, 1), ShortTask(recipe, 4)
-    run = replace(
-        run, system=replace(run.system, compile="on", graph="on")
-    )  # neither is a part of a step that is tried
+    run = replace(run, system=replace(run.system, compile="on"))  # no part of a step that is tried
     device = SimpleNamespace(
         empty_cache=lambda: order.append("empty"), reset_peak_memory_stats=lambda: order.append("forget")
     )
