@@ -6,12 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from instance_sets import make_instances
 
 import paceline.tasks.task as task_module
 from paceline.bench.input_contenders import task_loader
+from paceline.config.plan import make_plan
 from paceline.config.run import Controls
 from paceline.config.system import System
 from paceline.input.loader import Loader
@@ -69,3 +71,22 @@ def test_a_task_s_batches(name: str, changes: dict[str, Any], objects: Path, cla
     for ours, theirs in zip(found, expected, strict=True):
         for field, tensor in theirs.items():
             assert torch.equal(ours[field], tensor), field
+
+
+def test_a_loader_of_few_images_renders_in_threads(class_photos: Path, monkeypatch) -> None:
+    made: list[bool] = []
+    monkeypatch.setattr(task_module, "Loader", lambda **options: made.append(options["processes"]))
+    recipe, system, few = (
+        replace(RECIPES["resnet50-tiny"](), global_batch=2),
+        System("cpu"),
+        task_module.WORTH_PROCESSES,
+    )
+    with open_world(SINGLE, device=CPU) as world:
+        task, place = open_task(recipe, Controls(data=str(class_photos)), world), InputRank(0, 1, CPU, 2)
+    plan = make_plan(recipe, system, world=1, most=2, train_images=task.train_images, val_images=task.val_images)
+    for images in (few - 2, few):
+        task.train_loader(replace(plan, stop_after=images // 2), system, place)
+        task.train_loader(replace(plan, stop_after=few), system, place, first=few - images // 2)
+        task.val_numbers = np.zeros(images, np.int64)
+        task.val_loader(2, system, place)
+    assert made == [False] * 3 + [True] * 3
