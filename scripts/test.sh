@@ -46,21 +46,26 @@ if $part; then
 fi
 case "$*" in --nightly*) install ,wandb,mlflow ;; *) install ;; esac
 
-# tests ENVIRONMENT [PYTEST WORDS]: three processes on two cores, because many tests wait for processes of their own. A test that
-# fails is repeated once, by itself and with the same drawn numbers. Both outcomes are printed; what fails twice has failed.
+# tests ENVIRONMENT [PYTEST WORDS]: three processes on two cores, because many tests wait for processes of their own.
 tests() {
-    local environment=$1 cache=build/failed-tests
+    local environment=$1
     shift
-    rm -rf "$cache"
-    "$environment/bin/python" -m pytest -n 3 --dist loadgroup --durations=20 -o cache_dir="$cache" "$@" && return
-    echo "Repeating the failed tests one by one:"
-    # Of any shard: shards of the few failed tests would be other ones.
-    "$environment/bin/python" -m pytest -o cache_dir="$cache" --last-failed --last-failed-no-failures none -v "$@" --shard 1/1
+    "$environment/bin/python" -m pytest -n 3 --dist loadgroup --durations=20 "$@"
 }
 
 if [ "${1:-}" = --nightly ]; then
     export PACELINE_SEED=${PACELINE_SEED:-$RANDOM}
-    night() { tests .venv --nightly "$@"; }
+    # A test that fails is repeated once, by itself and with the same drawn numbers. Both outcomes are printed; what fails twice has
+    # failed. A run that ended in another way (exit code 1 means failed tests) is not repeated: tests of it may not have run.
+    night() {
+        local cache=build/failed-tests code=0
+        rm -rf "$cache"
+        tests .venv --nightly -o cache_dir="$cache" "$@" || code=$?
+        if [ "$code" != 1 ]; then return "$code"; fi
+        echo "Repeating the failed tests one by one:"
+        # Of any shard: shards of the few failed tests would be other ones.
+        .venv/bin/python -m pytest --nightly -o cache_dir="$cache" --last-failed --last-failed-no-failures none -v "$@" --shard 1/1
+    }
     shift
     case "${1:-}" in
     [0-9]*/[0-9]*)

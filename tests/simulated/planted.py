@@ -74,9 +74,8 @@ def looked_at_event(x: Tensor) -> None:
 
 
 def leaf_of_the_default_stream(x: Tensor) -> None:
-    (
-        LEAF * 2
-    ).sum().backward()  # its gradient is added on the stream where LEAF was used first: the default stream would wait
+    # LEAF's gradient is added up on the stream where LEAF was used first: the default stream would wait.
+    (LEAF * 2).sum().backward()
 
 
 def nothing_wrong(x: Tensor) -> None:

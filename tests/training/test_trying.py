@@ -10,7 +10,7 @@ import pytest
 import torch
 from by_night import ONE_MORE
 from messages import check_text
-from short_of_memory import OBJECTS, Short, ShortTask, recipe_of, run_of, state_of
+from short_of_memory import OBJECTS, Short, ShortTask, out_of_memory, recipe_of, run_of, state_of
 from toy_loss_groups import IMAGES, toy_batch
 
 from paceline import accelerators
@@ -143,3 +143,17 @@ def test_another_error_is_that_error(alone):
 
 def test_a_cpu_is_not_tried():
     assert not worth_trying(CPU) and worth_trying(torch.device("cuda", 0))
+
+
+def test_a_capture_that_needs_more_memory_than_the_step_takes_the_next_smaller_cut(alone, monkeypatch):
+    """A step of 8 images fits; its capture holds 4."""
+
+    def captured(self, batches):
+        if len(batches[0].images) > 4:
+            out_of_memory()
+
+    monkeypatch.setattr(TrainStep, "prepare", captured)
+    recipe = recipe_of(1, 0)
+    run, task = run_of(recipe, 1), ShortTask(recipe, 8)
+    fits, said = tried(run, task, state_of(run, task, alone), alone)
+    assert (fits.plan.images_per_forward, len(said)) == (4, 1)
