@@ -42,7 +42,7 @@ from paceline.machine.doctor.measure import (
 )
 from paceline.machine.doctor.node import from_json, known_fields, look_here
 from paceline.machine.doctor.preflight import Look, Reach, bad, judge
-from paceline.ranks.interfaces import interface_towards, interfaces, is_address_of_this_host
+from paceline.ranks.interfaces import free_port, interface_towards, interfaces, is_address_of_this_host
 from paceline.ranks.launcher import SINGLE
 
 # For every node to report what it is: a Python that starts from a slow shared disk, and a second of measuring.
@@ -107,15 +107,12 @@ def _look(flags: argparse.Namespace, number: int, listener: Listener) -> Look:
         *(("--stage", Path(path)) for path in flags.writes),
     ]
     troubles = folder_troubles(Path(flags.folder), written, [("data or weights", Path(path)) for path in flags.reads])
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        free_port = probe.getsockname()[1]
     return Look(
         number,
         flags.name or next(iter(flags.names[number : number + 1]), socket.gethostname()),
         _address(flags),
         listener.ports,
-        free_port,
+        free_port(),
         look_here(place, Path(flags.folder)),
         tuple(text for text in (*troubles, listener.trouble) if text),
     )

@@ -1,4 +1,4 @@
-"""This host's network interfaces: named in errors, and asked which of them leads to another host.
+"""This host's network interfaces, for errors and for the way to another host, and its free ports.
 
 Source: netdevice(7), SIOCGIFADDR. Where the ioctl does not exist (macOS), interfaces are named without addresses.
 """
@@ -6,9 +6,12 @@ Source: netdevice(7), SIOCGIFADDR. Where the ioctl does not exist (macOS), inter
 from __future__ import annotations
 
 import contextlib
+import secrets
 import socket
 import struct
 import sys
+
+from paceline.ranks.launcher import derived_port
 
 SIOCGIFADDR = 0x8915  # linux/sockios.h
 
@@ -56,3 +59,12 @@ def interface_towards(address: str) -> str | None:
     except OSError:
         return None
     return next((name for name, own in interfaces().items() if own == mine), None)
+
+
+def free_port() -> int:
+    """A TCP port at which nobody listens, from a range of which the kernel gives none to outgoing connections."""
+    while True:
+        port = derived_port(secrets.token_hex(8))
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("", port))
+            return port

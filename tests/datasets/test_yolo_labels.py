@@ -13,7 +13,7 @@ from photo_folders import paint
 
 from paceline.cli.main import main
 from paceline.config.errors import DataError
-from paceline.datasets.formats.near_names import NearNames, form_of, loose_form_of
+from paceline.datasets.formats.file_matching import NearNames, form_of, loose_form_of
 from paceline.datasets.formats.yolo import read_yolo
 
 YAML = "train: images/train\nval: images/val\nnames: [cat, dog]\n"

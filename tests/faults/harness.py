@@ -28,9 +28,10 @@ from comparing import differences, tree
 from fault import Fault, Round, Strike
 from fault_flags import outweigh
 from played import NOT_PLAYED, Played, outcome_of, problems_of
-from small_run import free_port
 from workloads import SYSTEM, WORKLOADS, make_data
 from zygote import Ended, Zygote, by_hand
+
+from paceline.ranks.interfaces import free_port
 
 # Before torch is loaded: see paceline/cli/main.py.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")

@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from small_run import UNTIL_STOPPED, Trainer, free_port
+from small_run import UNTIL_STOPPED, Trainer
 from zygote import Zygote
+
+from paceline.ranks.interfaces import free_port
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -25,6 +24,7 @@ from run_files import tensor_files
 from zygote import Ended, Job, Zygote, by_hand
 
 from paceline.log.events import MEASURED, read_events
+from paceline.ranks.interfaces import free_port
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -53,13 +53,6 @@ def make_photos(root: Path) -> Path:
                 pixels[..., label] //= 2
                 Image.fromarray(pixels).resize((40, 36)).save(folder / f"{number:03d}.jpg")
     return root
-
-
-def free_port() -> int:
-    """A TCP port that nobody listens at."""
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return probe.getsockname()[1]
 
 
 def wait_until(condition: Callable[[], bool], what: str, *, seconds: float = 60) -> None:

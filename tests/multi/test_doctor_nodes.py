@@ -6,9 +6,11 @@ import json
 
 import pytest
 from messages import check_text
-from small_run import PLAIN, Trainer, free_port, said, torchrun
+from small_run import PLAIN, Trainer, said, torchrun
 from tiny_runs import command, refused
 from zygote import Ended, by_hand
+
+from paceline.ranks.interfaces import free_port
 
 pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("clock")]
 

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 from messages import check_line
-from small_run import free_port, said, wait_until
+from small_run import said, wait_until
 from zygote import Job, Zygote, by_hand
 
+from paceline.ranks.interfaces import free_port
 from paceline.ranks.secret import VARIABLE
 
 # The ranks' patience with each other is counted in seconds here.

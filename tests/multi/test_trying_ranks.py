@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 from messages import check_line, check_text
-from small_run import free_port, said
+from small_run import said
 from zygote import by_hand
+
+from paceline.ranks.interfaces import free_port
 
 pytestmark = pytest.mark.multi
 

@@ -16,7 +16,9 @@ import pytest
 from by_night import ONE_MORE
 from messages import check_line, check_text
 from small_run import ROOT, Trainer, events, last_event, step_reached, tensor_files, told, wait_until
-from two_hosts import MISSING, SCRIPT, TwoHosts, free_port, port_holder
+from two_hosts import MISSING, SCRIPT, TwoHosts, port_holder
+
+from paceline.ranks.interfaces import free_port
 
 pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("clock")]
 

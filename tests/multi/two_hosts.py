@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from small_run import ROOT, Trainer, free_port, told
+from small_run import ROOT, Trainer, told
 
 SCRIPT = str(ROOT / "scripts" / "two_hosts.sh")
 MISSING = "two hosts on one machine need root, iproute2, util-linux, openssh-server and openssh-client"
@@ -60,4 +60,4 @@ def port_holder(port: int) -> list[str]:
     return [sys.executable, "-c", code]
 
 
-__all__ = ["MISSING", "SCRIPT", "TwoHosts", "free_port", "port_holder"]
+__all__ = ["MISSING", "SCRIPT", "TwoHosts", "port_holder"]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 
 import pytest
 
 from paceline.config.errors import UserError
+from paceline.ranks import interfaces
 from paceline.ranks.interactive import pty_note
 from paceline.ranks.launcher import SINGLE, Launch, derived_port, first_host, read_launch, tasks_per_host
 
@@ -255,6 +257,16 @@ def test_the_first_host_of_a_slurm_list(nodelist, host):
 @pytest.mark.parametrize("job", ["1.0", "4242.0", "openmpi-77", "pmi-x"])
 def test_derived_ports_stay_below_the_ephemeral_range(job):
     assert 20_000 <= derived_port(job) <= 29_999
+
+
+def test_a_free_port_is_free_and_no_outgoing_connection_gets_it(monkeypatch):
+    spare = interfaces.free_port()
+    with socket.socket() as other:
+        other.bind(("", taken := interfaces.free_port()))
+        ports = iter([taken, spare])
+        monkeypatch.setattr(interfaces, "derived_port", lambda _: next(ports))
+        assert interfaces.free_port() == spare
+    assert 20_000 <= min(taken, spare) <= max(taken, spare) <= 29_999
 
 
 def test_reading_the_launcher_imports_no_torch():

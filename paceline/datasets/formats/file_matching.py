@@ -7,6 +7,10 @@ A name is a path below a folder. If no file has exactly this path, the file is s
 each of them also decoded from a URL (Foto%20A.jpg), and by the end of its path: of a path of another machine (/home/ann/set/a.jpg,
 C:\\set\\a.jpg, ../set/a.jpg) or one folder too many (train/a.jpg if the folder is train itself) the longest end that is a file here.
 Such a path is never followed out of the folder. Every match that is not exact is counted in a note. An ambiguous one is rejected.
+
+NearNames does the same for folders of YOLO labels, whose paths lead anywhere: `form_of` gives one text to names that differ only in
+case or in Unicode form (a macOS disk stores a decomposed form); `loose_form_of` also ignores URL encoding, and reads underscores
+and runs of spaces as one space.
 """
 
 from __future__ import annotations
@@ -15,14 +19,16 @@ import os
 import re
 import unicodedata
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from urllib.parse import unquote
 
 from paceline.config.errors import DataError
-from paceline.config.listing import walk
+from paceline.config.listing import scan, walk
 from paceline.config.names import IMAGE_SUFFIXES, OTHER_PICTURES
 from paceline.config.printable import short, some
 
+SPLITS = ("train", "training", "val", "valid", "validation", "test")
 _DRIVE = re.compile(r"[A-Za-z]:[/\\]|\\\\")
 _SPLIT = re.compile(r"(train|val|test)(ing|id|idation)?[-_]?\d*")
 _SUFFIXES = OTHER_PICTURES | {os.fsdecode(suffix) for suffix in IMAGE_SUFFIXES} | {".xml", ".txt", ".json"}
@@ -36,6 +42,24 @@ def is_foreign_path(name: str) -> bool:
 def plain_form(name: str) -> str:
     """A name in one Unicode form, with single spaces."""
     return " ".join(unicodedata.normalize("NFC", name).split())
+
+
+def form_of(name: str) -> str:
+    """`name` in lower case and in the composed Unicode form."""
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
+
+
+def loose_form_of(name: str) -> str:
+    """`form_of` of a decoded URL, with one space for underscores and spaces."""
+    return re.sub(r"[\s_]+", " ", form_of(unquote(name))).strip()
+
+
+def grouped(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """The second of each pair by the first."""
+    groups: dict[str, list[str]] = {}
+    for key, name in pairs:
+        groups.setdefault(key, []).append(name)
+    return groups
 
 
 def _folded(path: str) -> str:
@@ -125,9 +149,9 @@ class Files:
         """Paths that equal `path` in the form of a level; last: only their last part does."""
         key_of = LEVELS[level]
         if (level, last) not in self._keys:
-            keys = self._keys[level, last] = {}
-            for own in self.paths:
-                keys.setdefault(key_of(os.path.basename(own) if last else own), []).append(own)
+            self._keys[level, last] = grouped(
+                (key_of(os.path.basename(own) if last else own), own) for own in self.paths
+            )
         return self._keys[level, last].get(key_of(path), [])
 
 
@@ -146,7 +170,9 @@ def match_names(
     missing = [i for i, path in enumerate(found) if not path]
     if not missing:
         return found, []
-    files = Files(folder, _walked(folder) if paths is None else paths, set(filter(None, found)))
+    if paths is None:
+        paths = [os.path.relpath(os.path.join(place, one), folder) for place, _, files in walk(folder) for one in files]
+    files = Files(folder, paths, set(filter(None, found)))
     for i in missing:
         path = files.find(names[i], title(i))
         if path is None and is_foreign_path(names[i]):
@@ -174,7 +200,47 @@ def _split_of(folders: Sequence[str]) -> str:
     return next((match[1] for match in matches if match), "")
 
 
-def _walked(folder: Path) -> Iterator[str]:
-    """Paths of the visible files in a folder and below it."""
-    for place, _, files in walk(folder):
-        yield from (os.path.relpath(os.path.join(place, name), folder) for name in files)
+class NearNames:
+    """The names in folders, each folder listed once."""
+
+    def __init__(self) -> None:
+        self.names: Callable[[str], list[str]] = cache(self._names)
+        self.path: Callable[[str], str] = cache(self._path)
+        self._forms = cache(lambda folder: grouped((form_of(name), name) for name in self.names(folder)))
+
+    @staticmethod
+    def _names(folder: str) -> list[str]:
+        try:
+            return [entry.name for entry in scan(folder)[0]]
+        except OSError:
+            return []
+
+    def _path(self, path: str) -> str:
+        """The path that exists and differs from `path` at most in case and Unicode form; "" for none or several."""
+        if os.path.lexists(path):
+            return path
+        above, name = os.path.split(path)
+        folder = self.path(above) if name and above else ""
+        same = self.below(folder, name) if folder else []
+        return same[0] if len(same) == 1 else ""
+
+    def below(self, folder: str, *names: str) -> list[str]:
+        """The paths below `folder` whose parts differ from `names` at most in case and Unicode form."""
+        found = [folder]
+        for name in map(form_of, names):
+            found = [os.path.join(place, one) for place in found for one in self._forms(place).get(name, ())]
+        return found
+
+    def other_machines(self, path: str, folders: Sequence[str]) -> str:
+        """The file or folder that the longest end of `path`, a path of another machine, names in `folders`; "" for none.
+
+        An end of a single part is used only for a path that leads out of every folder (absolute, of Windows, with `..`), and no
+        end lacks the name of a split that `path` has.
+        """
+        parts = re.split(r"[/\\]", re.sub(r"^[A-Za-z]:", "", path))
+        shortest = 1 if os.path.isabs(path) or ".." in parts or re.match(r"[A-Za-z]:|.*\\", path) else 2
+        parts = [part for part in parts if part not in ("", ".", "..")]
+        last = max((at for at, part in enumerate(parts) if part.lower() in SPLITS), default=len(parts))
+        ends = [os.sep.join(parts[at:]) for at in range(min(last, len(parts) - shortest) + 1)]
+        tried = (self.path(os.path.join(folder, end)) for end in ends for folder in folders)
+        return next((place for place in tried if place), "")

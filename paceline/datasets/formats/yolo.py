@@ -30,7 +30,7 @@ from paceline.config.plain_file import open_plain, read_plain_text, read_problem
 from paceline.config.printable import counted, short, some
 from paceline.datasets.formats.annotations import Annotations, PhotoLabels, as_annotations, read_list, refuse_broken
 from paceline.datasets.formats.class_folders import VAL_FOLDERS, first_twice, tidy_class_name
-from paceline.datasets.formats.near_names import NearNames
+from paceline.datasets.formats.file_matching import NearNames
 from paceline.datasets.formats.yolo_labels import LabelFiles, label_path, shown
 from paceline.store.class_folder import one_line_name
 from paceline.store.header import MOST_BYTES, read_header

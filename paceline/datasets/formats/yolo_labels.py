@@ -17,7 +17,7 @@ from paceline.config.listing import walk
 from paceline.config.names import OTHER_PICTURES, is_image_name, suffix_of
 from paceline.config.plain_file import open_plain
 from paceline.config.printable import counted, one_line, some
-from paceline.datasets.formats.near_names import NearNames, form_of, grouped, loose_form_of
+from paceline.datasets.formats.file_matching import NearNames, form_of, grouped, loose_form_of
 
 IMAGE_FOLDERS = ("images", "image", "imgs", "img")
 # Captions, lists and read-me files lie next to labels, too. A wrong label may lack a number.
