@@ -50,9 +50,10 @@ class Browser:
         return reply["result"]
 
     def _next(self) -> dict[str, Any]:
-        deadline = time.monotonic() + PATIENCE
+        deadline, waiting = time.monotonic() + PATIENCE, select.poll()
+        waiting.register(self._back, select.POLLIN)
         while b"\0" not in self._rest:
-            ready, _, _ = select.select([self._back], [], [], max(0, deadline - time.monotonic()))
+            ready = waiting.poll(1000 * max(0, deadline - time.monotonic()))
             part = os.read(self._back, 1 << 20) if ready else b""
             assert part, "the browser says nothing any more"
             self._rest += part

@@ -93,7 +93,8 @@ def run_pytest(folder: Path, *flags: str, **more: str) -> str:
     """What pytest says of the tests in a folder, with this suite's conftest.py."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     environ |= {"PYTHONPATH": str(Path(__file__).parent), **more}
-    command = [sys.executable, "-m", "pytest", "-p", "conftest", "-p", "no:cacheprovider", "--rootdir", folder, *flags]
+    plugins = ["-p", "conftest", "-p", "no:cacheprovider", "-p", "no:randomly"]
+    command = [sys.executable, "-m", "pytest", *plugins, "--rootdir", folder, *flags]
     done = subprocess.run([*command, folder], env=environ, capture_output=True, text=True, cwd=folder, check=False)
     return done.stdout + done.stderr
 

@@ -7,7 +7,6 @@ import ctypes
 import importlib
 import os
 import pickle
-import select
 import signal
 import socket
 import struct
@@ -16,7 +15,7 @@ import threading
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from paceline.config.errors import DataError, RecipeError, UserError
@@ -77,8 +76,7 @@ class Template:
         """Whether the template is this process's, and answers."""
         if self.owner != os.getpid():
             return False
-        readable, _, _ = select.select([self._socket], [], [], 0)  # it never sends: readable means that it ended
-        return not readable
+        return not wait([self._socket], 0)  # it never sends: readable means that it ended
 
 
 _template: Template | None = None
@@ -139,7 +137,7 @@ def serve(descriptor: int) -> None:
     children: dict[int, tuple[int, int, int]] = {}  # process -> its job, its number, where its end is reported
     gc.freeze()  # else a worker's first collection would copy what it shares with the template
     while True:
-        ready, _, _ = select.select([control, woken], [], [])
+        ready = wait([control, woken])  # select.select takes no descriptor from 1024 on
         if woken in ready:
             os.read(woken, 4096)
             _reap(children)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -200,6 +201,23 @@ def test_a_template_that_is_killed_takes_its_workers_along_and_is_started_again(
             for _ in made:
                 pass
     assert gone(pids) and equal(collected(loader()), expected)
+
+
+def test_a_process_with_thousands_of_open_descriptors_gets_workers_too() -> None:
+    expected = collected(loader(processes=False))
+    if template_module._template is not None:
+        os.kill(template_module._template.process, signal.SIGKILL)  # so that a new one gets the next descriptors
+    most, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(most, min(hard, 4096)), hard))
+    opened = []
+    try:
+        while not opened or opened[-1] < 1100:  # select.select takes none from 1024 on
+            opened.append(os.open(os.devnull, os.O_RDONLY))
+        assert equal(collected(loader()), expected)
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def test_closing_gives_back_processes_descriptors_and_threads() -> None:

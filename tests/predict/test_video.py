@@ -58,7 +58,9 @@ def test_each_n_th_frame_has_its_picture_s_own_answer_and_the_written_video_has_
     for image in facts["images"]:
         alone = predictor.predict(real[image["frame"]])
         assert isinstance(alone, Found) and image["file"] == str(clip)
-        assert np.allclose([row["bbox"] for row in image["detections"]], alone.boxes, atol=0.02)
+        # Objects with almost the same score may change places: each must be there, at any place.
+        far = np.abs(np.array([row["bbox"] for row in image["detections"]])[:, None] - alone.boxes).max(axis=2)
+        assert max(*far.min(axis=0), *far.min(axis=1)) < 0.02
     written = frames_of(out / "my clip.mp4")
     assert len(written) == 5 and all(frame.shape == (256, 384, 3) for frame in written)
     with av.open(str(out / "my clip.mp4")) as container:
