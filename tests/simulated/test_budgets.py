@@ -30,9 +30,9 @@ BUDGETS = {
     "resnet50 256 --bn-span 256": Budget(713, 110, 2, (0.85, 1.0)),
     "resnet50 256 --kernels triton": Budget(708, 57, 2, (0.85, 1.0)),
     "resnet50 256 --precision fp16": Budget(1_424, 58, 3, (0.85, 1.0)),
-    "ssd 128": Budget(1_442, 309, 4, (0.85, 1.0)),
-    "ssd 128 --kernels triton": Budget(747, 49, 4, (0.85, 1.0)),
-    "ssd 128 --precision fp16": Budget(1_258, 49, 5, (0.83, 1.0)),
+    "ssd 128": Budget(1_442, 309, 5, (0.85, 1.0)),
+    "ssd 128 --kernels triton": Budget(747, 49, 5, (0.85, 1.0)),
+    "ssd 128 --precision fp16": Budget(1_258, 49, 6, (0.83, 1.0)),
     "maskrcnn 16": Budget(3_253, 90, 89, (0.85, 1.0)),
     "maskrcnn 16 --kernels triton": Budget(2_059, 64, 88, (0.85, 1.0)),
     "maskrcnn 16 --kernels triton --exact": Budget(2_999, 112, 88, (0.85, 1.0)),
@@ -72,7 +72,8 @@ def held(found: dict[str, Any], budget: Budget) -> bool:
 
 @pytest.mark.parametrize("words", cases())
 def test_a_step_stays_within_its_budget(on_device, words: str) -> None:
-    budget, found = BUDGETS[words], count(on_device, words)
+    # Until the third step torch's allocator may still ask for a block.
+    budget, found = BUDGETS[words], count(on_device, f"{words} --before 3")
     counts = found["counts"]
     assert found["broken rules"] == [] and found["waits"] == []
     assert held(found, budget), (found["kernels"], counts, found["by kernel"])
@@ -97,12 +98,12 @@ def test_a_replayed_step_is_one_launch(on_device, words: str) -> None:
 # Of two ranks and of eight: a gradient more is copied into what travels, so many all-reduces in three steps.
 ON_RANKS = {
     "resnet50 256": (Budget(1_941, 534, 2, (0.85, 1.0)), 11),
-    "ssd 128": (Budget(1_577, 309, 4, (0.85, 1.0)), 9),
+    "ssd 128": (Budget(1_577, 309, 5, (0.85, 1.0)), 9),
     "maskrcnn-nvidia-96 12": (Budget(3_247, 93, 88, (0.85, 1.0)), 13),
     "maskrcnn 16": (Budget(3_343, 90, 89, (0.85, 1.0)), 13),
     "maskrcnn-gluoncv 8": (Budget(6_812, 113, 67, (0.85, 1.0)), 15),
     "resnet50 256 --precision fp16": (Budget(1_590, 58, 3, (0.85, 1.0)), 11),
-    "ssd 128 --precision fp16": (Budget(1_393, 49, 5, (0.83, 1.0)), 9),
+    "ssd 128 --precision fp16": (Budget(1_393, 49, 6, (0.83, 1.0)), 9),
     "maskrcnn-nvidia-96 12 --precision fp16": (Budget(3_267, 94, 89, (0.85, 1.0)), 13),
     "resnet50 256 --kernels triton": (Budget(874, 57, 2, (0.85, 1.0)), 11),
 }
@@ -121,7 +122,7 @@ def test_a_step_on_ranks_stays_within_its_budget_and_exchanges_in_one_order(
     assert found["broken rules"] == [] and counts["copies device to device"] <= budget.copies * 1.1
     # torch's data parallel reads its own clocks in its first eleven steps, and in each hundredth after them: see below.
     assert all("cudaEventSynchronize" in wait and "_gradients" in wait for wait in found["waits"]), found["waits"]
-    assert not [what for what in counts if "pageable" in what or what.startswith("allocations")]
+    assert not [what for what in counts if "pageable" in what] and counts.get("allocations", 0) <= 1
     assert budget.peak[0] <= found["peak"] / found["estimated"] <= budget.peak[1]
     assert len(orders) == ranks and all(one == orders[0] for one in orders)
     exchanged = sum(" all-reduce " in line for line in orders[0])
