@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline.config.errors import UserError
+from paceline._utils.errors import UserError
 
 
 @dataclass(frozen=True)

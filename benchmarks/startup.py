@@ -23,9 +23,9 @@ from typing import Any
 
 import torch
 
+from paceline._utils.threads import Thread
 from paceline.bench.harness import all_rounds, machine_facts, ratio
 from paceline.tasks.workloads import workload_of
-from paceline.threads import Thread
 
 ALONE = "import torch"
 # Pictures of the sets that runs are begun on, and their side in pixels: the time to open a set, not to verify one, is wanted.

@@ -6,7 +6,8 @@
 
 train      train a recipe; returns how the run ended
 load       open a finished (or unfinished) run for prediction
-UserError  what both raise for anything that a user can mend: its text says what is wrong and what to do
+UserError  what both raise for anything that a user can fix: its text says what is wrong and what to do. Its subclasses DataError
+           and RecipeError are for your own readers and networks
 
 Importing has no side effects and does not import torch; the functions do when called.
 """
@@ -15,14 +16,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from paceline.version import __version__
+from paceline._utils.version import __version__
 
 if TYPE_CHECKING:
-    from paceline.config.errors import UserError
+    from paceline._utils.errors import DataError, RecipeError, UserError
     from paceline.predict import load
     from paceline.training.call import train
 
-__all__ = ["UserError", "__version__", "load", "train"]
+__all__ = ["DataError", "RecipeError", "UserError", "__version__", "load", "train"]
 
 
 def __getattr__(name: str) -> Any:
@@ -34,10 +35,10 @@ def __getattr__(name: str) -> Any:
         from paceline.predict import load
 
         return load
-    if name == "UserError":
-        from paceline.config.errors import UserError
+    if name in ("DataError", "RecipeError", "UserError"):
+        from paceline._utils import errors
 
-        return UserError
+        return getattr(errors, name)
     raise AttributeError(f"module 'paceline' has no attribute {name!r}")
 
 

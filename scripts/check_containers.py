@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from paceline.config.errors import DataError
+from paceline._utils.errors import DataError
 from paceline.store.containers.example import Feature, coco_example, example_bytes, imagenet_example, parse_example
 from paceline.store.containers.recordio import Packed, idx_text, read_payload, read_recordio, write_recordio
 from paceline.store.containers.recordio_lists import check_idx, detection_objects, read_idx, read_lst

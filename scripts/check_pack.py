@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from paceline.config.errors import UserError
-from paceline.config.reporting import SILENT
+from paceline._utils.errors import UserError
+from paceline._utils.reporter import SILENT
 from paceline.datasets.pack.objects import in_label
 from paceline.datasets.pack.pack import pack
 from paceline.datasets.pack.photo import encode

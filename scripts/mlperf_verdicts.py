@@ -19,7 +19,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from paceline.config.printable import printable
+from paceline._utils.text import printable
 from paceline.log.events import read_events
 from paceline.mlperf.judge import Verdict, compliance
 from paceline.tasks.workloads import WORKLOADS

@@ -34,6 +34,7 @@ from mutation_jobs import Chosen, Job, run_jobs, run_tests
 
 # Every package that computes something (and the files beside them) -> its tests: folders and files of tests/.
 TESTS = {
+    "_utils": ("_utils", "cli", "training"),
     "batch.py": ("input", "tasks"),
     "bench": ("bench",),
     "boxes": ("boxes", "oracle"),
@@ -58,7 +59,7 @@ TESTS = {
     "workers": ("workers", "input"),
 }
 # These compute nothing: they describe devices and threads, parse flags, start processes, and answer requests.
-NOT_COMPUTING = ("accelerators.py", "threads.py", "version.py", "command", "launch", "serve")
+NOT_COMPUTING = ("accelerators.py", "command", "launch", "serve")
 UNCOVERED, SURVIVED, NOTICED = "not covered", "survived", "noticed"
 
 

@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-# Where the version stands beside paceline/version.py, which pyproject.toml reads.
+# Where the version stands beside paceline/_utils/version.py, which pyproject.toml reads.
 COPIES = {
     "CITATION.cff": r'^version: "(.+)"$',
     "containers/TAG": r"^paceline:(.+)$",
@@ -51,18 +51,20 @@ class Refused(Exception):
 
 
 def version() -> str:
-    """The version in paceline/version.py, which all copies must have.
+    """The version in paceline/_utils/version.py, which all copies must have.
 
     Raises Refused naming the copy that differs.
     """
     text = (ROOT / "paceline" / "version.py").read_text()
     found = re.search(r'^__version__ = "(\d+\.\d+\.\d+(?:(?:a|b|rc)\d+)?)"$', text, flags=re.M)
     if found is None:
-        raise Refused('paceline/version.py: no line `__version__ = "X.Y.Z"` (X.Y.ZrcN before a release).')
+        raise Refused('paceline/_utils/version.py: no line `__version__ = "X.Y.Z"` (X.Y.ZrcN before a release).')
     for name, pattern in COPIES.items():
         copy = re.search(pattern, (ROOT / name).read_text(), flags=re.M)
         if copy is None or copy[1] != found[1]:
-            raise Refused(f"{name}: it has version {copy[1] if copy else 'none'}, paceline/version.py {found[1]}.")
+            raise Refused(
+                f"{name}: it has version {copy[1] if copy else 'none'}, paceline/_utils/version.py {found[1]}."
+            )
     return found[1]
 
 
@@ -149,7 +151,7 @@ def tried(wheel: Path, python: str, words: Sequence[str]) -> Iterator[str]:
 def checklist(asked: argparse.Namespace) -> Iterator[str]:
     """A line for each point that holds. Raises Refused at the first that does not."""
     release = version()
-    yield f"version {release} in paceline/version.py, {', '.join(COPIES)}"
+    yield f"version {release} in paceline/_utils/version.py, {', '.join(COPIES)}"
     changed = run("git", "status", "--porcelain").splitlines()
     problems = [changelog_problem((ROOT / "CHANGELOG.md").read_text(), release)]
     problems += (

@@ -33,7 +33,7 @@ GROUP, ENTRY = re.compile(r"([a-z][\w.-]*):"), re.compile(r"  (?:--\w|[A-Z]{2})"
 PUBLIC = (
     ("paceline", "training/call.py", "train"),
     ("paceline", "predict/__init__.py", "load"),
-    ("paceline", "config/errors.py", "UserError"),
+    ("paceline", "_utils/errors.py", "UserError"),
     ("paceline.predict", "predict/photo_predictor.py", "PhotoPredictor"),
     ("paceline.predict", "predict/results.py", "Answer"),
     ("paceline.predict", "predict/results.py", "Found"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paceline.config.reporting import Reporter
+from paceline._utils.reporter import Reporter
 
 
 class Recording(Reporter):

@@ -1,7 +1,7 @@
 """Every call of the package that deletes, renames or cuts a file, or writes one in place, has its reason here.
 
 Each could take a file that paceline did not write, or follow a link out of the folder that is meant. A new one fails here until
-somebody has asked both, and prefers config/whole.py (files that appear whole) and config/whole.py (files among the user's).
+somebody has asked both, and prefers _utils/atomic_write.py (files that appear whole, and files among the user's).
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ REASONS = {
     "training/checkpoint/background.py": (4, "links and parts in RUN/checkpoints, by names with a token"),
     "training/checkpoint/layout.py": (3, "a probe of a random name, made exclusively; and a killed one's link, which leads nowhere"),
     "training/checkpoint/write.py": (7, "step-N of this run's checkpoints, its parts and trash, by exact name; links lose themselves"),
-    "config/journal.py": (6, "journals and locks: a torn last line is cut, no link is followed; callers judge by name whose it is"),
-    "config/whole.py": (8, "parts: drawn names made exclusively; swept by name and kind where nobody holds them, no link"),
-    "export/written.py": (1, "a file that was made in a folder of its own, into a part of config/whole.py"),
+    "_utils/journal.py": (6, "journals and locks: a torn last line is cut, no link is followed; callers judge by name whose it is"),
+    "_utils/atomic_write.py": (8, "parts: drawn names made exclusively; swept by name and kind where nobody holds them, no link"),
+    "export/written.py": (1, "a file that was made in a folder of its own, into a part of _utils/atomic_write.py"),
     "export/onnx_form.py": (1, "a file of its own in that folder"),
     "export/openvino_form.py": (1, "the same: the numbers beside the graph"),
     "store/bucket_folder.py": (1, "a new file, made exclusively, for whoever brings"),
@@ -53,7 +53,7 @@ REASONS = {
     "store/download/data_sets.py": (1, "an archive that this command brought"),
     "store/download/fetch.py": (2, "descriptors of Part"),
     "store/download/part.py": (9, "NAME.part with its journal, none but ours; no link followed; folders that it made, if empty"),
-    "store/download/unpack.py": (2, "a folder part of config/whole.py; files move only where nothing or the same file is"),
+    "store/download/unpack.py": (2, "a folder part of _utils/atomic_write.py; files move only where nothing or the same file is"),
     "launch/carry_out.py": (2, "RUN/launch beside a script of ours; parts of whole"),
     "launch/hosts.py": (2, "a file with a drawn name"),
     "launch/through_local.py": (1, "RUN/launch/output.txt, appended to"),

@@ -22,11 +22,7 @@ MOST_AMBIGUOUS_NAMES, MOST_UPWARD_IMPORTS = 49, 34
 # The packages of the target layout, low to high: an import leads to a lower one. For each, what belongs to it today; the
 # longest name decides.
 LAYOUT = {
-    "_utils": (
-        "config.cache config.commands config.errors config.graph_file config.journal config.listing config.names "
-        "config.plain_file config.posix config.printable config.python_file config.reporting config.table config.whole log.lines "
-        "log.prose store.transfer threads version"
-    ),
+    "_utils": "_utils",
     "config": "config machine.published recipes",
     "distributed": "accelerators machine ranks",
     "data": "batch boxes.run_lengths datasets input pages.check.suspicious store workers",

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.config.errors import UserError
+from paceline._utils.errors import UserError
 from paceline.config.run import Controls
 from paceline.log.console import Console
 from paceline.log.events import read_events

@@ -18,8 +18,8 @@ from tiny_runs import CLASSES, TINY_CHANGES, command, make_photos, of_its_own, t
 from torch import nn
 
 import paceline
+from paceline._utils.errors import RecipeError, UserError
 from paceline.command import choose
-from paceline.config.errors import RecipeError, UserError
 from paceline.config.recipe import override
 from paceline.models.trunk import Trunk
 from paceline.recipes import RECIPES

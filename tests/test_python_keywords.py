@@ -15,7 +15,7 @@ import pytest
 from messages import check_text, raises
 
 import paceline
-from paceline.config.errors import RecipeError, UserError
+from paceline._utils.errors import RecipeError, UserError
 from paceline.config.keywords import OWN, controls_and_changes
 from paceline.config.recipe import Optim, Recipe, override
 from paceline.config.run import Controls

@@ -12,8 +12,8 @@ import pytest
 from messages import check_text
 from PIL import Image
 
+from paceline._utils.safe_read import SEAL, sealed
 from paceline.cli.main import main
-from paceline.config.plain_file import SEAL, sealed
 from paceline.training.job import Job
 
 CLASSES = ("ant", "bee", "cat")

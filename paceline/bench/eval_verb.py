@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from paceline._utils.atomic_write import check_output
+from paceline._utils.errors import UserError
 from paceline.command.flags import parse
 from paceline.command.printing import write_answer
-from paceline.config.errors import UserError
-from paceline.config.whole import check_output
 
 
 @dataclass(frozen=True)

@@ -22,11 +22,11 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
+from paceline._utils.errors import UserError
 from paceline.accelerators import device_name
 from paceline.bench.ceiling import Ceiling, Work, above
 from paceline.bench.profile import Part, where_time_goes
 from paceline.bench.timing import STEPS, Seconds, first_wait, seconds_of
-from paceline.config.errors import UserError
 from paceline.config.system import Precision
 from paceline.machine.detect import cpu_cores
 from paceline.machine.machine import TYPES

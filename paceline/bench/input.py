@@ -24,15 +24,15 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Column, Table
 
+from paceline._utils.errors import DataError, RecipeError, UserError
+from paceline._utils.listing import listed, walk
+from paceline._utils.reporter import Lines
 from paceline.bench.harness import all_rounds, format_ratio, machine_facts, ratio
 from paceline.bench.input_contenders import bare_decode, of_task, ours, records_of
 from paceline.bench.peers import WHERE, peers
 from paceline.bench.process_tree import cpu_seconds
 from paceline.config.classification import Decoder, PhotoInput
-from paceline.config.errors import DataError, RecipeError, UserError
-from paceline.config.listing import listed, walk
 from paceline.config.recipe import Quality, Recipe
-from paceline.config.reporting import Lines
 from paceline.datasets.ensure import ensure_prepared
 from paceline.input.decode import require_decoder
 from paceline.machine.detect import cpu_cores

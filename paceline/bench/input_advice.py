@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from rich.table import Table
 
-from paceline.config.commands import to_install
-from paceline.config.errors import RecipeError
+from paceline._utils.commands import to_install
+from paceline._utils.errors import RecipeError
 from paceline.machine.rates import usual_rates
 
 # Below this share of computing cores, threads wait for something; above this utilisation an accelerator

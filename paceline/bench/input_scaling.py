@@ -17,11 +17,11 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Column, Table
 
+from paceline._utils.errors import RecipeError
 from paceline.bench.harness import all_rounds, machine_facts
 from paceline.bench.input import Contest, facts_of, require_linux
 from paceline.bench.peers import WHERE, peers
 from paceline.bench.process_tree import cpu_seconds, memory_mib, voluntary_switches
-from paceline.config.errors import RecipeError
 from paceline.machine.detect import cpu_cores
 
 WARM_UP_SECONDS, MOST_WORKERS = 2.0, 1024

@@ -13,14 +13,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from paceline._utils.atomic_write import check_output
+from paceline._utils.errors import RecipeError, UserError
 from paceline.bench.peers import needed_peers
 from paceline.bench.step_verb import benched
 from paceline.command.flags import parse, parse_recipe
 from paceline.command.printing import PRINTER, say, write_answer
 from paceline.config.classification import Decoder
-from paceline.config.errors import RecipeError, UserError
 from paceline.config.run import Controls
-from paceline.config.whole import check_output
 from paceline.training.opening import check_request, open_task
 
 
@@ -98,7 +98,7 @@ def run_input(arguments: Sequence[str]) -> int:
 
 def _peers(flags: Flags) -> int:
     """Other libraries beside ours."""
-    from paceline.config.cache import cache_folder
+    from paceline._utils.cache import cache_folder
 
     installs = needed_peers("peer_installs", "--peers")
     names = installs.named_peers(flags.peers or ("all",))

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from paceline.config.errors import UserError
+from paceline._utils.errors import UserError
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 WHERE = (

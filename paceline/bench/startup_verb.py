@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from paceline._utils.atomic_write import check_output
+from paceline._utils.errors import UserError
 from paceline.bench.peers import needed_peers
 from paceline.command.flags import parse
 from paceline.command.printing import write_answer
-from paceline.config.errors import UserError
-from paceline.config.whole import check_output
 from paceline.tasks.workloads import WORKLOADS, workload_of
 
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from paceline._utils.atomic_write import check_output
+from paceline._utils.errors import RecipeError, UserError
 from paceline.bench.peers import needed_peers
 from paceline.command.choose import choose_system
 from paceline.command.flags import parse
 from paceline.command.printing import write_answer
-from paceline.config.errors import RecipeError, UserError
 from paceline.config.system import Precision
-from paceline.config.whole import check_output
 from paceline.tasks.workloads import WORKLOADS
 
 if TYPE_CHECKING:

@@ -15,10 +15,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paceline._utils.commands import command
+from paceline._utils.errors import UserError
 from paceline.cli.bisect_text import recorded_lines, replayed_lines
 from paceline.command.printing import say, waiting
-from paceline.config.commands import command
-from paceline.config.errors import UserError
 from paceline.config.run import read_run, run_folder
 from paceline.tasks.workloads import saved_recipe
 
@@ -84,9 +84,9 @@ def _recipe(folder: Path, facts: dict[str, Any], workload: str, names: Sequence[
 
 
 def _differences(facts: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
-    from paceline.pages.page import flat
+    from paceline.pages.page import fact_rows
 
-    each = [dict(flat(one)) for one in facts]
+    each = [dict(fact_rows(one)) for one in facts]
     keys = [key for key in dict.fromkeys(key for one in each for key in one) if key.startswith(ARITHMETIC)]
     return {key: [one.get(key, "-") for one in each] for key in keys if each[0].get(key) != each[1].get(key)}
 

@@ -18,13 +18,13 @@ from typing import Annotated, Any, NamedTuple
 
 import tyro
 
+from paceline._utils.errors import UserError
+from paceline._utils.text import some
 from paceline.cli.compare_text import in_lines
 from paceline.cli.run_groups import key_of
 from paceline.cli.runs import describe
 from paceline.command.flags import parse
 from paceline.command.printing import say
-from paceline.config.errors import UserError
-from paceline.config.printable import some
 from paceline.config.run import run_folder
 from paceline.log.events import metrics_of, read_events
 from paceline.training.saved_run import ENDED

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from paceline.log.prose import duration, metric_label, metric_text
+from paceline._utils.formatting import duration, metric_label, metric_text
 from paceline.training.saved_run import ENDED
 
 CHANCE = 0.05  # below, a difference is called more than chance

@@ -15,18 +15,20 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paceline._utils.atomic_write import KEY, write_output
+from paceline._utils.commands import command
+from paceline._utils.errors import DataError, RecipeError, UserError
+from paceline._utils.formatting import left_open
+from paceline._utils.reporter import SILENT, Lines, Reporter
+from paceline._utils.text import counted
 from paceline.cli.eval_flags import DETECT, IN_GRAPH, Flags, answers_of, check_flags
 from paceline.cli.eval_table import record, table
 from paceline.command.choose import choose_system
 from paceline.command.flags import parse
 from paceline.command.printing import print_error, say
-from paceline.config.commands import command
-from paceline.config.errors import DataError, RecipeError, UserError
 from paceline.config.graph_file import GRAPHS
 from paceline.config.plan import evaluation_batch
-from paceline.config.printable import counted
 from paceline.config.recipe import Recipe, override
-from paceline.config.reporting import SILENT, Lines, Reporter
 from paceline.config.run import (
     FOLD,
     Controls,
@@ -39,12 +41,9 @@ from paceline.config.run import (
     saved_system,
 )
 from paceline.config.system import System
-from paceline.config.whole import KEY, write_output
 from paceline.log.console import open_console
-from paceline.log.prose import left_open
 from paceline.ranks.launcher import read_launch
-from paceline.store.fold import fold_in_words
-from paceline.store.half import half_in_words
+from paceline.store.splits import fold_in_words, half_in_words
 from paceline.tasks.workloads import workload_of
 from paceline.training.named_run import means_weights, named_recipe, open_run, saved_count
 from paceline.training.opening import check_request

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from paceline.config.errors import UserError
+from paceline._utils.atomic_write import check_output
+from paceline._utils.errors import UserError
 from paceline.config.graph_file import refuse_graph
 from paceline.config.run import run_folder
-from paceline.config.whole import check_output
 
 if TYPE_CHECKING:
     from paceline.predict.foreign_scores import Answers

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from paceline.log.prose import metric_label, metric_text
+from paceline._utils.formatting import metric_label, metric_text
 
 if TYPE_CHECKING:
     from paceline.tasks.metrics.interval import Interval

@@ -13,10 +13,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from paceline._utils.errors import UserError
 from paceline.command.flags import explain, parse, parse_recipe
 from paceline.command.help import HELP
 from paceline.command.printing import say
-from paceline.config.errors import UserError
 from paceline.config.plan import make_plan, shorten
 from paceline.config.recipe import DATA_IMAGES
 from paceline.config.run import Controls

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from paceline._utils.commands import to_install
 from paceline.command.flags import parse, run_kind
 from paceline.command.printing import say
-from paceline.config.commands import to_install
 
 KINDS = """usage: paceline list KIND [--json]
 

@@ -17,9 +17,9 @@ import traceback
 from collections.abc import Sequence
 from types import FrameType, ModuleType
 
+from paceline._utils.errors import UserError
+from paceline._utils.text import printable
 from paceline.command.printing import PRINTER, print_error
-from paceline.config.errors import UserError
-from paceline.config.printable import printable
 from paceline.log.output import guard_exit, lasting_output
 from paceline.ranks.exit_code import FAILED, INTERRUPTED, USER_ERROR, leave_exit_code, settle_environment
 
@@ -162,7 +162,7 @@ def _carry_out(words: Sequence[str]) -> int:
         print(overview())
         return 0 if words else USER_ERROR
     if words[0] in ("--version", "version"):
-        from paceline.version import __version__
+        from paceline._utils.version import __version__
 
         print(f"paceline {__version__}")
         return 0

@@ -9,12 +9,12 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from paceline._utils.atomic_write import KEY, check_output, write_output
+from paceline._utils.errors import RecipeError, UserError
 from paceline.command.flags import explain, parse_recipe
 from paceline.command.help import HELP
 from paceline.command.printing import PRINTER, say, waiting
-from paceline.config.errors import RecipeError, UserError
 from paceline.config.run import Controls
-from paceline.config.whole import KEY, check_output, write_output
 from paceline.training.opening import check_request, open_task
 
 if TYPE_CHECKING:

@@ -8,9 +8,10 @@ from functools import reduce
 from itertools import groupby, zip_longest
 from typing import Any, get_args
 
+from paceline._utils.names import flatten
 from paceline.command.printing import WORDS
 from paceline.config.bounds import hints_of, shown
-from paceline.config.recipe import NO_FLAG, Recipe, differing, leaves
+from paceline.config.recipe import NO_FLAG, Recipe, differing
 from paceline.recipes import RECIPES, base_of
 from paceline.recipes.rows import ROWS
 from paceline.tasks.workloads import workload_of
@@ -46,7 +47,7 @@ def cells(one: Recipe, other: Recipe) -> list[Cell]:
 
 def every_cell(recipe: Recipe, other: Recipe) -> list[Cell]:
     """All fields, with a star before those whose value `other` has not."""
-    changed, names = differing(recipe, other), _in_groups(dict(leaves(recipe)))
+    changed, names = differing(recipe, other), _in_groups(flatten(recipe))
     found = (_cell(name, recipe) for name in names)
     return [
         (group, f"{'*' if name in changed else ' '} {label}", texts)

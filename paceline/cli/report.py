@@ -9,13 +9,13 @@ from typing import Annotated
 
 import tyro
 
+from paceline._utils.atomic_write import check_output, write_output
+from paceline._utils.errors import UserError
+from paceline._utils.user_code import is_in_file
 from paceline.cli.runs import describe
 from paceline.command.flags import parse
 from paceline.command.printing import PRINTER, print_error, say, waiting
-from paceline.config.errors import UserError
-from paceline.config.python_file import is_in_file
 from paceline.config.run import read_run
-from paceline.config.whole import check_output, write_output
 
 
 @dataclass(frozen=True)

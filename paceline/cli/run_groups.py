@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from paceline.config.printable import counted
+from paceline._utils.formatting import leading_metrics, metric_label, metric_text
+from paceline._utils.text import counted
 from paceline.config.run import Controls
-from paceline.log.prose import leading_metrics, metric_label, metric_text
 from paceline.training.saved_run import ENDED
 
 # What decides a run's result beside recipe, data and fold.

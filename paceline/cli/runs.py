@@ -13,15 +13,15 @@ from typing import Annotated, Any
 
 import tyro
 
+from paceline._utils.atomic_write import check_output, write_output
+from paceline._utils.errors import UserError
+from paceline._utils.formatting import duration, metric_label, metric_text
+from paceline._utils.reporter import Lines
 from paceline.cli.run_groups import groups_of, in_lines
 from paceline.command.flags import parse
 from paceline.command.printing import print_error, say
-from paceline.config.errors import UserError
-from paceline.config.reporting import Lines
 from paceline.config.run import read_run
-from paceline.config.whole import check_output, write_output
 from paceline.log.events import metrics_of, read_events
-from paceline.log.prose import duration, metric_label, metric_text
 from paceline.tasks.workloads import WORKLOADS
 
 # Columns and their widths: 80 in all with a time of 6 and the spaces between them. Longer words get what others leave.

@@ -8,6 +8,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paceline._utils.commands import command
+from paceline._utils.errors import RecipeError
+from paceline._utils.formatting import where_time_goes
+from paceline._utils.reporter import SILENT, Reporter
 from paceline.cli.recipe_text import base_recipe, cells, every_cell, grid, table
 from paceline.command.choose import MARK, choose_recipe, is_folder, published_there, ranks_of
 from paceline.command.estimate import check_rates, estimate_of, not_known, speed_for, speed_of_run
@@ -16,19 +20,14 @@ from paceline.command.help import HELP
 from paceline.command.printing import PRINTER, Row, columns, laid_out, print_error, say
 from paceline.config.bounds import Whole
 from paceline.config.card import SUFFIX, in_words
-from paceline.config.commands import command
-from paceline.config.errors import RecipeError
 from paceline.config.graph_file import GRAPHS
 from paceline.config.plan import Plan, make_plan, training_ranks
 from paceline.config.recipe import DATA_CLASSES, DATA_IMAGES, Recipe, differing
-from paceline.config.reporting import SILENT, Reporter
 from paceline.config.run import FOLD, NONE, Controls, check_fold, run_file, run_folder
 from paceline.log.events import read_events
-from paceline.log.prose import where_time_goes
 from paceline.recipes.rows import LIKE
 from paceline.recipes.rows import Row as PublishedRow
-from paceline.store.fold import fold_in_words
-from paceline.store.half import half_in_words
+from paceline.store.splits import fold_in_words, half_in_words
 from paceline.tasks.workloads import workload_of
 from paceline.training.few_photos import refuse_auto, refuse_few, report_length
 from paceline.training.named_run import saved_count, saved_request

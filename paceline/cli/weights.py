@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
+from paceline._utils.atomic_write import check_output
+from paceline._utils.commands import command
+from paceline._utils.errors import UserError
+from paceline._utils.safe_read import read_plain_text
+from paceline._utils.text import did_you_mean
 from paceline.cli.weights_check import run_check
 from paceline.command.flags import parse, run_kind
 from paceline.command.printing import PRINTER, say, waiting
-from paceline.config.commands import command
-from paceline.config.errors import UserError
-from paceline.config.plain_file import read_plain_text
-from paceline.config.printable import did_you_mean
-from paceline.config.whole import check_output
 
 if TYPE_CHECKING:
     from paceline.weights.weight_file import WeightFile

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from paceline._utils.commands import command
+from paceline._utils.errors import UserError
+from paceline._utils.text import some
 from paceline.command.flags import Asked, parse, parse_recipe
 from paceline.command.help import HELP
 from paceline.command.printing import PRINTER, say, waiting
 from paceline.config.card import has_card, in_words, read_card
-from paceline.config.commands import command
-from paceline.config.errors import UserError
-from paceline.config.printable import some
 
 if TYPE_CHECKING:
     from paceline.config.recipe import Recipe
@@ -155,11 +155,11 @@ def _row_of(fit: Fit, every: bool) -> list[str]:
 
 
 def _bytes_and_digest(path: Path) -> str:
-    from paceline.training.alike import file_digest
+    from paceline._utils.hashing import file_sha256
 
     if not path.is_file():
         return ""
-    digest = file_digest(path)
+    digest = file_sha256(path)
     named = re.search(r"-([0-9a-f]{8})\.\w+$", path.name)
     right = (
         ""

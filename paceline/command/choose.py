@@ -7,9 +7,9 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.config.errors import RecipeError, UserError
-from paceline.config.printable import did_you_mean
-from paceline.config.python_file import from_file, functions_in, is_in_file
+from paceline._utils.errors import RecipeError, UserError
+from paceline._utils.text import did_you_mean
+from paceline._utils.user_code import from_file, functions_in, is_in_file
 from paceline.config.recipe import Recipe
 from paceline.config.system import System
 from paceline.machine.published import check_nodes

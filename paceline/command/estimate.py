@@ -9,9 +9,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from paceline._utils.commands import command
+from paceline._utils.errors import RecipeError
 from paceline.command.printing import Row
-from paceline.config.commands import command
-from paceline.config.errors import RecipeError
 from paceline.config.plan import Plan
 from paceline.config.recipe import Recipe
 from paceline.config.run import run_folder

@@ -10,10 +10,10 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
+from paceline._utils.errors import RecipeError, UserError
 from paceline.command.choose import choose_recipe, choose_system, nodes_of
 from paceline.command.help import HELP, SYSTEM, Entry, asked_for, entries_of, print_help
 from paceline.command.printing import PRINTER, SHARED, is_first_on_node
-from paceline.config.errors import RecipeError, UserError
 from paceline.config.habits import elsewhere
 from paceline.config.recipe import NO_FLAG, Recipe, check_batch_and_lr, check_recipe, settle_length
 from paceline.config.run import Controls

@@ -13,9 +13,9 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any, Literal, NamedTuple, NoReturn, get_args, get_origin, get_type_hints
 
+from paceline._utils.errors import UserError
 from paceline.command.printing import WORDS, columns, is_first_on_node
 from paceline.config.bounds import bounds_in_words, hints_of, shown
-from paceline.config.errors import UserError
 from paceline.config.recipe import NO_FLAG
 
 HELP = ("-h", "--help", "--help-all")

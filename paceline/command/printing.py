@@ -1,6 +1,6 @@
 """What a command prints: lines, errors, progress and JSON.
 
-Names from files and other people pass through config/printable.py here, so that a terminal obeys none of them.
+Names from files and other people pass through _utils/text.py here, so that a terminal obeys none of them.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
-from paceline.config.errors import RankError, UserError
-from paceline.config.printable import one_line, printable
-from paceline.config.reporting import Lines, Reporter
-from paceline.config.whole import KEY, write_output
+from paceline._utils.atomic_write import KEY, write_output
+from paceline._utils.errors import RankError, UserError
+from paceline._utils.reporter import Lines, Reporter
+from paceline._utils.text import one_line, printable
 
 LINE_EVERY = 30.0  # seconds between two lines of progress where there is no terminal
 
@@ -188,8 +188,8 @@ class _Plain(Lines):
         self._printed_at = time.monotonic()
 
     def progress(self, what: str, done: int, total: int) -> None:
-        from paceline.store.transfer import in_words
+        from paceline._utils.formatting import byte_size
 
         if time.monotonic() - self._printed_at > LINE_EVERY:
             self._printed_at = time.monotonic()
-            self.line(f"{what}: {in_words(done)}{f' of {in_words(total)}' if total else ''}")
+            self.line(f"{what}: {byte_size(done)}{f' of {byte_size(total)}' if total else ''}")

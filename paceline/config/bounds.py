@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
-from paceline.config.errors import RecipeError
+from paceline._utils.errors import RecipeError
 
 NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "text", dict: "a table"}
 

@@ -15,10 +15,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from paceline.config.errors import CheckpointError, UserError
+from paceline._utils.errors import CheckpointError, UserError
+from paceline._utils.safe_read import open_plain, parse
+from paceline._utils.text import MOST_NAME, counted, one_line, short, some
 from paceline.config.graph_file import GRAPHS, metadata
-from paceline.config.plain_file import open_plain, parse
-from paceline.config.printable import MOST_NAME, counted, one_line, short, some
 
 SCHEMA = 1
 SUFFIX = ".safetensors"

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 from xml.parsers import expat
 
-from paceline.config.errors import UserError
-from paceline.config.plain_file import open_plain_sized
-from paceline.config.whole import IN_ZIP
+from paceline._utils.atomic_write import IN_ZIP
+from paceline._utils.errors import UserError
+from paceline._utils.safe_read import open_plain_sized
 
 GRAPHS = ONNX, OPENVINO, TORCH = (".onnx", ".xml", ".pt2")
 ANSWERING = ("predict", "eval", "serve", "load")  # verbs that take one

@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import Any
 
+from paceline._utils.errors import UserError
+from paceline._utils.names import flatten
 from paceline.config.bounds import checked, hints_of
-from paceline.config.errors import UserError
 from paceline.config.habits import elsewhere
-from paceline.config.recipe import NO_FLAG, Recipe, leaves
+from paceline.config.recipe import NO_FLAG, Recipe
 from paceline.config.run import Controls, fill
 from paceline.config.submission import Submission
 
@@ -78,7 +79,7 @@ def _plain(value: Any) -> Any:
 
 
 def _nearest(name: str, recipe: Recipe) -> str:
-    below = {name: name.rpartition(".")[2] for name, _ in leaves(recipe) if "." in name}
+    below = {name: name.rpartition(".")[2] for name in flatten(recipe) if "." in name}
     of_recipe = (entry.name for entry in fields(recipe) if entry.name != NO_FLAG)
     whole = [*OWN, *(entry.name for entry in fields(Controls)), *of_recipe]
     same, _ = elsewhere(name.replace("_", "-"), [f"--{one.replace('_', '-')}" for one in (*whole, *below)])

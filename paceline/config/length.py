@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from paceline.config.errors import RecipeError
+from paceline._utils.errors import RecipeError
 from paceline.config.plan import Plan, epoch_ends, lr_at, whole_steps
 from paceline.config.recipe import Recipe
 from paceline.config.run import Controls

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
+from paceline._utils.errors import RecipeError
+from paceline._utils.names import flatten
 from paceline.config.bounds import (
     AboveZero,
     BelowOne,
@@ -27,7 +29,6 @@ from paceline.config.bounds import (
     hints_of,
     shown,
 )
-from paceline.config.errors import RecipeError
 from paceline.config.schedule import ScheduleKind
 
 ModelT = TypeVar("ModelT")
@@ -187,25 +188,15 @@ def refuse_huge(recipe: Recipe[Any, Any]) -> None:
     Raises RecipeError naming the flag.
     """
     for flag, node, most in (("--model", recipe.model, MOST_IN_MODEL), ("--input", recipe.input, MOST_IN_INPUT)):
-        for name, value in leaves(node, f"{flag}."):
+        for name, value in flatten(node, f"{flag}.").items():
             for part in value if isinstance(value, tuple) else (value,):
                 if type(part) is int and part > most:
                     raise RecipeError(f"{name.replace('_', '-')} {part}: must be {most:,} or less.")
 
 
-def leaves(node: Any, above: str = "") -> Iterator[tuple[str, Any]]:
-    """Every field of a dataclass and of those in it, by its dotted name, with its value: ("optim.lr", 0.1)."""
-    for entry in fields(node):
-        value = getattr(node, entry.name)
-        if is_dataclass(value):
-            yield from leaves(value, f"{above}{entry.name}.")
-        else:
-            yield f"{above}{entry.name}", value
-
-
 def differing(one: Any, other: Any) -> dict[str, tuple[Any, Any]]:
     """The dotted fields in which two dataclasses differ -> their two values; None where one of them has no such field."""
-    ours, theirs = dict(leaves(one)), dict(leaves(other))
+    ours, theirs = flatten(one), flatten(other)
     pairs = {name: (ours.get(name), theirs.get(name)) for name in (*ours, *(theirs.keys() - ours.keys()))}
     return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 

@@ -13,11 +13,11 @@ from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from paceline._utils.commands import command
+from paceline._utils.errors import RecipeError, UserError
+from paceline._utils.safe_read import is_whole, parse, read_plain, sealed
 from paceline.config import card
 from paceline.config.bounds import Count, Whole, check_bounds, check_kinds, checked, hints_of
-from paceline.config.commands import command
-from paceline.config.errors import RecipeError, UserError
-from paceline.config.plain_file import is_whole, parse, read_plain, sealed
 from paceline.config.plan import Plan
 from paceline.config.recipe import Recipe
 from paceline.config.submission import Submission

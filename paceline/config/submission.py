@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from paceline._utils.errors import RecipeError
 from paceline.config.bounds import checked, hints_of
-from paceline.config.errors import RecipeError
 from paceline.config.recipe import Recipe
 
 # Names of choices whose field would otherwise not fit on one line with its comment.

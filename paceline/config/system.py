@@ -9,8 +9,8 @@ import re
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+from paceline._utils.errors import RecipeError
 from paceline.config.bounds import Ge, Gt, Le, check_bounds
-from paceline.config.errors import RecipeError
 
 # Named, so that its field fits on one line with its comment.
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]

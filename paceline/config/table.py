@@ -8,8 +8,8 @@ from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin
 
+from paceline._utils.errors import RecipeError
 from paceline.config.bounds import check_bounds, checked, hints_of
-from paceline.config.errors import RecipeError
 
 Row = TypeVar("Row")
 

@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
+from paceline._utils.errors import DataError
+from paceline._utils.text import short
 from paceline.boxes.run_lengths import ranges
-from paceline.config.errors import DataError
-from paceline.config.printable import short
 from paceline.datasets.formats.annotations import Annotations
 from paceline.datasets.formats.segmentations import LEAST_NUMBERS, in_one_form, run_extent, runs_of
 from paceline.input.outlines import crossings

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from paceline.config.errors import DataError
-from paceline.config.listing import walk
-from paceline.config.names import OTHER_PICTURES, by_suffix, is_image_name, suffix_of
-from paceline.config.printable import some
+from paceline._utils.errors import DataError
+from paceline._utils.listing import walk
+from paceline._utils.names import OTHER_PICTURES, by_suffix, is_image_name, suffix_of
+from paceline._utils.text import some
 from paceline.datasets.formats.annotations import Annotations
 from paceline.datasets.formats.class_folders import first_twice
 from paceline.datasets.formats.layouts import BoxSet, Layout

@@ -7,7 +7,6 @@ Letters: N images of one split, M objects, K classes 1..K.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 from collections.abc import Callable
@@ -17,7 +16,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from paceline.config.errors import DataError
+from paceline._utils.errors import DataError
+from paceline._utils.hashing import sha256
 from paceline.datasets.box_arrays import box_arrays
 from paceline.datasets.box_checks import (
     check_sizes,
@@ -234,8 +234,8 @@ def prepare_boxes(
     source = annotated_boxes(root, request, out)
     if root is None and out is None:
         files = (request.images, request.annotations, request.val_annotations)
-        key = hashlib.sha256(os.fsencode("+".join(os.path.realpath(path) for path in files)))
-        out = cache_place(source.root) / key.hexdigest()[:12]
+        key = sha256(os.fsencode("+".join(os.path.realpath(path) for path in files)))
+        out = cache_place(source.root) / key[:12]
     return write_prepared(source, choose_place(source.root, out), workers, progress)
 
 

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from paceline.config.errors import DataError
-from paceline.config.names import by_suffix
-from paceline.config.printable import some
+from paceline._utils.errors import DataError
+from paceline._utils.names import by_suffix
+from paceline._utils.text import some
 from paceline.datasets.formats.class_folders import (
     Listing,
     SplitListing,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,11 +11,12 @@ from typing import Annotated, Any
 import numpy as np
 import tyro
 
+from paceline._utils.errors import UserError
+from paceline._utils.hashing import sha256
+from paceline._utils.text import counted, one_line, some
 from paceline.command.flags import parse
 from paceline.command.help import HELP
 from paceline.command.printing import say
-from paceline.config.errors import UserError
-from paceline.config.printable import counted, one_line, some
 from paceline.store.freshness import addresses, check_fresh
 from paceline.store.index import open_split
 from paceline.store.manifest import Manifest, find_manifest, prepare_again
@@ -112,7 +112,7 @@ def describe(manifest: Manifest) -> dict[str, Any]:
             "records": len(index),
             "classes": len(manifest.classes),
             "bytes": int(index.lengths.sum()),
-            "labels_sha256": hashlib.sha256(np.ascontiguousarray(labels, "<i4").tobytes()).hexdigest(),
+            "labels_sha256": sha256(np.ascontiguousarray(labels, "<i4").tobytes()),
             "kind": split.records,
             "files": len(places.file_sizes),
             "first_file": index.records.path(0) if len(index) else "",

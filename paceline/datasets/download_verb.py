@@ -11,10 +11,10 @@ from typing import Annotated
 
 import tyro
 
+from paceline._utils.errors import DataError, UserError
+from paceline._utils.reporter import Reporter
 from paceline.command.flags import parse
 from paceline.command.printing import live_progress, say
-from paceline.config.errors import DataError, UserError
-from paceline.config.reporting import Reporter
 from paceline.datasets import prepare_verb
 from paceline.store.download.data_sets import DATA_SETS, DataSet, download, mismatch_of, missing_text
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from paceline.config.errors import DataError
-from paceline.config.printable import counted, one_line
-from paceline.config.reporting import SILENT, Reporter
+from paceline._utils.errors import DataError
+from paceline._utils.reporter import SILENT, Reporter
+from paceline._utils.text import counted, one_line
 from paceline.datasets.class_source import class_folders, class_place
 from paceline.datasets.findings import findings
 from paceline.datasets.formats.class_folders import TRAIN_FOLDER, list_class_folders, names_changed

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from paceline.config.commands import command
-from paceline.config.printable import counted
+from paceline._utils.commands import command
+from paceline._utils.text import counted
 from paceline.pages.check.write import write_check_page
 from paceline.store.manifest import Manifest, Split
 

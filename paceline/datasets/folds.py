@@ -15,14 +15,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from paceline.config.errors import DataError
-from paceline.config.printable import counted, some
-from paceline.config.reporting import SILENT, Reporter
+from paceline._utils.errors import DataError
+from paceline._utils.reporter import SILENT, Reporter
+from paceline._utils.text import counted, some
 from paceline.config.run import Controls
 from paceline.datasets.val_split import Units, ValSplit, units_of
-from paceline.store.fold import Fold
 from paceline.store.index import Index, open_split
 from paceline.store.manifest import Manifest
+from paceline.store.splits import Fold
 
 
 def with_fold(manifest: Manifest, controls: Controls, reporter: Reporter = SILENT) -> Manifest:

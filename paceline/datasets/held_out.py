@@ -11,16 +11,16 @@ one. The folder itself is never written to.
 
 from __future__ import annotations
 
-import hashlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from paceline.config.errors import DataError, UserError
-from paceline.config.listing import listed
-from paceline.config.printable import some
-from paceline.config.reporting import SILENT, Reporter
+from paceline._utils.errors import DataError, UserError
+from paceline._utils.hashing import sha256
+from paceline._utils.listing import listed
+from paceline._utils.reporter import SILENT, Reporter
+from paceline._utils.text import some
 from paceline.datasets.box_source import BoxSource
 from paceline.datasets.class_source import ClassSource
 from paceline.datasets.ensure import name_addresses, prepare_now, why_stale
@@ -103,7 +103,7 @@ def _layout(root: Path) -> str:
             lists = (path for path in listed(folder) if path.is_dir() or path.name.endswith((".json", ".txt", ".yaml")))
             names |= {os.fsencode(os.path.relpath(path, root)) for path in lists}
     names |= {os.fsencode(path.name) for path in listed(root) if (path / "_annotations.coco.json").is_file()}
-    return hashlib.sha256(b"\0".join(sorted(names))).hexdigest()[:12]
+    return sha256(b"\0".join(sorted(names)))[:12]
 
 
 def _named_files(wanted: HeldOut, kind: Kind, reporter: Reporter) -> Path:
@@ -116,7 +116,7 @@ def _named_files(wanted: HeldOut, kind: Kind, reporter: Reporter) -> Path:
     images, annotations = (Path(os.path.realpath(os.path.expanduser(p))) for p in (wanted.images, wanted.annotations))
     if not images.is_dir():
         raise UserError(f"--images {wanted.images}: there is no such folder.")
-    key = hashlib.sha256(os.fsencode(f"{images}+{annotations}")).hexdigest()[:12]
+    key = sha256(os.fsencode(f"{images}+{annotations}"))[:12]
     place = cache_place(images) / f"scored-{key}"
     return (
         place if _is_prepared(place, kind) else _prepared(read_jsons({"val": (annotations, images)}), place, reporter)

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
-from paceline.config.errors import DataError
-from paceline.config.plain_file import read_plain
+from paceline._utils.errors import DataError
+from paceline._utils.safe_read import read_plain
 from paceline.datasets.journal import PrepareJournal, read_journal
 from paceline.datasets.verify import NOT_JPEG, Facts, NotAnImage, verify
 from paceline.input.picture import dropped_of, is_deep, to_rgb

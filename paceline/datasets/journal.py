@@ -16,9 +16,9 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
-from paceline.config.cache import cache_folder
-from paceline.config.errors import UserError
-from paceline.config.journal import Journal, read_lines
+from paceline._utils.cache import cache_folder
+from paceline._utils.errors import UserError
+from paceline._utils.journal import Journal, read_lines
 from paceline.datasets.verify import Facts
 from paceline.store.manifest import cache_place
 

@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from paceline.config.errors import DataError
+from paceline._utils.errors import DataError
 from paceline.datasets.label_errors import TITLES, label_errors
 from paceline.datasets.near_copies import MOST_PHOTOS, near_copies
 from paceline.pages.check.parts import turned_photos, where

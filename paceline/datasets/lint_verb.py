@@ -11,15 +11,15 @@ from typing import Annotated, Any
 
 import tyro
 
+from paceline._utils.atomic_write import check_output, write_output
+from paceline._utils.commands import command
+from paceline._utils.errors import DataError, UserError
+from paceline._utils.reporter import SILENT, Reporter
+from paceline._utils.safe_read import read_entry
+from paceline._utils.text import counted
 from paceline.command.flags import parse
 from paceline.command.printing import PRINTER, say
-from paceline.config.commands import command
-from paceline.config.errors import DataError, UserError
-from paceline.config.plain_file import read_entry
-from paceline.config.printable import counted
-from paceline.config.reporting import SILENT, Reporter
 from paceline.config.run import run_folder
-from paceline.config.whole import check_output, write_output
 from paceline.datasets.ensure import ensure_prepared, is_annotated
 from paceline.datasets.lint import Finding, lint
 from paceline.pages.check.parts import Find, Linted, Notice

@@ -22,8 +22,8 @@ from typing import Any, Literal
 import numpy as np
 import PIL
 
-from paceline.config.errors import DataError
-from paceline.config.whole import LINE, held, replaceable, sweep, write_whole
+from paceline._utils.atomic_write import LINE, held, replaceable, sweep, write_whole
+from paceline._utils.errors import DataError
 from paceline.datasets import verify
 from paceline.datasets.inspection import Inspection, Photos, inspect_photos, note_on_few_bits
 from paceline.datasets.journal import journal_of

@@ -9,10 +9,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from paceline._utils.errors import UserError
 from paceline.command.flags import out_folder, parse
 from paceline.command.help import HELP
 from paceline.command.printing import PRINTER, say
-from paceline.config.errors import UserError
 
 if TYPE_CHECKING:
     from paceline.store.manifest import Manifest

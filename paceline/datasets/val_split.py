@@ -21,7 +21,7 @@ from pathlib import PurePath
 
 import numpy as np
 
-from paceline.config.errors import DataError
+from paceline._utils.errors import DataError
 from paceline.datasets.formats.annotations import Annotations
 from paceline.input.randomness import SampleRandom
 

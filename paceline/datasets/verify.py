@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from PIL import Image
 
-from paceline.config.names import FORMATS, SUFFIX_FORMATS
-from paceline.config.plain_file import read_plain
+from paceline._utils.names import FORMATS, SUFFIX_FORMATS
+from paceline._utils.safe_read import read_plain
 from paceline.input.picture import UnknownRange, to_rgb
 from paceline.store.header import MOST_BYTES, TooMuch, content_of, open_picture
 from paceline.store.orientation import flags_of, orientation_of

@@ -16,8 +16,8 @@ from typing import TypeAlias
 import numpy as np
 import torch
 
+from paceline._utils.text import counted
 from paceline.boxes.geometry import pairwise_iou
-from paceline.config.printable import counted
 from paceline.export.graph import Graph
 from paceline.predict.graph_model import Input, through
 from paceline.predict.runners import Run

@@ -4,7 +4,7 @@ A form's module has
 
     write(trained: Trained, out: Path, flags: Flags) -> Iterator[str]
 
-which writes `out`, whole or not at all (config/whole.py), and yields lines for the user as it goes on.
+which writes `out`, whole or not at all (_utils/atomic_write.py), and yields lines for the user as it goes on.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from paceline.config.commands import EXTRAS, to_install
-from paceline.config.errors import UserError
-from paceline.config.printable import did_you_mean
-from paceline.config.whole import check_output
+from paceline._utils.atomic_write import check_output
+from paceline._utils.commands import EXTRAS, to_install
+from paceline._utils.errors import UserError
+from paceline._utils.text import did_you_mean
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,10 @@ from torch import Tensor, nn
 from torch.export import Dim
 from torch.fx.experimental import _config
 
+from paceline._utils.errors import UserError
 from paceline.batch import Batch, DetectionBatch, InstanceBatch
 from paceline.boxes.forms import Suppression, fixed
 from paceline.config.card import MOST_PHOTOS, MOST_SIDE
-from paceline.config.errors import UserError
 from paceline.input.buckets import buckets
 from paceline.predict.graph_model import BOXES, CLASSES
 from paceline.tasks.workloads import WORKLOADS

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from paceline.config.errors import DataError, UserError
-from paceline.config.printable import counted
+from paceline._utils.errors import DataError, UserError
+from paceline._utils.formatting import metric_label
+from paceline._utils.text import counted
 from paceline.config.run import FOLD, Controls, data_from_here, fill
 from paceline.export.graph import Graph
 from paceline.export.photos import inputs, named_photos
-from paceline.log.prose import metric_label
 from paceline.predict.graph_model import Input, calls, open_graph
 from paceline.predict.graph_scores import evaluate_file
 from paceline.predict.photos import Photo

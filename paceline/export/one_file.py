@@ -7,10 +7,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from paceline._utils.atomic_write import write_output
+from paceline._utils.errors import UserError
+from paceline._utils.text import counted, some
 from paceline.config.card import make_card
-from paceline.config.errors import UserError
-from paceline.config.printable import counted, some
-from paceline.config.whole import write_output
 from paceline.log.events import metrics_of
 from paceline.machine.provenance import versions
 from paceline.predict.predictor import Predictor

@@ -19,13 +19,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from paceline._utils.atomic_write import LINE, check_output, write_output
+from paceline._utils.version import __version__
 from paceline.config.card import METADATA
-from paceline.config.whole import LINE, check_output, write_output
 from paceline.export.int8 import Calibrated
 from paceline.export.written import Written
 from paceline.predict import reader
 from paceline.training.trained import Trained
-from paceline.version import __version__
 
 if TYPE_CHECKING:
     from paceline.export.verb import Flags

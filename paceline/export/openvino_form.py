@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paceline._utils.atomic_write import whole
+from paceline._utils.errors import UserError
+from paceline._utils.hashing import file_sha256
 from paceline.config.card import METADATA
-from paceline.config.errors import UserError
-from paceline.config.whole import whole
 from paceline.export.onnx_form import taken_down
 from paceline.export.written import Written
 from paceline.predict.runners import EXACT
-from paceline.training.checkpoint.write import file_sha256
 from paceline.training.trained import Trained
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paceline.config.errors import DataError, UserError
+from paceline._utils.errors import DataError, UserError
 from paceline.config.run import data_from_here
 from paceline.predict.folders import find_photos
 from paceline.predict.graph_model import Input

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from paceline.config.errors import UserError
-from paceline.config.whole import IN_ZIP
+from paceline._utils.atomic_write import IN_ZIP
+from paceline._utils.errors import UserError
 from paceline.export.written import Written
 from paceline.training.trained import Trained
 

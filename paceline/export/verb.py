@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from paceline._utils.errors import UserError
 from paceline.command.flags import parse
 from paceline.command.printing import PRINTER, say, waiting
-from paceline.config.errors import UserError
 from paceline.export.forms import FORMS, form_named
 from paceline.training.named_run import check_named
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from paceline._utils.atomic_write import folder_part, whole
+from paceline._utils.errors import UserError
 from paceline.config.card import NCHW, NHWC
-from paceline.config.errors import UserError
-from paceline.config.whole import folder_part, whole
 from paceline.export.compare import BOX, MASK, SCORE, answers, compare, own_answers
 from paceline.export.graph import Graph
 from paceline.export.one_file import card_of

@@ -20,8 +20,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from paceline._utils.errors import RecipeError
 from paceline.config.detection import FreeCrop
-from paceline.config.errors import RecipeError
 from paceline.input.randomness import SampleRandom
 from paceline.store.orientation import TURNS, UPRIGHT
 

@@ -28,8 +28,8 @@ from typing import Any
 
 import numpy as np
 
+from paceline._utils.errors import RecipeError
 from paceline.config.classification import Decoder
-from paceline.config.errors import RecipeError
 from paceline.input.crop import Source, Window, source_of
 from paceline.input.nvimgcodec import decode_region, import_nvimgcodec
 from paceline.input.picture import to_rgb

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paceline.config.errors import RecipeError
+from paceline._utils.errors import RecipeError
 from paceline.input.crop import source_of
 from paceline.input.decode import END_OF_IMAGE
 from paceline.input.draw import Draw, RenderBatch, render

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from paceline._utils.errors import DataError
 from paceline.batch import InstanceObjects
-from paceline.config.errors import DataError
 from paceline.config.instances import InstanceInput
 from paceline.input.box_sample import inside
 from paceline.input.buckets import Shape, resized

@@ -25,6 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from paceline._utils.threads import Thread, failure_in_thread
 from paceline.accelerators import streams_of
 from paceline.batch import Batch, labelled_batch
 from paceline.config.classification import Exif
@@ -35,7 +36,6 @@ from paceline.store import overdue
 from paceline.store.landing import Landing, copy_stream
 from paceline.store.overdue import Watch
 from paceline.store.records import Records
-from paceline.threads import Thread, failure_in_thread
 from paceline.workers.jobs import CannotPickle, SharedBytes, pickled
 from paceline.workers.pool import Workers
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from paceline.config.commands import to_install
-from paceline.config.errors import RecipeError
+from paceline._utils.commands import to_install
+from paceline._utils.errors import RecipeError
 from paceline.input.crop import Source
 
 # nvImageCodec's number for "no CUDA device" (NVIMGCODEC_DEVICE_CPU_ONLY).

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from paceline.config.errors import RecipeError
+from paceline._utils.errors import RecipeError
 from paceline.input.randomness import hash_keys
 
 # epoch -> its draws, (n,) int64, all different: draw d is of sample d % n, for the first time where d < n, else again (sampler.py). A

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from pathlib import Path
 
-from paceline.config.errors import UserError
-from paceline.config.names import check_entries
-from paceline.config.plain_file import read_plain
-from paceline.config.printable import one_line
-from paceline.config.whole import whole
+from paceline._utils.atomic_write import whole
+from paceline._utils.errors import UserError
+from paceline._utils.names import check_entries
+from paceline._utils.safe_read import read_plain
+from paceline._utils.text import one_line
 from paceline.launch.containers import CONTAINER
 from paceline.launch.follow import follow
 from paceline.launch.job import File, Job, Through, Words

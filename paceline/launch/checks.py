@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from paceline._utils.errors import RecipeError, UserError
 from paceline.command.choose import published_there
 from paceline.command.estimate import speed_for, speed_of_run
 from paceline.command.flags import Asked
 from paceline.command.printing import say
-from paceline.config.errors import RecipeError, UserError
 from paceline.config.plan import Plan, make_plan, shorten, training_ranks
 from paceline.config.recipe import DATA_IMAGES
 from paceline.config.run import read_run

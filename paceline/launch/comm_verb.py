@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paceline._utils.atomic_write import check_output
+from paceline._utils.errors import UserError
 from paceline.command.choose import choose_system
 from paceline.command.flags import parse
 from paceline.command.printing import write_answer
-from paceline.config.errors import UserError
-from paceline.config.whole import check_output
 from paceline.launch.on_nodes import Elsewhere, is_launched, launch_verb
 from paceline.ranks.launcher import SINGLE, Launch, read_launch
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline.config.errors import UserError
-from paceline.config.printable import one_line
+from paceline._utils.errors import UserError
+from paceline._utils.text import one_line
 from paceline.config.system import System
 from paceline.launch.job import NODE_VARIABLES, File, Job, Words, environment
 from paceline.launch.mounts import working_directory

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import shlex
 
-from paceline.config.errors import UserError
-from paceline.config.printable import one_line
+from paceline._utils.errors import UserError
+from paceline._utils.text import one_line
 from paceline.launch.container_flags import (
     GUARD,
     PYTHON,

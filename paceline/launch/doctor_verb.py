@@ -11,13 +11,13 @@ from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
+from paceline._utils.atomic_write import check_output
+from paceline._utils.errors import UserError
+from paceline._utils.text import one_line
 from paceline.command.choose import choose_system
 from paceline.command.flags import parse
 from paceline.command.printing import WORDS, columns, write_answer
-from paceline.config.errors import UserError
-from paceline.config.printable import one_line
 from paceline.config.system import System
-from paceline.config.whole import check_output
 from paceline.launch.on_nodes import Elsewhere, is_launched, launch_verb
 from paceline.ranks.launcher import SINGLE, read_launch
 

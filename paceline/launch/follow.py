@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from paceline.config.names import CHECKPOINTS
-from paceline.config.plain_file import open_plain_sized
-from paceline.config.printable import printable
+from paceline._utils.names import CHECKPOINTS
+from paceline._utils.safe_read import open_plain_sized
+from paceline._utils.text import printable
 from paceline.launch.job import Job, Running
 from paceline.log.events import read_events
 from paceline.ranks.exit_code import FAILED, INTERRUPTED, USER_ERROR, read_exit_code

@@ -22,14 +22,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paceline.config.errors import UserError
-from paceline.config.plain_file import read_plain_text
-from paceline.config.printable import one_line, short
+from paceline._utils.errors import UserError
+from paceline._utils.safe_read import read_plain_text
+from paceline._utils.text import one_line, short
+from paceline._utils.version import __version__
 from paceline.config.system import MOST_RANKS
 from paceline.launch import probe
 from paceline.launch.job import Job, Words
 from paceline.launch.over_ssh import NO_CONNECTION, on_host, why_not_connected
-from paceline.version import __version__
 
 # The longest line that makes sense (RFC 1123: a name has at most 255 characters), times the most hosts.
 MOST_BYTES = 2**20

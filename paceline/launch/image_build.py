@@ -6,9 +6,9 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline.config.errors import UserError
+from paceline._utils.errors import UserError
+from paceline._utils.version import PACKAGE, __version__
 from paceline.launch.job import Words
-from paceline.version import PACKAGE, __version__
 
 # One line with the image's name, for builds, launches and pushes alike.
 TAG_FILE = "containers/TAG"

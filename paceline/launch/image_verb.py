@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from paceline._utils.errors import UserError
 from paceline.command.choose import choose_system
 from paceline.command.flags import parse
 from paceline.command.help import HELP
 from paceline.command.printing import say
-from paceline.config.errors import UserError
 from paceline.launch.job import Words
 
 KINDS = """usage: paceline image KIND ...
@@ -123,7 +123,7 @@ def _constraints(system_name: str, torch: str) -> str:
 def _shell(arguments: Sequence[str], command: Words) -> int:
     """`command`: the words behind `--`, or a shell."""
     flags = parse(arguments, ShellFlags(), prog="image shell", description="A shell inside the image, or a command.")
-    from paceline.config.cache import cache_folder
+    from paceline._utils.cache import cache_folder
     from paceline.launch.carry_out import write_files
     from paceline.launch.containers import apptainer_files, check_docker, docker_files
     from paceline.launch.image_build import engine_found

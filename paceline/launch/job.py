@@ -15,7 +15,7 @@ from pathlib import Path
 from signal import Signals
 from typing import Literal, Protocol
 
-from paceline.config.names import LAUNCH_FOLDER
+from paceline._utils.names import LAUNCH_FOLDER
 from paceline.config.system import System
 from paceline.ranks.environment import Variable
 from paceline.ranks.exit_code import EXIT_CODE_FILE

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from paceline.config.errors import UserError
+from paceline._utils.errors import UserError
 from paceline.launch.job import Mount, Words
 
 ROOT = Path("/")

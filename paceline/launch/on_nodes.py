@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from paceline._utils.atomic_write import check_output, write_output
+from paceline._utils.errors import UserError
+from paceline._utils.names import LAUNCH_FOLDER, numbered
 from paceline.command.choose import choose_system
-from paceline.config.errors import UserError
-from paceline.config.names import LAUNCH_FOLDER, numbered
-from paceline.config.whole import check_output, write_output
 from paceline.launch.carry_out import launch
 from paceline.launch.where import Where, check_where, job_of
 

@@ -20,7 +20,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from paceline.config.printable import one_line, printable
+from paceline._utils.text import one_line, printable
 from paceline.launch.job import Words
 from paceline.ranks.interfaces import is_address_of_this_host
 

@@ -22,10 +22,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from paceline._utils.atomic_write import write_whole
+from paceline._utils.cache import cache_folder
 from paceline.command.choose import choose_system
-from paceline.config.cache import cache_folder
 from paceline.config.system import System
-from paceline.config.whole import write_whole
 from paceline.launch.preflight_rank import Board
 from paceline.launch.preflight_report import Preflight, write_report
 from paceline.machine.detect import allowed_cpus

@@ -16,11 +16,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from paceline._utils.atomic_write import write_whole
+from paceline._utils.errors import UserError
+from paceline._utils.safe_read import read_entry
 from paceline.command.choose import choose_system
 from paceline.command.printing import print_error
-from paceline.config.errors import UserError
-from paceline.config.plain_file import read_entry
-from paceline.config.whole import write_whole
 from paceline.ranks.exit_code import USER_ERROR, settle_environment
 from paceline.ranks.launcher import read_launch
 

@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from paceline.config.printable import one_line
-from paceline.config.whole import KEY, write_whole
+from paceline._utils.atomic_write import KEY, write_whole
+from paceline._utils.text import one_line
 from paceline.machine.doctor.compare import Finding, line
 from paceline.machine.doctor.preflight import Look, Reach, bad
 

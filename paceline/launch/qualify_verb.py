@@ -11,13 +11,13 @@ from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
+from paceline._utils.atomic_write import check_output, write_output
+from paceline._utils.cache import cache_folder
+from paceline._utils.errors import UserError
+from paceline._utils.text import one_line
 from paceline.command.choose import choose_system
 from paceline.command.flags import parse
 from paceline.command.printing import PRINTER, WORDS, columns, write_answer
-from paceline.config.cache import cache_folder
-from paceline.config.errors import UserError
-from paceline.config.printable import one_line
-from paceline.config.whole import check_output, write_output
 from paceline.launch.on_nodes import Elsewhere, is_launched, launched_answer
 from paceline.machine.detect import cpu_cores
 from paceline.ranks.launcher import SINGLE, Launch, read_launch

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shlex
 
-from paceline.config.names import STOP_FILE
-from paceline.config.printable import one_line
+from paceline._utils.names import STOP_FILE
+from paceline._utils.text import one_line
 from paceline.launch import preflight
 from paceline.launch.containers import CONTAINER
 from paceline.launch.job import Job, Words, environment, exports, in_lines, node_exports

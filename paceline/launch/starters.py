@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from signal import SIGTERM
 
-from paceline.config.posix import SIGUSR1
+from paceline._utils.platform import SIGUSR1
 from paceline.launch.containers import CONTAINER
 from paceline.launch.job import Job, Starter, Words, environment, needs
 from paceline.machine.topology import Topology, described, processing_elements, read_topology

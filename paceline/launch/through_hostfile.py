@@ -10,7 +10,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from paceline.config.errors import UserError
+from paceline._utils.errors import UserError
 from paceline.launch import attend, preflight
 from paceline.launch.hosts import LOOPBACK, Host, check_hosts, first_hosts, host_python, read_hostfile
 from paceline.launch.job import (

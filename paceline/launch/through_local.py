@@ -10,7 +10,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from paceline.config.errors import UserError
+from paceline._utils.errors import UserError
 from paceline.launch import attend, preflight
 from paceline.launch.job import File, Job, Running, Through, Words, environment, exports, in_lines
 from paceline.launch.starters import START

@@ -8,10 +8,10 @@ import subprocess
 import time
 from pathlib import Path
 
-from paceline.config.errors import UserError
-from paceline.config.plain_file import read_entry
-from paceline.config.printable import one_line
-from paceline.config.whole import write_whole
+from paceline._utils.atomic_write import write_whole
+from paceline._utils.errors import UserError
+from paceline._utils.safe_read import read_entry
+from paceline._utils.text import one_line
 from paceline.launch.job import File, Job, Running, Through, needs
 from paceline.launch.slurm_script import script
 

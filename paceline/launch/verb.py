@@ -12,14 +12,15 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from paceline._utils.commands import command, shown
+from paceline._utils.errors import UserError
+from paceline._utils.formatting import duration
+from paceline._utils.names import numbered
 from paceline.command.choose import is_folder
 from paceline.command.estimate import check_rates
 from paceline.command.flags import Asked, explain, parse_recipe
 from paceline.command.help import HELP
 from paceline.command.printing import say
-from paceline.config.commands import command, shown
-from paceline.config.errors import UserError
-from paceline.config.names import numbered
 from paceline.config.run import Controls, check_controls, named_weights
 from paceline.config.submission import check_submission
 from paceline.launch.carry_out import launch
@@ -28,7 +29,6 @@ from paceline.launch.follow import CODES, INTERRUPTED
 from paceline.launch.job import Batch
 from paceline.launch.where import Where, check_walltime, check_where, job_of, left_outside
 from paceline.log.events import read_events
-from paceline.log.prose import duration
 from paceline.machine.published import published_for
 from paceline.mlperf.logs import LEAST_FOR_MEAN, olympic_mean
 from paceline.ranks.environment import check_interface

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Literal
 
-from paceline.config.cache import cache_folder
-from paceline.config.errors import UserError
-from paceline.config.printable import one_line
+from paceline._utils.cache import cache_folder
+from paceline._utils.errors import UserError
+from paceline._utils.text import one_line
 from paceline.config.system import System
 from paceline.launch.carry_out import USUAL_START, check_together
 from paceline.launch.containers import CONTAINER

@@ -14,12 +14,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TextIO
 
-from paceline.config.printable import printable
-from paceline.config.reporting import Reporter
-from paceline.config.run import Controls
-from paceline.log.events import metrics_of
-from paceline.log.live_line import LiveLine, Now
-from paceline.log.prose import (
+from paceline._utils.formatting import (
     byte_size,
     captured_late,
     compiled_again,
@@ -32,6 +27,11 @@ from paceline.log.prose import (
     quantity,
     warm_up_text,
 )
+from paceline._utils.reporter import Reporter
+from paceline._utils.text import printable
+from paceline.config.run import Controls
+from paceline.log.events import metrics_of
+from paceline.log.live_line import LiveLine, Now
 from paceline.log.sinks import Event, Facts, Follower
 
 # A share of time spent waiting for input above this is worth a line of advice.

@@ -62,10 +62,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from paceline.config.errors import UserError
-from paceline.config.plain_file import parse, read_entry
-from paceline.config.reporting import SILENT, Reporter
-from paceline.log.lines import MOST_BYTES, LineFile, name_lines
+from paceline._utils.errors import UserError
+from paceline._utils.journal import MOST_BYTES, LineFile, name_lines
+from paceline._utils.reporter import SILENT, Reporter
+from paceline._utils.safe_read import parse, read_entry
 
 # Required fields of each kind: field -> type of value. "number" includes the non-finite ones.
 SCHEMA: dict[str, dict[str, str]] = {

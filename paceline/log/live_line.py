@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TextIO
 
-from paceline.config.printable import printable
-from paceline.log.prose import duration, quantity
-from paceline.threads import Thread
+from paceline._utils.formatting import duration, quantity
+from paceline._utils.text import printable
+from paceline._utils.threads import Thread
 
 REDRAW_SECONDS = 1.0
 # Below this many columns the line has no bar: the numbers need the room.

@@ -24,9 +24,9 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from paceline.config.plain_file import parse
+from paceline._utils.journal import LineFile, name_lines
+from paceline._utils.safe_read import parse
 from paceline.log.events import plain
-from paceline.log.lines import LineFile, name_lines
 
 Kind = Literal["POINT_IN_TIME", "INTERVAL_START", "INTERVAL_END"]
 PREFIX = ":::MLLOG "

@@ -7,8 +7,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from paceline._utils.reporter import Reporter
 from paceline.config.plan import epoch_ends, epochs_done
-from paceline.config.reporting import Reporter
 from paceline.log.mllog import MLLog
 from paceline.log.sinks import Event, Facts, Follower
 

@@ -15,9 +15,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from paceline.config.errors import UserError
-from paceline.config.reporting import Reporter
-from paceline.threads import Thread
+from paceline._utils.errors import UserError
+from paceline._utils.reporter import Reporter
+from paceline._utils.threads import Thread
 
 # As log/events.py describes it, and as read_events gives it: numbers that are not finite are floats.
 Event = Mapping[str, Any]

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import torch
 
+from paceline._utils.atomic_write import whole
 from paceline.config.run import profile_steps
-from paceline.config.whole import whole
 
 
 class Tracer:

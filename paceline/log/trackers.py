@@ -14,17 +14,18 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from paceline.config.commands import to_install
-from paceline.config.errors import UserError
-from paceline.config.plain_file import parse, read_entry
-from paceline.config.python_file import from_file, is_in_file
-from paceline.config.reporting import Reporter
+from paceline._utils.atomic_write import write_whole
+from paceline._utils.commands import to_install
+from paceline._utils.errors import UserError
+from paceline._utils.names import flatten
+from paceline._utils.reporter import Reporter
+from paceline._utils.safe_read import parse, read_entry
+from paceline._utils.user_code import from_file, is_in_file
 from paceline.config.run import MOST_BYTES, Controls, read_run
-from paceline.config.whole import write_whole
 from paceline.log.events import numbers_of
 from paceline.log.sinks import Beside, Event, Follower, Sink
 
@@ -139,15 +140,6 @@ def config_of(run: Path) -> dict[str, Any]:
     return {name: facts[name] for name in ("name", "recipe", "plan", "system_name", "system")}
 
 
-def flat(facts: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """Nested facts by dotted names: ("recipe.optim.lr", 0.1)."""
-    for name, value in facts.items():
-        if isinstance(value, Mapping):
-            yield from flat(value, f"{above}{name}.")
-        else:
-            yield f"{above}{name}", value
-
-
 class WeightsAndBiases:
     """`--sink wandb`, one W&B run: train/... and eval/... over the optimiser step; in its summary best/... and the status.
 
@@ -225,7 +217,7 @@ class MLflow:
             number = experiment.experiment_id if experiment else self._client.create_experiment(name)
             begun = self._client.create_run(number, run_name=run.name, tags={"paceline.run": str(run)})
             self._sent.note(begun.info.run_id)
-            params = [Param(key, str(value)[:MOST_LETTERS]) for key, value in flat(config_of(run))]
+            params = [Param(key, str(value)[:MOST_LETTERS]) for key, value in flatten(config_of(run)).items()]
             for first in range(0, len(params), MOST_PARAMS):
                 self._client.log_batch(self._sent.id, params=params[first : first + MOST_PARAMS])
         self._status = "FAILED"  # until it has ended well

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from paceline.config.errors import RecipeError
+from paceline._utils.errors import RecipeError
 
 # Beside one form for each shape: torch's own limit is eight for whoever knows of one.
 SPARE_FORMS = 7

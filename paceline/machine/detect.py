@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Literal
 
-from paceline.config.errors import RecipeError
+from paceline._utils.errors import RecipeError
 from paceline.config.system import Precision, System
 
 GIB = 2**30

@@ -10,10 +10,10 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
+from paceline._utils.errors import RecipeError
+from paceline._utils.reporter import SILENT, Reporter
 from paceline.accelerators import NAMES, count
 from paceline.boxes.forms import use_triton
-from paceline.config.errors import RecipeError
-from paceline.config.reporting import SILENT, Reporter
 from paceline.config.system import MOST_THREADS, System
 from paceline.machine.detect import cpu_cores
 from paceline.machine.torch_builds import no_code_for

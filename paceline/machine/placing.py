@@ -18,8 +18,8 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, Literal
 
-from paceline.config.errors import RecipeError
-from paceline.config.reporting import Reporter
+from paceline._utils.errors import RecipeError
+from paceline._utils.reporter import Reporter
 from paceline.config.system import System
 from paceline.machine.detect import allowed_cpus
 from paceline.machine.topology import (

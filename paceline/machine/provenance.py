@@ -12,8 +12,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from paceline._utils.version import PACKAGE, __version__
 from paceline.accelerators import device_name, found
-from paceline.version import PACKAGE, __version__
 
 PACKAGES = (
     "torch",

@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from paceline._utils.errors import RecipeError
 from paceline.config.bounds import AboveZero, Count, Whole, ZeroOrMore
-from paceline.config.errors import RecipeError
 from paceline.config.plan import split_batch
 from paceline.config.system import Binding, Precision, System
 from paceline.config.table import read_rows

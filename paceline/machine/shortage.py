@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from paceline.config.errors import RecipeError, Shortage
+from paceline._utils.errors import RecipeError, Shortage
+from paceline._utils.platform import soft_limit
+from paceline._utils.threads import failure_in_thread
 from paceline.config.plan import Plan, recut
-from paceline.config.posix import soft_limit
 from paceline.config.run import Run
 from paceline.machine.compiler import uncompiled
-from paceline.threads import failure_in_thread
 
 MEMORY_SIGNS = (
     "out of memory",

@@ -15,8 +15,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from paceline.config.errors import UserError
-from paceline.config.plain_file import parse, read_plain
+from paceline._utils.errors import UserError
+from paceline._utils.safe_read import parse, read_plain
 from paceline.log.events import read_events
 from paceline.mlperf.foreign import read_foreign
 from paceline.mlperf.logs import (

@@ -15,8 +15,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from paceline.config.errors import DataError
-from paceline.config.plain_file import parse
+from paceline._utils.errors import DataError
+from paceline._utils.safe_read import parse
 from paceline.mlperf.logs import FOREIGN, Row, foreign_name, is_number
 
 WHOLE = r"(?<!\d)(\d{1,15})(?!\d)"  # more digits are no count of anything here

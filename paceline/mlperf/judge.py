@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline.config.commands import to_install
-from paceline.config.errors import UserError
+from paceline._utils.commands import to_install
+from paceline._utils.errors import UserError
 
 TIMEOUT = 600  # seconds; the longest published logs take a few
 # Neither has an exit code of its own.

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from paceline.config.errors import DataError, UserError
-from paceline.config.plain_file import parse, read_plain
+from paceline._utils.errors import DataError, UserError
+from paceline._utils.safe_read import parse, read_plain
 
 MOST_BYTES = 2**28  # published logs have up to 4 MB
 TOKEN = ":::MLLOG "

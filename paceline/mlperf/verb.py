@@ -12,10 +12,10 @@ from typing import Annotated
 
 import tyro
 
+from paceline._utils.errors import UserError
+from paceline._utils.text import printable
 from paceline.command.flags import parse, run_kind
 from paceline.command.printing import print_error, say
-from paceline.config.errors import UserError
-from paceline.config.printable import printable
 from paceline.mlperf import judge
 from paceline.mlperf.analysis import analyse, summaries
 from paceline.mlperf.logs import Row, benchmark_of, find_logs, read_mllog, value_of

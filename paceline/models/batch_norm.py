@@ -22,8 +22,8 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from paceline._utils.errors import RecipeError
 from paceline.boxes.forms import in_triton
-from paceline.config.errors import RecipeError
 from paceline.models.batch_norm_spans import joined_batch_norm, split_batch_norm
 
 

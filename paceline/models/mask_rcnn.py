@@ -18,7 +18,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from paceline.config.errors import RecipeError
+from paceline._utils.errors import RecipeError
 from paceline.config.instances import FrozenLayers, HeadInit, LayerNorm, MaskRCNNModel, TopLevel
 from paceline.models.batch_norm import BatchNorm
 from paceline.models.make_trunk import make_trunk

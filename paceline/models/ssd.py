@@ -19,9 +19,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from paceline._utils.errors import RecipeError
 from paceline.config.classification import Padding
 from paceline.config.detection import Frozen, NewBias
-from paceline.config.errors import RecipeError
 from paceline.models.batch_norm import BatchNorm, relu_of
 from paceline.models.layers import Conv2d
 from paceline.models.pyramid import FPN

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from paceline.config.errors import RecipeError
+from paceline._utils.errors import RecipeError
 from paceline.config.recipe import Optim
 from paceline.models.layers import Init, Linear
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from paceline.config.errors import CheckpointError
+from paceline._utils.errors import CheckpointError
 
 add, add_ = torch._foreach_add, torch._foreach_add_
 mul, mul_ = torch._foreach_mul, torch._foreach_mul_

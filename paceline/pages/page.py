@@ -15,13 +15,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from paceline.config.errors import UserError
-from paceline.config.printable import counted
-from paceline.config.reporting import Lines
-from paceline.config.run import read_run
-from paceline.config.whole import write_whole
-from paceline.log.events import COMMON, read_events
-from paceline.log.prose import (
+from paceline._utils.atomic_write import write_whole
+from paceline._utils.errors import UserError
+from paceline._utils.formatting import (
     byte_size,
     duration,
     flop_rate,
@@ -32,10 +28,15 @@ from paceline.log.prose import (
     time_spent,
     where_time_goes,
 )
+from paceline._utils.names import flatten
+from paceline._utils.reporter import Lines
+from paceline._utils.text import counted
+from paceline.config.run import read_run
+from paceline.log.events import COMMON, read_events
 from paceline.pages.html import templates
 from paceline.pages.sections import predictions_section
 from paceline.pages.training_curves import Event, metric_names, of_kind, targets_first, training_charts
-from paceline.store.fold import fold_in_words
+from paceline.store.splits import fold_in_words
 from paceline.tasks.metrics.coco import ABSENT
 from paceline.tasks.workload import Workload
 from paceline.tasks.workloads import WORKLOADS
@@ -213,7 +214,7 @@ def _evaluation_table(events: Sequence[Event]) -> dict[str, Any]:
 def _provenance(facts: Mapping[str, Any], warmed: Sequence[Event]) -> list[tuple[str, list[tuple[str, str]]]]:
     """run.json as tables: its top level first, then one table a part; beside the plan the values of its warm-up."""
     top = [(key, _text(value)) for key, value in facts.items() if not isinstance(value, Mapping) and key != "format"]
-    parts = [(key, flat(value)) for key, value in facts.items() if isinstance(value, Mapping)]
+    parts = [(key, fact_rows(value)) for key, value in facts.items() if isinstance(value, Mapping)]
     last = ("recipe", "system", "plan", "controls")
     parts.sort(key=lambda part: last.index(part[0]) if part[0] in last else -1)
     shown = warmed[-1] if warmed else {}
@@ -222,13 +223,9 @@ def _provenance(facts: Mapping[str, Any], warmed: Sequence[Event]) -> list[tuple
     return [("run", top), *parts[:beside], *([("warm-up", rows)] if rows else []), *parts[beside:]]
 
 
-def flat(node: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+def fact_rows(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Rows of a nested mapping: dotted key, and the value as text."""
-    rows = []
-    for key, value in node.items():
-        inner = isinstance(value, Mapping) and value
-        rows += flat(value, f"{prefix}{key}.") if inner else [(f"{prefix}{key}", _text(value))]
-    return rows
+    return [(name, _text(value)) for name, value in flatten(facts).items()]
 
 
 def _text(value: Any) -> str:

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from paceline.config.printable import counted
-from paceline.config.reporting import Lines
+from paceline._utils.formatting import duration, leading_metrics, metric_label, metric_text
+from paceline._utils.reporter import Lines
+from paceline._utils.text import counted
 from paceline.config.run import Controls
 from paceline.log.events import read_events
-from paceline.log.prose import duration, leading_metrics, metric_label, metric_text
 from paceline.pages.html import WIDE, Chart, Line, draw_chart, smoothed, templates
-from paceline.pages.page import STATUS, flat
+from paceline.pages.page import STATUS, fact_rows
 from paceline.pages.sections import one_picture
 from paceline.pages.training_curves import SMOOTH_PARTS, of_kind
 from paceline.tasks.metrics.coco import ABSENT
@@ -177,7 +177,7 @@ def differences(facts: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[tupl
     """
     usual = asdict(Controls())
     known = [{**one, "controls": {**usual, **one.get("controls", {})}} for one in facts]
-    each = [dict(flat({name: one[name] for name in (*PARTS, *ALONE) if name in one})) for one in known]
+    each = [dict(fact_rows({name: one[name] for name in (*PARTS, *ALONE) if name in one})) for one in known]
     keys = [key for key in dict.fromkeys(key for one in each for key in one) if key not in NAMING]
     differing = [key for key in keys if len({one.get(key) for one in each}) > 1]
     found: dict[str, list[tuple[str, list[str]]]] = {}

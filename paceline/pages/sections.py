@@ -18,11 +18,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from paceline._utils.errors import DataError
+from paceline._utils.formatting import metric_text
+from paceline._utils.safe_read import parse, read_entry
 from paceline.config.classification import Exif
-from paceline.config.errors import DataError
-from paceline.config.plain_file import parse, read_entry
 from paceline.log.events import metrics_of
-from paceline.log.prose import metric_text
 from paceline.pages.classified import (
     Answer,
     class_accuracies,
@@ -44,8 +44,7 @@ from paceline.pages.score_curves import (
     threshold_chart,
 )
 from paceline.pages.stored_photo import listed
-from paceline.store.fold import fold_in_words
-from paceline.store.half import half_in_words
+from paceline.store.splits import fold_in_words, half_in_words
 from paceline.tasks.metrics.best_f1 import at_thresholds
 from paceline.tasks.metrics.coco import Detections
 from paceline.tasks.metrics.confusion import SHOWN_SCORE, confusion

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from PIL import Image
 
+from paceline._utils.errors import DataError, UserError
+from paceline._utils.safe_read import read_plain
 from paceline.config.classification import Exif
-from paceline.config.errors import DataError, UserError
-from paceline.config.plain_file import read_plain
 from paceline.input.picture import open_rgb
 from paceline.store.header import MOST_BYTES
 from paceline.store.index import Index, open_split

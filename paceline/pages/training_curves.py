@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from paceline._utils.formatting import duration, leading_metrics, metric_label, metric_text, quantity, target_text
 from paceline.log.console import SLOW_INPUT
 from paceline.log.events import metrics_of
-from paceline.log.prose import duration, leading_metrics, metric_label, metric_text, quantity, target_text
 from paceline.pages.html import FULL, NARROW, WIDE, Chart, Line, draw_chart, smoothed
 from paceline.tasks.metrics.coco import ABSENT
 

@@ -18,8 +18,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paceline._utils.reporter import Lines
 from paceline.config.graph_file import GRAPHS
-from paceline.config.reporting import Lines
 from paceline.config.run import read_run, refuse_synthetic
 
 if TYPE_CHECKING:

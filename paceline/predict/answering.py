@@ -12,10 +12,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from paceline._utils.errors import DataError, UserError
+from paceline._utils.safe_read import read_plain
+from paceline._utils.text import did_you_mean, some
 from paceline.command.printing import say
-from paceline.config.errors import DataError, UserError
-from paceline.config.plain_file import read_plain
-from paceline.config.printable import did_you_mean, some
 from paceline.input.picture import dropped_notes, dropped_of
 from paceline.machine.detect import cpu_cores
 from paceline.pages.pictures import jpeg

@@ -16,9 +16,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path, PurePath
 from typing import Any, TextIO, cast
 
-from paceline.config.errors import UserError
-from paceline.config.plain_file import read_plain
-from paceline.config.whole import part_of, write_whole
+from paceline._utils.atomic_write import part_of, write_whole
+from paceline._utils.errors import UserError
+from paceline._utils.safe_read import read_plain
 from paceline.predict.folders import ANSWERS, OURS, PART, Unreadable, begins_as_ours
 from paceline.predict.formats import Files, Format, Place
 from paceline.predict.results import Found, Result

@@ -12,9 +12,9 @@ from functools import cache
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
-from paceline.config.errors import DataError
-from paceline.config.listing import glob_paths, scan
-from paceline.config.names import PREDICTED_SUFFIX_FORMATS, by_suffix, suffix_of
+from paceline._utils.errors import DataError
+from paceline._utils.listing import glob_paths, scan
+from paceline._utils.names import PREDICTED_SUFFIX_FORMATS, by_suffix, suffix_of
 
 SUFFIXES = tuple(map(os.fsdecode, PREDICTED_SUFFIX_FORMATS))
 VIDEO_SUFFIXES = (".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".mpg", ".mpeg", ".ts", ".wmv", ".flv", ".ogv")

@@ -27,10 +27,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from paceline.config.errors import DataError, UserError
-from paceline.config.listing import listed
-from paceline.config.plain_file import read_plain
-from paceline.config.printable import short, some
+from paceline._utils.errors import DataError, UserError
+from paceline._utils.listing import listed
+from paceline._utils.safe_read import read_plain
+from paceline._utils.text import short, some
 
 Kind = Literal["classes", "boxes", "masks"]
 # Objects365's results have 3 GB.

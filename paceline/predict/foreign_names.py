@@ -18,9 +18,9 @@ from urllib.parse import unquote
 
 import numpy as np
 
-from paceline.config.errors import DataError
-from paceline.config.names import IMAGE_SUFFIXES, OTHER_PICTURES
-from paceline.config.printable import short, some
+from paceline._utils.errors import DataError
+from paceline._utils.names import IMAGE_SUFFIXES, OTHER_PICTURES
+from paceline._utils.text import short, some
 from paceline.predict.foreign import Rows, id_of
 
 SEVERAL = -1

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from paceline._utils.errors import DataError
+from paceline._utils.text import some
 from paceline.boxes.run_lengths import RunLengths, compress, decompress
-from paceline.config.errors import DataError
-from paceline.config.printable import some
 from paceline.datasets.box_arrays import mask_arrays
 from paceline.pages.check.suspicious import odd_coordinates
 from paceline.predict.foreign import Rows

@@ -17,12 +17,12 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from paceline._utils.commands import to_install
+from paceline._utils.errors import CheckpointError, UserError
+from paceline._utils.text import short
 from paceline.config.card import NCHW
 from paceline.config.classification import Exif
-from paceline.config.commands import to_install
-from paceline.config.errors import CheckpointError, UserError
 from paceline.config.graph_file import refuse_graph
-from paceline.config.printable import short
 from paceline.config.recipe import Recipe
 from paceline.config.run import read_run, saved_classes
 from paceline.predict.photo_predictor import PhotoPredictor, Seen, best_in, found_in

@@ -13,7 +13,7 @@ from xml.sax.saxutils import escape, quoteattr
 
 import numpy as np
 
-from paceline.config.printable import one_line
+from paceline._utils.text import one_line
 from paceline.predict.formats import Files, Format, Place, outlines
 from paceline.predict.results import Found
 

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any, TypeAlias
 
-from paceline.config.errors import DataError, UserError
-from paceline.config.plain_file import read_plain
-from paceline.config.printable import short
+from paceline._utils.errors import DataError, UserError
+from paceline._utils.safe_read import read_plain
+from paceline._utils.text import short
 from paceline.store.box_split import open_boxes
 from paceline.store.manifest import Manifest
 

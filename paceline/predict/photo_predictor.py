@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeAlias, cast, overload
 
 import numpy as np
 
-from paceline.config.errors import DataError
+from paceline._utils.errors import DataError
 from paceline.log.events import read_events
 from paceline.machine.detect import cpu_cores
 from paceline.predict.folders import Unreadable, find_photos

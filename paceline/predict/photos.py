@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 import numpy as np
 from PIL import Image
 
-from paceline.config.errors import DataError
-from paceline.config.plain_file import read_plain
+from paceline._utils.errors import DataError
+from paceline._utils.safe_read import read_plain
 from paceline.input.crop import Window
 from paceline.input.decode import decode_crop
 from paceline.store.header import MOST_BYTES, endless_jpeg, read_header, undecodable

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from paceline.config.errors import UserError
-from paceline.config.printable import one_line
+from paceline._utils.errors import UserError
+from paceline._utils.text import one_line
 
 if TYPE_CHECKING:
     from PIL import Image

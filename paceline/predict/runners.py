@@ -16,9 +16,9 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from paceline.config.errors import CheckpointError
+from paceline._utils.errors import CheckpointError
+from paceline._utils.safe_read import read_plain, require_plain
 from paceline.config.graph_file import ONNX, OPENVINO, TORCH
-from paceline.config.plain_file import read_plain, require_plain
 
 # A graph's arguments -> its outputs.
 Run: TypeAlias = Callable[[Sequence[np.ndarray]], Sequence[np.ndarray]]

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from paceline._utils.errors import DataError
 from paceline.boxes.run_lengths import bitmap, compress
-from paceline.config.errors import DataError
 from paceline.predict.folders import Unreadable
 from paceline.predict.photos import Photo, whole_photo
 from paceline.predict.results import Found, Result

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from paceline._utils.errors import UserError
+from paceline._utils.text import counted, did_you_mean, some
 from paceline.command.flags import parse
 from paceline.command.printing import print_error, say, waiting
-from paceline.config.errors import UserError
-from paceline.config.printable import counted, did_you_mean, some
 from paceline.training.named_run import check_named
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image
 
-from paceline.config.commands import to_install
-from paceline.config.errors import DataError, UserError
-from paceline.config.plain_file import open_plain
+from paceline._utils.commands import to_install
+from paceline._utils.errors import DataError, UserError
+from paceline._utils.safe_read import open_plain
 from paceline.predict.folders import camera_number
 
 # A file that ends before this share of the frames or seconds that it claims was cut; claims are often a frame or two too high.

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from paceline.config.errors import UserError
+from paceline._utils.errors import UserError
 from paceline.predict.answering import Asked, Count, Printed, Shown, answer_all, jpeg_of
 from paceline.predict.answers import new_answers
 from paceline.predict.folders import Unreadable

@@ -7,13 +7,13 @@ ranks that differ in what they would do next still meet here.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
 from collections.abc import Mapping
 from typing import Any
 
-from paceline.config.errors import AlikeError
+from paceline._utils.errors import AlikeError
+from paceline._utils.hashing import json_sha256
 from paceline.ranks.launcher import Place
 from paceline.ranks.messages import Messages
 from paceline.ranks.rendezvous import name_ranks
@@ -60,7 +60,7 @@ def agree(messages: Messages, place: Place, facts: Facts, name: str) -> None:
 
 def digest(facts: Facts) -> str:
     """SHA-256 of the facts, names included."""
-    return hashlib.sha256(_text(facts).encode()).hexdigest()
+    return json_sha256(facts)
 
 
 def difference(first: Facts, other: Facts, first_ranks: str, other_ranks: str, further: str) -> str:

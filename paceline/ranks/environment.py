@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from paceline.config.errors import RecipeError
+from paceline._utils.errors import RecipeError
 from paceline.config.system import System, env_pairs
 from paceline.ranks.interfaces import interfaces
 from paceline.ranks.launcher import Launch

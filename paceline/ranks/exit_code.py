@@ -9,9 +9,9 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from paceline.config.errors import UserError
-from paceline.config.plain_file import read_entry
-from paceline.config.whole import write_whole
+from paceline._utils.atomic_write import write_whole
+from paceline._utils.errors import UserError
+from paceline._utils.safe_read import read_entry
 from paceline.ranks.launcher import read_launch
 
 # The variable: absolute path of the file, on a file system that rank 0's node and the one that waits both see.

@@ -23,13 +23,13 @@ from typing import Any
 
 import torch.distributed as dist
 
-from paceline.config.errors import Shortage, UserError
-from paceline.config.printable import one_line
+from paceline._utils.errors import Shortage, UserError
+from paceline._utils.text import one_line
+from paceline._utils.threads import Thread
 from paceline.ranks.exit_code import leave_exit_code
 from paceline.ranks.launcher import Place
 from paceline.ranks.messages import Messages
 from paceline.ranks.rendezvous import name_ranks
-from paceline.threads import Thread
 
 FAILED_EXIT, USER_EXIT = 3, 2
 # These end a run in good order (done, target missed, interrupted and resumable); all ranks leave so together.

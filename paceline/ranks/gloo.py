@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 import torch
 
-from paceline.config.errors import RankError
-from paceline.config.printable import one_line
+from paceline._utils.errors import RankError
+from paceline._utils.text import one_line
 from paceline.ranks.failure import is_echo
 from paceline.ranks.interfaces import describe_interfaces, interface_towards
 from paceline.ranks.launcher import Launch

@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from paceline.config.errors import UserError
+from paceline._utils.errors import UserError
 from paceline.ranks.interactive import is_pty_shell
 
 # Rank 0 listens in this range when the launcher names no port: below Linux's ephemeral ports (32768 and up).

@@ -22,9 +22,9 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from paceline.config.errors import RankError
-from paceline.config.posix import allow_open_files
-from paceline.config.printable import one_line
+from paceline._utils.errors import RankError
+from paceline._utils.platform import allow_open_files
+from paceline._utils.text import one_line
 from paceline.ranks.interfaces import describe_interfaces, is_address_of_this_host
 from paceline.ranks.launcher import THIS_HOST, Launch
 from paceline.ranks.messages import NOTHING, Messages

@@ -12,7 +12,6 @@ must be this user's own, a plain file, and closed to everybody else.
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import json
 import os
@@ -26,8 +25,9 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from paceline.config.errors import RankError
-from paceline.config.posix import O_NOFOLLOW, O_NONBLOCK, own_user
+from paceline._utils.errors import RankError
+from paceline._utils.hashing import sha256
+from paceline._utils.platform import O_NOFOLLOW, O_NONBLOCK, own_user
 from paceline.ranks.launcher import Launch
 from paceline.ranks.messages import unsealed
 
@@ -120,7 +120,7 @@ def _place(launch: Launch, folder: Path | None) -> tuple[Path, Path | None]:
             f"rank 0 (of {launch.world}) and the other hosts share no folder to leave a secret in.\n{HOW_TO_SET}."
         )
     # The same name at the next start of the same job: what a killed start left is replaced.
-    name = hashlib.sha256(f"{launch.job} {launch.address}:{launch.port}".encode()).hexdigest()[:16]
+    name = sha256(f"{launch.job} {launch.address}:{launch.port}")[:16]
     place = folder.absolute() / f".secret-{name}"
     place.unlink(missing_ok=True)
     return place, None

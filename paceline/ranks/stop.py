@@ -19,7 +19,7 @@ from typing import Literal
 import torch
 import torch.distributed as dist
 
-from paceline.config.posix import SIGUSR1
+from paceline._utils.platform import SIGUSR1
 from paceline.ranks.world import World
 
 Reason = Literal["", "time budget", "STOP file", "signal"]

@@ -21,8 +21,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from paceline._utils.errors import AlikeError, RecipeError
 from paceline.accelerators import BACKENDS, NAMES, register, use
-from paceline.config.errors import AlikeError, RecipeError
 from paceline.ranks.agreement import Facts, agree
 from paceline.ranks.failure import CLEAN_EXITS, Watch
 from paceline.ranks.gloo import choose_gloo_interface, reaching_each_other, without_gloo_lines

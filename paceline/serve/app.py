@@ -19,13 +19,13 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from paceline._utils.version import __version__
 from paceline.pages.marks import colour_of
 from paceline.predict.folders import Unreadable
 from paceline.predict.results import SHOWN_ABOVE, Result
 from paceline.serve.batching import Batches, Full
 from paceline.serve.guard import Guard
 from paceline.serve.limits import AGAIN, Lingering, Uploads
-from paceline.version import __version__
 
 if TYPE_CHECKING:
     from paceline.predict.photo_predictor import PhotoPredictor

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from paceline.config.errors import DataError
+from paceline._utils.errors import DataError
 from paceline.predict.folders import Unreadable
 from paceline.store.header import MAX_PIXELS, read_header
 

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from paceline._utils.commands import to_install
+from paceline._utils.errors import UserError
 from paceline.command.flags import parse
 from paceline.command.printing import say, waiting
-from paceline.config.commands import to_install
-from paceline.config.errors import UserError
 from paceline.training.named_run import check_named
 
 if TYPE_CHECKING:

@@ -17,9 +17,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from paceline._utils.errors import DataError
 from paceline.boxes.run_lengths import RunLengths, compress, ranges
 from paceline.config.classification import Exif
-from paceline.config.errors import DataError
 from paceline.store.index import Index, open_split
 from paceline.store.manifest import Manifest, prepare_again
 

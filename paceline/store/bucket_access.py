@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-from paceline.config.errors import UserError
-from paceline.config.plain_file import read_plain
+from paceline._utils.errors import UserError
+from paceline._utils.safe_read import read_plain
 from paceline.store.stores import StoreTrouble
 
 # How long one read is retried before it fails. Below overdue.FAIL_SECONDS, so that the store's own error is the one that is

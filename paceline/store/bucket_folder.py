@@ -15,8 +15,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from paceline.config.commands import to_install
-from paceline.config.errors import UserError
+from paceline._utils.commands import to_install
+from paceline._utils.errors import UserError
 from paceline.store.bucket_access import in_words, open_place, patience_seconds
 from paceline.store.object_store import store_of
 from paceline.store.stores import scheme_of

@@ -29,12 +29,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from paceline.config.cache import cache_folder
-from paceline.config.errors import UserError
-from paceline.config.posix import O_BINARY, flock, pwrite, unlock
-from paceline.config.printable import printable
+from paceline._utils.cache import cache_folder
+from paceline._utils.errors import UserError
+from paceline._utils.parallel_copy import Background, write_at
+from paceline._utils.platform import O_BINARY, flock, pwrite, unlock
+from paceline._utils.text import printable
 from paceline.store.stores import Range, RangeError, Status, Store, pread
-from paceline.store.transfer import Background, write_at
 
 _SLOT = struct.Struct("<QII")  # first byte + 1 (0: empty), bytes, CRC-32
 # A range's slot is one of so many in a row.

@@ -10,9 +10,9 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline.config.errors import DataError
-from paceline.config.listing import scan
-from paceline.config.names import is_image_name, suffix_of
+from paceline._utils.errors import DataError
+from paceline._utils.listing import scan
+from paceline._utils.names import is_image_name, suffix_of
 
 
 @dataclass(frozen=True)

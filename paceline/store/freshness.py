@@ -18,16 +18,16 @@ from pathlib import Path
 
 import numpy as np
 
-from paceline.config.errors import DataError, UserError
-from paceline.config.listing import glob_paths, scan
-from paceline.config.plain_file import open_plain
+from paceline._utils.errors import DataError, UserError
+from paceline._utils.listing import glob_paths, scan
+from paceline._utils.parallel_copy import Background
+from paceline._utils.safe_read import open_plain
 from paceline.store.class_folder import list_folder
 from paceline.store.index import index_damage, open_split, places_of, remedy
 from paceline.store.manifest import FILES, BoxCounts, Manifest
 from paceline.store.object_store import store_of
 from paceline.store.records import digest_of
 from paceline.store.stores import LocalFiles, Status, StoreTrouble, scheme_of
-from paceline.store.transfer import Background
 
 # What glob.escape puts around a character.
 _ESCAPED = re.compile(r"\[([*?[])\]")

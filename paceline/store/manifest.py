@@ -24,13 +24,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from paceline.config.cache import cache_folder
-from paceline.config.errors import DataError
-from paceline.config.plain_file import is_whole, open_plain, parse, read_plain, sealed
-from paceline.config.whole import write_whole
+from paceline._utils.atomic_write import write_whole
+from paceline._utils.cache import cache_folder
+from paceline._utils.errors import DataError
+from paceline._utils.safe_read import is_whole, open_plain, parse, read_plain, sealed
 
 if TYPE_CHECKING:
-    from paceline.store.fold import Fold
+    from paceline.store.splits import Fold
 
 FILE_NAME = "manifest.json"
 _AGAIN = "Delete it and run `paceline prepare` again."

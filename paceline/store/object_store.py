@@ -20,12 +20,12 @@ from fnmatch import fnmatchcase
 from typing import Any, BinaryIO
 from urllib.parse import unquote, urlsplit
 
-from paceline.config.commands import to_install
-from paceline.config.errors import DataError
-from paceline.config.listing import is_system_name
+from paceline._utils.commands import to_install
+from paceline._utils.errors import DataError
+from paceline._utils.listing import is_system_name
+from paceline._utils.parallel_copy import Background
 from paceline.store.bucket_access import in_words, open_place, patience_seconds
 from paceline.store.stores import LocalFiles, Range, RangeError, Status, Store, StoreTrouble, scheme_of
-from paceline.store.transfer import Background
 
 REMOTE = ("s3", "gs", "az", "http", "https")  # schemes of URLs
 # Requests under way at once, of all threads that ask one store.

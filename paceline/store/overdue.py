@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from paceline.config.errors import DataError
-from paceline.config.printable import printable, some
+from paceline._utils.errors import DataError
+from paceline._utils.text import printable, some
 
 # A read that takes longer is named, again after as long; a mount that fails over is back within some minutes.
 SAY_SECONDS = 60.0

@@ -25,8 +25,8 @@ from typing import Any
 
 import numpy as np
 
-from paceline.config.errors import DataError
-from paceline.config.plain_file import open_plain_sized
+from paceline._utils.errors import DataError
+from paceline._utils.safe_read import open_plain_sized
 from paceline.store.object_store import store_of
 from paceline.store.stores import LocalFiles, Range, RangeError, Store, StoreTrouble, pread, scheme_of
 

@@ -12,8 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from paceline.config.errors import DataError
-from paceline.config.printable import some
+from paceline._utils.errors import DataError
+from paceline._utils.text import some
 from paceline.store.manifest import Manifest
 
 

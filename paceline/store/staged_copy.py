@@ -24,9 +24,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from paceline.config.errors import DataError, UserError
-from paceline.config.journal import Journal, lock
-from paceline.config.posix import O_BINARY, O_NOFOLLOW
+from paceline._utils.errors import DataError, UserError
+from paceline._utils.formatting import byte_size
+from paceline._utils.journal import Journal, lock
+from paceline._utils.parallel_copy import free_bytes, transfer, write_at
+from paceline._utils.platform import O_BINARY, O_NOFOLLOW
 from paceline.store.index import Index, name_arrays
 from paceline.store.manifest import FILES
 from paceline.store.object_store import store_of
@@ -42,7 +44,6 @@ from paceline.store.staged_folder import (
     read_ledger,
 )
 from paceline.store.stores import Range, Store, StoreTrouble, pread, scheme_of
-from paceline.store.transfer import free_bytes, in_words, transfer, write_at
 
 THREADS, PART_BYTES = 8, 32 << 20
 # A file takes whole blocks of a disk.
@@ -232,7 +233,7 @@ class StagedCopy:
         need, disk = sum(-(-one.size // BLOCK) * BLOCK for one in missing) - there, os.statvfs(self.folder)
         if need > (free := free_bytes(self.folder)):
             raise UserError(
-                f"--stage: {self.folder.parent} has {in_words(free)} free, and {in_words(need)} of data are still to be copied "
+                f"--stage: {self.folder.parent} has {byte_size(free)} free, and {byte_size(need)} of data are still to be copied "
                 "there. Make room (paceline data clear DIR removes earlier copies), or name another folder."
             )
         if disk.f_files and len(missing) > disk.f_favail:

@@ -17,11 +17,11 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
-from paceline.config.errors import UserError
-from paceline.config.journal import lock, read_lines
-from paceline.config.plain_file import read_plain
-from paceline.config.posix import own_user
-from paceline.config.whole import write_whole
+from paceline._utils.atomic_write import write_whole
+from paceline._utils.errors import UserError
+from paceline._utils.journal import lock, read_lines
+from paceline._utils.platform import own_user
+from paceline._utils.safe_read import read_plain
 
 MARKER, LEDGER, PARTS, COPYING, IN_USE = "staged.json", "ledger", "parts", ".copying", ".in-use"
 OURS = {MARKER, LEDGER, COPYING, IN_USE}

@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import BinaryIO, NamedTuple
 
-from paceline.config import posix
-from paceline.config.listing import glob_paths
-from paceline.config.plain_file import open_plain
+from paceline._utils import platform as posix
+from paceline._utils.listing import glob_paths
+from paceline._utils.safe_read import open_plain
 
 
 class Range(NamedTuple):

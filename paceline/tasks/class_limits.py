@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from paceline.config.printable import counted, some
+from paceline._utils.text import counted, some
 
 # COCO scores the best of an image and class. Source: pycocotools/cocoeval.py, Params.maxDets.
 MOST_DETECTIONS = 100

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import nn
 
+from paceline._utils.errors import RecipeError
 from paceline.batch import MixedBatch, labelled_batch
 from paceline.config.classification import PhotoRecipe, mixes
-from paceline.config.errors import RecipeError
 from paceline.input.draw import Draw, draw_training_photo
 from paceline.input.randomness import SampleRandom
 from paceline.models.mixed import mixed_images, partners_share

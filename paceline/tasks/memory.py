@@ -25,11 +25,12 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from paceline._utils.cache import remembered
+from paceline._utils.errors import RecipeError
+from paceline._utils.hashing import source_sha256
+from paceline._utils.user_code import is_in_file
 from paceline.batch import Batch
-from paceline.config.cache import remembered, source_digest
 from paceline.config.classification import RESNET, TrunkModel
-from paceline.config.errors import RecipeError
-from paceline.config.python_file import is_in_file
 from paceline.config.recipe import DATA_CLASSES, Recipe
 from paceline.config.system import HALF, System
 
@@ -126,7 +127,7 @@ def estimate(
         question = {
             "recipe": asdict(recipe.model) | asdict(recipe.input),
             "task": f"{recipe.task}, {remember}, {'accelerator' if counted else 'CPU'}",
-            "code": f"{source_digest()}, torch {torch.__version__}",
+            "code": f"{source_sha256()}, torch {torch.__version__}",
         }
         found = remembered("memory", question, lambda: _count(build, make_batch, counted, smaller))
     else:

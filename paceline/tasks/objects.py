@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from paceline._utils.errors import DataError
 from paceline.config.detection import BoxInput
-from paceline.config.errors import DataError
 from paceline.config.instances import InstanceInput
 from paceline.config.recipe import Recipe
 from paceline.store.box_split import BoxSplit, open_boxes

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from paceline._utils.errors import UserError
 from paceline.batch import Batch
-from paceline.config.errors import UserError
 from paceline.config.plan import Plan
 from paceline.config.recipe import DATA_CLASSES, DATA_IMAGES, Recipe
 from paceline.config.system import System

@@ -21,8 +21,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from paceline._utils.errors import DataError, RecipeError
 from paceline.batch import Batch
-from paceline.config.errors import DataError, RecipeError
 from paceline.config.plan import Plan
 from paceline.config.recipe import DATA_IMAGES, Recipe
 from paceline.config.system import System, store_cache_bytes
@@ -35,11 +35,11 @@ from paceline.input.ring import Forward
 from paceline.input.sampler import draws_in_words, rarest_first, sampled_order, sampling_rates
 from paceline.input.stream import Order, batch_indices, shard
 from paceline.ranks.launcher import Place
-from paceline.store.half import in_half
 from paceline.store.header import Header, read_header
 from paceline.store.index import Index
 from paceline.store.manifest import Manifest
 from paceline.store.records import Records
+from paceline.store.splits import in_half
 from paceline.tasks.memory import MemoryEstimate, memory_of
 from paceline.tasks.shapes import Buckets, Fit, OneShape
 from paceline.workers.crew import WORTH_PROCESSES

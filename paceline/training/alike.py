@@ -15,7 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from paceline.config.python_file import helpers_of, is_in_file
+from paceline._utils.hashing import file_sha256
+from paceline._utils.names import flatten
+from paceline._utils.user_code import helpers_of, is_in_file
+from paceline._utils.version import PACKAGE
 from paceline.config.recipe import Recipe
 from paceline.config.run import Controls, Run
 from paceline.config.system import System
@@ -23,7 +26,6 @@ from paceline.machine.provenance import versions
 from paceline.ranks.agreement import digest
 from paceline.tasks.task import Task
 from paceline.training.checkpoint.write import Snapshot
-from paceline.version import PACKAGE
 from paceline.weights.weight_file import names_of_run
 
 # Controls that only rank 0 uses, or that name a place.
@@ -49,9 +51,9 @@ def request_facts(
         "verb": verb,
         **{f"version of {name}": version for name, version in versions().items()},
         **source_digests(PACKAGE, recipe),
-        **_flat(asdict(recipe)),
-        **_flat(_without(asdict(system), FREE_SYSTEM), "system."),
-        **_flat(_without(asdict(controls), FREE_CONTROLS)),
+        **_as_flags(asdict(recipe)),
+        **_as_flags(_without(asdict(system), FREE_SYSTEM), "system."),
+        **_as_flags(_without(asdict(controls), FREE_CONTROLS)),
         **more,
         "--stage": "given" if controls.stage else "not given",
         "flags given": sorted(name for name in given if name in GIVEN or name.partition(".")[0] == "quality"),
@@ -61,7 +63,7 @@ def request_facts(
 def data_facts(task: Task) -> dict[str, Any]:
     """Facts of a rank once its data is open."""
     counts = {"train_images": task.train_images, "val_images": task.val_images}
-    return _flat({**counts, **_without(task.facts, FREE_DATA), "classes": list(task.classes)}, "data.")
+    return _as_flags({**counts, **_without(task.facts, FREE_DATA), "classes": list(task.classes)}, "data.")
 
 
 def run_facts(run: Run, checkpoint: str, weights: Path | None) -> dict[str, Any]:
@@ -71,9 +73,9 @@ def run_facts(run: Run, checkpoint: str, weights: Path | None) -> dict[str, Any]
     weights     file or folder that a fresh run starts from
     """
     return {
-        **_flat(asdict(run.recipe)),
-        **_flat(_without(asdict(run.system), FREE_SYSTEM), "system."),
-        **_flat(asdict(run.plan), "plan."),
+        **_as_flags(asdict(run.recipe)),
+        **_as_flags(_without(asdict(run.system), FREE_SYSTEM), "system."),
+        **_as_flags(asdict(run.plan), "plan."),
         "compute threads": run.provenance["threads"]["intra_op"],
         "checkpoint": checkpoint,
         "class names of --weights": ", ".join(map("/".join, names_of_run(weights))) if weights is not None else "",
@@ -99,28 +101,17 @@ def tensor_digest(tensor: Tensor) -> str:
     return found.hexdigest()
 
 
-def file_digest(path: Path) -> str:
-    """SHA-256 of a file's bytes; empty where there is no such file."""
-    if not path.is_file():
-        return ""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(2**20):
-            digest.update(block)
-    return digest.hexdigest()
-
-
 def source_digests(package: Path, recipe: Recipe) -> dict[str, str]:
     """Digests of every file of the package, a user's workload, and what that imports: a version number is not enough."""
     found = {
-        f"SHA-256 of paceline/{path.relative_to(package).as_posix()}": file_digest(path)
+        f"SHA-256 of paceline/{path.relative_to(package).as_posix()}": file_sha256(path)
         for path in sorted(package.rglob("*.py"))
     }
     if is_in_file(recipe.task):
         file = Path(recipe.task.rpartition(":")[0]).expanduser().resolve()
-        found["SHA-256 of the workload's file"] = file_digest(file)
+        found["SHA-256 of the workload's file"] = file_sha256(file)
         for name, helper in helpers_of(file).items():
-            found[f"SHA-256 of {name}, which the workload's file imports,"] = file_digest(helper)
+            found[f"SHA-256 of {name}, which the workload's file imports,"] = file_sha256(helper)
     return found
 
 
@@ -128,10 +119,6 @@ def _without(facts: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
     return {name: value for name, value in facts.items() if name not in names}
 
 
-def _flat(facts: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+def _as_flags(facts: Any, above: str = "") -> dict[str, Any]:
     """Nested facts by their dotted names, spelt as the flags are: optim.lr, eval-every."""
-    found: dict[str, Any] = {}
-    for name, value in facts.items():
-        spelt = f"{above}{name.replace('_', '-')}"
-        found |= _flat(value, f"{spelt}.") if isinstance(value, Mapping) else {spelt: value}
-    return found
+    return {name.replace("_", "-"): value for name, value in flatten(facts, above).items()}

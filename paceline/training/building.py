@@ -7,11 +7,11 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from paceline._utils.errors import CheckpointError
+from paceline._utils.reporter import Reporter
 from paceline.config.card import has_card, read_card
-from paceline.config.errors import CheckpointError
 from paceline.config.plan import Plan
 from paceline.config.recipe import Recipe
-from paceline.config.reporting import Reporter
 from paceline.config.run import Run
 from paceline.models.batch_norm import configure_batch_norm
 from paceline.models.trunk import rate_factors

@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
-from paceline.config.commands import command
-from paceline.config.errors import UserError
+from paceline._utils.commands import command
+from paceline._utils.errors import UserError
+from paceline._utils.names import CHECKPOINTS, STOP_FILE
+from paceline._utils.text import did_you_mean
 from paceline.config.keywords import controls_and_changes
-from paceline.config.names import CHECKPOINTS, STOP_FILE
-from paceline.config.printable import did_you_mean
 from paceline.config.recipe import Recipe, override
 from paceline.log.console import Console, open_console
 from paceline.log.output import lasting_output

@@ -19,16 +19,16 @@ from typing import Any
 import torch
 from torch import nn
 
+from paceline._utils.atomic_write import write_whole
+from paceline._utils.journal import cannot_write
+from paceline._utils.threads import Thread, failure_in_thread
 from paceline.config.system import System
-from paceline.config.whole import write_whole
-from paceline.log.lines import cannot_write
 from paceline.machine.machine import autocast_for
 from paceline.ranks.exchange import from_main
 from paceline.ranks.roles import Roles
 from paceline.ranks.stop import StopVote
 from paceline.ranks.world import World
 from paceline.tasks.task import Evaluation, InputRank, Score, Task
-from paceline.threads import Thread, failure_in_thread
 from paceline.training.state import State
 
 

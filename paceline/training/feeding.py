@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from paceline._utils.cache import remembered
+from paceline._utils.errors import RecipeError
 from paceline.accelerators import device_name
-from paceline.config.cache import remembered
 from paceline.config.classification import decoder_rule
-from paceline.config.errors import RecipeError
 from paceline.config.recipe import Recipe
 from paceline.config.system import System
 from paceline.input.device_render import device_renderer

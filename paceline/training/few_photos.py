@@ -8,12 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
+from paceline._utils.commands import command
+from paceline._utils.errors import RecipeError
+from paceline._utils.reporter import Reporter
 from paceline.config.auto import evaluations, steps_wanted
-from paceline.config.commands import command
-from paceline.config.errors import RecipeError
 from paceline.config.plan import Plan
 from paceline.config.recipe import DATA_IMAGES, Recipe
-from paceline.config.reporting import Reporter
 from paceline.config.run import Controls
 from paceline.recipes import RECIPES
 from paceline.tasks.workloads import workload_of

@@ -15,9 +15,9 @@ from typing import Any, TypeAlias
 
 from torch import nn
 
+from paceline._utils.commands import command
+from paceline._utils.errors import CheckpointError, UserError
 from paceline.config.card import has_card
-from paceline.config.commands import command
-from paceline.config.errors import CheckpointError, UserError
 from paceline.config.recipe import Recipe, override
 from paceline.config.run import read_run
 from paceline.recipes import RECIPES

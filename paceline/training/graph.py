@@ -21,8 +21,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from paceline._utils.errors import RecipeError
 from paceline.batch import Batch
-from paceline.config.errors import RecipeError
 from paceline.config.system import System
 
 Losses = dict[str, Tensor]

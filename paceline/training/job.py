@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from paceline._utils.atomic_write import write_whole
+from paceline._utils.commands import to_go_on
+from paceline._utils.errors import UserError
+from paceline._utils.journal import cannot_write
 from paceline.accelerators import peak_memory
-from paceline.config.commands import to_go_on
-from paceline.config.errors import UserError
 from paceline.config.length import Due
 from paceline.config.plan import evaluation_batch
 from paceline.config.run import Run, seconds_in
-from paceline.config.whole import write_whole
-from paceline.log.lines import cannot_write
 from paceline.log.pace import Clock, Interval, Neighbours, Spikes, Stragglers
 from paceline.log.recorder import Recorder
 from paceline.machine.power import PowerMeter

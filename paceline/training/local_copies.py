@@ -17,10 +17,11 @@ from pathlib import Path
 
 import numpy as np
 
-from paceline.config.commands import command
-from paceline.config.errors import UserError
-from paceline.config.printable import counted
-from paceline.config.reporting import Reporter
+from paceline._utils.commands import command
+from paceline._utils.errors import UserError
+from paceline._utils.formatting import byte_size
+from paceline._utils.reporter import Reporter
+from paceline._utils.text import counted
 from paceline.config.system import System, cache_bytes
 from paceline.machine.host_memory import free_memory
 from paceline.machine.placing import node_name
@@ -30,7 +31,6 @@ from paceline.store.index import Index
 from paceline.store.manifest import prepare_again
 from paceline.store.staged_copy import StagedCopy, Wanted, staged_records, wanted_files
 from paceline.store.stores import scheme_of
-from paceline.store.transfer import in_words
 from paceline.tasks.synthetic import SyntheticTask
 from paceline.tasks.task import Task
 
@@ -103,7 +103,7 @@ def _copy(copy: StagedCopy, task: Task, reporter: Reporter, stage: Path) -> None
         reporter.progress("copying the data (MiB)", done >> 20, total >> 20)
         if not reporter.is_live and time.monotonic() - reported > LINE_EVERY:
             reported = time.monotonic()
-            reporter.line(f"copied {in_words(done)} of {in_words(total)} to {stage}")
+            reporter.line(f"copied {byte_size(done)} of {byte_size(total)} to {stage}")
 
     def waits() -> None:
         reporter.progress("waiting for another process's copy", 0, 0)
@@ -114,7 +114,7 @@ def _copy(copy: StagedCopy, task: Task, reporter: Reporter, stage: Path) -> None
         reporter.line(f"{counted(copied.changed, 'file')} of the copy changed after being written: copied again")
     there = f", {copied.kept:,} were there" if copied.kept else ""
     reporter.line(
-        f"data on {stage}: {copied.files:,} files copied ({in_words(copied.bytes)} in "
+        f"data on {stage}: {copied.files:,} files copied ({byte_size(copied.bytes)} in "
         f"{time.monotonic() - began:.0f} s){there}"
     )
 
@@ -184,7 +184,8 @@ def _room(indexes: list[Index], system: System, world: World, reporter: Reporter
     room = min(everything + spare, int(share), everything + spare if asked is None else asked)
     by = f"by the {world.local_world} ranks of a node together, " if world.local_world > 1 else ""
     reporter.line(
-        f"keeps up to {_gib(min(room, everything))} of {_gib(everything)} of encoded photos in memory, {by}{_gib(free)} being free"
+        f"keeps up to {byte_size(min(room, everything))} of {byte_size(everything)} of encoded photos in memory, {by}"
+        f"{byte_size(free)} being free"
         f"{'' if asked is None or asked <= share or everything <= share else f': less than --system.cache {system.cache} asks for'}"
     )
     return room
@@ -234,7 +235,7 @@ def _shared_shelf(photos: int, room: int, world: World, reporter: Reporter) -> S
         return None
     if name:
         return _shelf(file, photos, room, part=world.local_rank, parts=parts)
-    reporter.line(f"the ranks of a node cannot share that memory here: each has {_gib(room // parts)} of its own")
+    reporter.line(f"the ranks of a node cannot share that memory here: each has {byte_size(room // parts)} of its own")
     return _shelf(_own_file(photos, room // parts)[0], photos, room // parts)
 
 
@@ -250,9 +251,5 @@ def _own_file(photos: int, room: int) -> tuple[int, str]:
         return new_file(bytes_of(photos, room))
     except OSError as problem:
         raise UserError(
-            f"--system.cache: no memory file of {_gib(room)} can be made ({problem.strerror}). Turn it off: --system.cache off"
+            f"--system.cache: no memory file of {byte_size(room)} can be made ({problem.strerror}). Turn it off: --system.cache off"
         ) from None
-
-
-def _gib(size: int) -> str:
-    return f"{size / GIB:.1f} GiB" if size >= GIB else f"{size / 2**20:.0f} MiB"

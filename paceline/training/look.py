@@ -8,11 +8,11 @@ from dataclasses import dataclass, fields, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+from paceline._utils.errors import CheckpointError
+from paceline._utils.reporter import Reporter
 from paceline.config.auto import Asked, Choice, Found, applied, choose
 from paceline.config.bounds import checked
-from paceline.config.errors import CheckpointError
 from paceline.config.recipe import Recipe
-from paceline.config.reporting import Reporter
 from paceline.config.run import Controls
 
 if TYPE_CHECKING:

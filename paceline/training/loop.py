@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, replace
 from typing import Any
 
-from paceline.config.names import STOP_FILE
+from paceline._utils.names import STOP_FILE
 from paceline.config.plan import rates_at
 from paceline.log.events import facts_of
 from paceline.log.trace import Tracer

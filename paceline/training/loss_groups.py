@@ -17,8 +17,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from paceline._utils.errors import RecipeError
 from paceline.batch import Batch
-from paceline.config.errors import RecipeError
 from paceline.config.plan import Plan
 from paceline.log.events import COUNT
 from paceline.models.batch_norm import discard_pending

@@ -20,12 +20,12 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
-from paceline.config.errors import UserError
-from paceline.config.names import CHECKPOINTS, MIRROR_FILE, PREDICTIONS
-from paceline.config.plain_file import open_plain
-from paceline.config.whole import write_whole
-from paceline.log.prose import byte_size
-from paceline.threads import Thread
+from paceline._utils.atomic_write import write_whole
+from paceline._utils.errors import UserError
+from paceline._utils.formatting import byte_size
+from paceline._utils.names import CHECKPOINTS, MIRROR_FILE, PREDICTIONS
+from paceline._utils.safe_read import open_plain
+from paceline._utils.threads import Thread
 from paceline.training.checkpoint.layout import BEST, INDEX, LAST, link_step, list_steps, step_name, step_of
 from paceline.training.mirrored import EVENTS, TEXTS, Mirrored, owner_of, steps_there
 

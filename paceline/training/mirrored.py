@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paceline.config.errors import CheckpointError, UserError
-from paceline.config.names import CHECKPOINTS, MIRROR_FILE, PREDICTIONS
-from paceline.config.plain_file import read_entry
-from paceline.config.reporting import Reporter
-from paceline.config.whole import sync_folder, write_whole
+from paceline._utils.atomic_write import sync_folder, write_whole
+from paceline._utils.errors import CheckpointError, UserError
+from paceline._utils.names import CHECKPOINTS, MIRROR_FILE, PREDICTIONS
+from paceline._utils.reporter import Reporter
+from paceline._utils.safe_read import read_entry
 from paceline.store.bucket_folder import BucketFolder
 from paceline.training.checkpoint.layout import BEST, INDEX, list_steps, step_name, step_of
 from paceline.training.checkpoint.read import check_file, read_index

@@ -12,17 +12,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from paceline._utils.commands import command
+from paceline._utils.errors import RecipeError, UserError
+from paceline._utils.listing import listed
+from paceline._utils.reporter import Reporter
+from paceline._utils.text import did_you_mean
 from paceline.command.choose import choose_recipe
 from paceline.command.flags import parse_recipe, take_value
 from paceline.command.printing import print_error
 from paceline.config.card import has_card
-from paceline.config.commands import command
-from paceline.config.errors import RecipeError, UserError
 from paceline.config.graph_file import GRAPHS, refuse_graph
-from paceline.config.listing import listed
-from paceline.config.printable import did_you_mean
 from paceline.config.recipe import Recipe
-from paceline.config.reporting import Reporter
 from paceline.config.run import Controls, check_controls, data_from_here, fill, read_run, saved_system
 from paceline.config.system import System
 from paceline.tasks.workloads import saved_recipe

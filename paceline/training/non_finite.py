@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from paceline._utils.errors import UserError
 from paceline.batch import Batch
-from paceline.config.errors import UserError
 from paceline.config.run import Run
 from paceline.machine.machine import autocast_for
 from paceline.tasks.task import InputRank, Task

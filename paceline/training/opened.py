@@ -15,12 +15,12 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from paceline._utils.errors import CheckpointError
+from paceline._utils.reporter import Reporter
 from paceline.command.printing import columns, laid_out
-from paceline.config.errors import CheckpointError
 from paceline.config.length import fit_schedule, plan_in_words, steps_in_time
 from paceline.config.plan import Plan, shorten
 from paceline.config.recipe import Recipe
-from paceline.config.reporting import Reporter
 from paceline.config.run import Controls, Run, seconds_in
 from paceline.config.system import System
 from paceline.input.device_render import renderer_for

@@ -11,18 +11,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paceline.config.commands import require
-from paceline.config.errors import RecipeError, UserError
+from paceline._utils.commands import require
+from paceline._utils.errors import RecipeError, UserError
+from paceline._utils.reporter import SILENT, Reporter
 from paceline.config.length import FITTED
 from paceline.config.plan import MOST_FIRST_WEIGHTS, Plan, first_weights_share, make_plan
 from paceline.config.recipe import Recipe
-from paceline.config.reporting import SILENT, Reporter
 from paceline.config.run import Controls, Run, profile_steps
 from paceline.config.system import System
 from paceline.store.containers.exports import prepare_first
-from paceline.store.fold import fold_in_words
-from paceline.store.half import half_in_words
 from paceline.store.manifest import Kind, Manifest
+from paceline.store.splits import fold_in_words, half_in_words
 from paceline.tasks.metrics import in_words
 from paceline.tasks.workloads import workload_of
 

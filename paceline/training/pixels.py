@@ -10,9 +10,9 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from paceline._utils.reporter import Reporter
 from paceline.config.bounds import shown
 from paceline.config.recipe import Recipe, with_fields
-from paceline.config.reporting import Reporter
 from paceline.config.run import NONE, read_run
 from paceline.tasks.workloads import workload_of
 from paceline.weights.forms.bring import HUB, is_published

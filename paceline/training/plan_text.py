@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from paceline._utils.text import counted
 from paceline.command.printing import Row
 from paceline.config.plan import Plan, lr_at
-from paceline.config.printable import counted
 from paceline.config.recipe import Recipe
 from paceline.config.run import NONE
 from paceline.config.system import System

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from paceline.config.commands import shown
+from paceline._utils.commands import shown
+from paceline._utils.reporter import SILENT, Reporter
 from paceline.config.plan import training_ranks
 from paceline.config.recipe import Recipe
-from paceline.config.reporting import SILENT, Reporter
 from paceline.config.run import NONE, Controls, check_controls, check_first_weights, named_weights
 from paceline.config.submission import check_submission
 from paceline.config.system import System

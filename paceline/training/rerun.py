@@ -15,11 +15,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from paceline._utils.errors import DataError, RecipeError, UserError
+from paceline._utils.reporter import SILENT
 from paceline.batch import Batch
-from paceline.config.errors import DataError, RecipeError, UserError
 from paceline.config.plan import make_plan, rates_at, shorten
 from paceline.config.recipe import Recipe
-from paceline.config.reporting import SILENT
 from paceline.config.run import Controls, Run, data_from_here, fill, named_weights, saved_system
 from paceline.log.events import facts_of, numbers_back, plain, read_events
 from paceline.machine.machine import TYPES, choose_device, choose_kernels, set_threads

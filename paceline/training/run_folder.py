@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from paceline.config.errors import UserError
-from paceline.config.journal import lock
-from paceline.config.names import CHECKPOINTS, LEFT_OVER, PREDICTIONS, RUNS, STOP_FILE, check_entries, numbered
-from paceline.config.plain_file import read_entry
+from paceline._utils.atomic_write import sweep, write_whole
+from paceline._utils.errors import UserError
+from paceline._utils.journal import lock
+from paceline._utils.names import CHECKPOINTS, LEFT_OVER, PREDICTIONS, RUNS, STOP_FILE, check_entries, numbered
+from paceline._utils.reporter import SILENT, Reporter
+from paceline._utils.safe_read import read_entry
 from paceline.config.recipe import Recipe
-from paceline.config.reporting import SILENT, Reporter
 from paceline.config.run import MOST_BYTES, Controls, Run
-from paceline.config.whole import sweep, write_whole
 from paceline.ranks.exchange import from_main
 from paceline.ranks.world import World
 from paceline.store.bucket_folder import BucketFolder

@@ -12,18 +12,18 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from paceline._utils.commands import to_go_on
+from paceline._utils.errors import CheckpointError, UserError
+from paceline._utils.formatting import duration
+from paceline._utils.reporter import Reporter
+from paceline._utils.user_code import same_workload
 from paceline.config.bounds import checked
-from paceline.config.commands import to_go_on
-from paceline.config.errors import CheckpointError, UserError
 from paceline.config.length import length_in_steps
-from paceline.config.python_file import same_workload
 from paceline.config.recipe import Recipe
-from paceline.config.reporting import Reporter
 from paceline.config.run import Controls, fill, read_run, saved_system, seconds_in
 from paceline.config.submission import Submission
 from paceline.config.system import FORMS, MOST_THREADS, System
 from paceline.log.events import metrics_of, read_events
-from paceline.log.prose import duration
 from paceline.machine.detect import cpu_cores
 from paceline.tasks.metrics import in_words, reached
 from paceline.training.look import chosen_before

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from paceline._utils.formatting import metric_label, target_text
 from paceline.accelerators import device_name
 from paceline.config.length import Due
 from paceline.config.run import Run
@@ -25,7 +26,6 @@ from paceline.config.submission import division_of
 from paceline.log.console import Console
 from paceline.log.events import read_events
 from paceline.log.pace import Clock, Interval, Neighbours, Spikes, Stragglers
-from paceline.log.prose import metric_label, target_text
 from paceline.log.recorder import Recorder
 from paceline.log.sinks import Facts
 from paceline.machine.compiler import compilations

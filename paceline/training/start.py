@@ -14,19 +14,20 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from paceline._utils.errors import CheckpointError, UserError
+from paceline._utils.names import flatten
+from paceline._utils.reporter import Reporter
+from paceline._utils.text import short
+from paceline._utils.user_code import same_workload
 from paceline.config.card import make_card
-from paceline.config.errors import CheckpointError, UserError
 from paceline.config.length import LENGTH, length_in_steps
 from paceline.config.plan import steps_in_epoch
-from paceline.config.printable import short
-from paceline.config.python_file import same_workload
 from paceline.config.recipe import NO_FLAG, Recipe
-from paceline.config.reporting import Reporter
 from paceline.config.run import Run, with_defaults
 from paceline.log.events import read_events
 from paceline.ranks.exchange import from_main
 from paceline.ranks.world import World
-from paceline.store.fold import fold_in_words
+from paceline.store.splits import fold_in_words
 from paceline.tasks.workloads import workload_of
 from paceline.training.checkpoint.layout import BEST, link_step, step_name
 from paceline.training.checkpoint.read import load_checkpoint, newest_valid
@@ -217,7 +218,7 @@ def check_same_recipe(
     go_on        how the run resumes with its own recipe
     Raises CheckpointError listing differing keys with both values.
     """
-    was, want = _flat(json.loads(json.dumps(saved))), _flat(json.loads(json.dumps(now)))
+    was, want = flatten(json.loads(json.dumps(saved))), flatten(json.loads(json.dumps(now)))
     lines = []
     for key in sorted(was.keys() | want.keys()):
         skipped = any(key == name or key.startswith(f"{name}.") for name in ignore)
@@ -232,13 +233,6 @@ def check_same_recipe(
         f"the checkpoint belongs to another recipe.{''.join(lines[:MOST_KEYS])}{more}\n{go_on}\n"
         "Or start a new run (another --out) from its weights alone: --weights RUN/checkpoints/last"
     )
-
-
-def _flat(value: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, item in value.items():
-        flat |= _flat(item, f"{above}{key}.") if isinstance(item, dict) and item else {f"{above}{key}": item}
-    return flat
 
 
 def _show(flat: Mapping[str, Any], key: str) -> str:

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from paceline.config.errors import CheckpointError
+from paceline._utils.errors import CheckpointError
 from paceline.models.batch_norm import average_running_statistics, batch_norms
 from paceline.optim.average import WeightAverage
 from paceline.optim.optimiser import Optimiser

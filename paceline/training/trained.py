@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from paceline._utils.errors import CheckpointError, UserError
+from paceline._utils.reporter import WARNINGS, Reporter
 from paceline.accelerators import preferred
-from paceline.config.errors import CheckpointError, UserError
 from paceline.config.recipe import Recipe
-from paceline.config.reporting import WARNINGS, Reporter
 from paceline.config.run import read_run, run_folder, saved_classes, saved_system
 from paceline.machine.machine import autocast_for
 from paceline.tasks.workload import Workload

@@ -21,10 +21,10 @@ from functools import partial
 import torch
 from torch import nn
 
+from paceline._utils.errors import RecipeError, Shortage
+from paceline._utils.reporter import Reporter
 from paceline.accelerators import peak_memory, release, synchronise
-from paceline.config.errors import RecipeError, Shortage
 from paceline.config.plan import Plan, evaluation_batch, rates_at
-from paceline.config.reporting import Reporter
 from paceline.config.run import Run, seconds_in
 from paceline.machine.compiler import allow_forms, compilations
 from paceline.machine.shortage import in_images, lacks_memory, shortage, smaller_cut

@@ -7,14 +7,14 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
+from paceline._utils.commands import command
+from paceline._utils.errors import RecipeError
+from paceline._utils.text import one_line
 from paceline.command.choose import is_folder
 from paceline.command.flags import Asked, parse_recipe
 from paceline.command.help import HELP
 from paceline.command.printing import is_first_on_node
-from paceline.config.commands import command
-from paceline.config.errors import RecipeError
 from paceline.config.plan import training_ranks
-from paceline.config.printable import one_line
 from paceline.config.run import Controls, check_controls, check_first_weights, run_file
 from paceline.config.submission import check_submission
 from paceline.log.console import open_console

@@ -14,8 +14,8 @@ from functools import cache
 
 from torch import Tensor
 
-from paceline.config.printable import some
-from paceline.version import PACKAGE
+from paceline._utils.text import some
+from paceline._utils.version import PACKAGE
 
 _NAMES = """
 person, bicycle, car, motorcycle, airplane, bus, train, truck, boat, traffic light, fire hydrant, stop sign, parking meter, bench,

@@ -16,7 +16,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from paceline.config.errors import CheckpointError
+from paceline._utils.errors import CheckpointError
 from paceline.models.trunk import Trunk
 from paceline.weights.classes import Labels, Rows, match_rows, take_rows
 from paceline.weights.forms.files import read_contents

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from paceline.config.errors import CheckpointError
+from paceline._utils.errors import CheckpointError
 from paceline.models.mask_rcnn import MaskRCNN
 from paceline.models.ssd import SSD, FusedHead
 from paceline.weights.classes import COCO, Labels, Rows, take_rows, with_background

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from paceline._utils.errors import CheckpointError, UserError
+from paceline._utils.text import short
 from paceline.config.card import has_card
 from paceline.config.classification import RESNET
-from paceline.config.errors import CheckpointError, UserError
-from paceline.config.printable import short
 from paceline.config.run import read_run
 from paceline.models.trunk import Trunk
 from paceline.weights.forms.files import NOT_READ, conversion, read_contents

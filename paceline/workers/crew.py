@@ -17,7 +17,7 @@ from functools import partial
 from itertools import count
 from typing import Any, Generic, TypeVar
 
-from paceline.threads import Thread
+from paceline._utils.threads import Thread
 from paceline.workers.jobs import CannotPickle, Task
 from paceline.workers.pool import Workers
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from paceline.config.python_file import SITE
+from paceline._utils.user_code import SITE
 
 Task = tuple[int, ...]
 ALIGNMENT = 64

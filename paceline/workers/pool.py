@@ -11,7 +11,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
-from paceline.config.errors import Shortage
+from paceline._utils.errors import Shortage
 from paceline.workers.jobs import Job, Task, dump_job
 from paceline.workers.template import ENDED, TASK, template
 

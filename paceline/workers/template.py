@@ -18,7 +18,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from paceline.config.errors import DataError, RecipeError, UserError
+from paceline._utils.errors import DataError, RecipeError, UserError
 from paceline.workers.jobs import load_job
 
 TASK = struct.Struct("<8q")

@@ -20,12 +20,12 @@ from benchmarks.input_fetch import FETCH_THREADS, KEPT, run_fetch_bench
 from benchmarks.input_simulation import boundary, memory, simulate
 from benchmarks.input_torchvision import coco_detection, loader_of
 from benchmarks.peers.peer_protocol import tree_cpu_seconds
+from paceline._utils.errors import DataError, RecipeError, UserError
 from paceline.bench import input as bench
 from paceline.bench import input_contenders, input_scaling, peers
 from paceline.bench.input import classification, maskrcnn, run_input_bench, ssd
 from paceline.bench.input_contenders import BATCH, bare_decode, ours, records_of
 from paceline.cli.bench import run as command
-from paceline.config.errors import DataError, RecipeError, UserError
 from paceline.input import stream as bench_stream
 from paceline.input.loader import Loader
 from paceline.store.records import digest_of

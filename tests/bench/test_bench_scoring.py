@@ -8,9 +8,9 @@ import re
 import numpy as np
 import pytest
 
+from paceline._utils.errors import UserError
 from paceline.bench import peers, scoring
 from paceline.cli.bench import run as bench
-from paceline.config.errors import UserError
 
 
 def test_the_synthetic_data_set_is_the_same_on_every_call_and_has_its_hard_parts():

@@ -13,13 +13,13 @@ from messages import check_text
 from rich.console import Console
 
 from benchmarks import classification
+from paceline._utils.errors import UserError
 from paceline.bench import ceiling, peers, step
 from paceline.bench.step import StepBench, our_step, run_step_bench
 from paceline.bench.step_resnet import ResNetBench
 from paceline.bench.tables import print_step
 from paceline.bench.timing import Seconds
 from paceline.cli.bench import run as command
-from paceline.config.errors import UserError
 from paceline.config.system import System
 
 CPU, META = torch.device("cpu"), torch.device("meta")

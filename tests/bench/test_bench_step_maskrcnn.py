@@ -11,13 +11,13 @@ from messages import raises
 
 from benchmarks.maskrcnn import detectron2_model
 from benchmarks.shapes_maskrcnn import count_shapes
+from paceline._utils.errors import RecipeError, UserError
 from paceline.bench import step
 from paceline.bench.step import our_step, run_step_bench
 from paceline.bench.step_maskrcnn import MaskRCNNBench, synthetic_scene
 from paceline.boxes.geometry import pairwise_iou
 from paceline.boxes.roi_pooling import mask_targets
 from paceline.cli.bench import run as bench
-from paceline.config.errors import RecipeError, UserError
 from paceline.config.instances import InstanceInput, MaskRCNNModel
 from paceline.config.system import System
 

@@ -10,12 +10,12 @@ import torch
 from benchmarks import ssd, ssd_operations
 from benchmarks.ssd_operations import guesses
 from benchmarks.ssd_plain import reference_detections
+from paceline._utils.errors import UserError
 from paceline.bench import step
 from paceline.bench.ceiling import Work
 from paceline.bench.step import our_step, run_step_bench
 from paceline.bench.step_ssd import SSDBench, synthetic_scene
 from paceline.cli.bench import run as bench
-from paceline.config.errors import UserError
 from paceline.config.system import System
 
 CPU, META = torch.device("cpu"), torch.device("meta")

@@ -10,6 +10,7 @@ import pytest
 import torch
 from messages import raises
 
+from paceline._utils.errors import UserError
 from paceline.bench import ceiling, harness, peers
 from paceline.bench.ceiling import Ceiling, Work, above, kernels
 from paceline.bench.harness import (
@@ -28,7 +29,6 @@ from paceline.bench.harness import (
 from paceline.bench.peers import needed_peers
 from paceline.bench.profile import part, replaced
 from paceline.bench.timing import Seconds, first_wait, seconds_of
-from paceline.config.errors import UserError
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 

@@ -21,7 +21,7 @@ from benchmarks.input_peers import PROGRAMS, run_peers_bench
 from benchmarks.peer_installs import PEERS, install_peers, named_peers
 from benchmarks.peers import peer_protocol
 from benchmarks.peers.peer_protocol import crop, endless, measured
-from paceline.config.errors import DataError, UserError
+from paceline._utils.errors import DataError, UserError
 from paceline.datasets.ensure import ensure_prepared
 
 # A contender of no library, which burns so much CPU time a batch; or fails.

@@ -10,10 +10,10 @@ import pytest
 from messages import check_text, raises
 from tiny_runs import NET, command, refused
 
+from paceline._utils.errors import RecipeError
 from paceline.bench import input_stages
 from paceline.bench.input_advice import RATES, advice, demand, emulated, gap
 from paceline.bench.input_stages import bench_task_recipe, run_loader
-from paceline.config.errors import RecipeError
 from paceline.config.plan import make_plan
 from paceline.config.system import System
 from paceline.recipes import RECIPES

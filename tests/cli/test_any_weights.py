@@ -23,7 +23,7 @@ from torchvision.models.detection.backbone_utils import resnet_fpn_backbone
 from torchvision.transforms.functional import center_crop, normalize, to_tensor
 
 import paceline
-from paceline.config.errors import CheckpointError
+from paceline._utils.errors import CheckpointError
 from paceline.recipes import RECIPES
 from paceline.tasks.workloads import workload_of
 from paceline.training.building import weights_file

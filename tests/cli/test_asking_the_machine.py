@@ -6,10 +6,10 @@ import pytest
 from messages import raises
 from tiny_runs import command, refused
 
+from paceline._utils.errors import RecipeError
 from paceline.cli.show import ShowFlags
 from paceline.command import choose
 from paceline.command.flags import parse_recipe
-from paceline.config.errors import RecipeError
 from paceline.config.system import System
 from paceline.machine.machines import DETECTED, SYSTEMS
 

@@ -14,8 +14,8 @@ from run_files import facts_of, unfinished
 from tiny_runs import TINY, command, forge, refused
 
 import paceline
-from paceline.config import python_file
-from paceline.config.errors import UserError
+from paceline._utils import user_code as python_file
+from paceline._utils.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("no_report")
 CANARY = """

@@ -15,8 +15,8 @@ from run_files import events_of, facts_of, tensor_files, unfinished
 from tiny_runs import TINY, command, of_its_own, refused
 
 import paceline
+from paceline._utils.errors import UserError
 from paceline.cli.main import main
-from paceline.config.errors import UserError
 from paceline.config.plan import lr_at, make_plan
 from paceline.config.recipe import override
 from paceline.config.run import Controls

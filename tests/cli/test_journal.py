@@ -14,9 +14,9 @@ from messages import check_line
 from run_files import cut_after, events_of, tensor_files
 from tiny_runs import TINY, Said, command, of_its_own, without_report
 
+from paceline._utils.journal import LineFile
 from paceline.cli.main import main
 from paceline.log.events import MEASURED, read_events
-from paceline.log.lines import LineFile
 from paceline.log.mllog import PREFIX
 from paceline.training.checkpoint.read import load_checkpoint
 from paceline.training.checkpoint.write import Snapshot, save_checkpoint

@@ -18,8 +18,8 @@ from by_night import ONE_MORE
 from launch_cells import check_cell
 from parsed import parse
 
+from paceline._utils.errors import UserError
 from paceline.cli import main as front_door
-from paceline.config.errors import UserError
 from paceline.launch import checks as launch_checks
 
 ROOT = Path(__file__).parents[2]

@@ -11,7 +11,7 @@ import pytest
 from by_night import ONE_MORE
 from tiny_runs import command, refused, train
 
-from paceline.config import journal
+from paceline._utils import journal
 from paceline.training.checkpoint.layout import BEST, LAST, link_step, list_steps
 
 NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)

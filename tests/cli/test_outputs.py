@@ -10,8 +10,8 @@ from PIL import Image
 from shared_runs import SharedRun
 from tiny_runs import command, refused
 
-from paceline.config.errors import UserError
-from paceline.config.whole import check_output, replaceable, write_output
+from paceline._utils.atomic_write import check_output, replaceable, write_output
+from paceline._utils.errors import UserError
 
 REFUSED = "exists and does not say that paceline wrote it"
 

@@ -19,9 +19,9 @@ from safetensors.torch import load_file, save_file
 from tiny_runs import TINY, command, refused, train
 
 import paceline
+from paceline._utils.errors import CheckpointError
 from paceline.boxes.anchors import boxes_a_cell
 from paceline.config.detection import SSDModel, grids
-from paceline.config.errors import CheckpointError
 from paceline.config.instances import MaskHead, MaskRCNNModel, RoI
 from paceline.models.make_trunk import make_trunk
 from paceline.models.mask_rcnn import MaskRCNN, initialise_mask_rcnn
@@ -167,7 +167,7 @@ import sys
 from pathlib import Path
 import paceline
 from paceline.cli.main import main
-from paceline.config.errors import CheckpointError
+from paceline._utils.errors import CheckpointError
 from paceline.models.resnet import ResNet
 from paceline.weights.load import load_own, load_weights
 file = {str(file)!r}

@@ -178,7 +178,7 @@ def test_a_run_without_a_best_checkpoint_answers_with_its_last_and_says_so(resne
 
 
 def test_a_photo_that_cannot_be_drawn_keeps_its_answer_and_is_listed(resnet_run, tmp_path, capsys, monkeypatch):
-    from paceline.config.errors import DataError
+    from paceline._utils.errors import DataError
     from paceline.predict.results import Answer
 
     def fails(*_: object, **__: object) -> None:

@@ -1,6 +1,6 @@
 """Every command of ours in a message is carried out as it was printed, and each place that prints one is accounted for.
 
-A place is (file, function, verb): a string with `paceline VERB`, or a call of `config/commands.py`. It is a *form* where its words
+A place is (file, function, verb): a string with `paceline VERB`, or a call of `_utils/commands.py`. It is a *form* where its words
 leave something to fill in (DIR, RUN, FILE), then the help of its verb has to name its flags; otherwise it has a situation here
 (or in `preparing_situations.py`) whose message is produced and whose command is run, or an entry in ELSEWHERE with the test that
 runs it, or in REASONS with why none can.
@@ -23,8 +23,8 @@ from run_files import cut_after
 from tiny_runs import command, without_report
 
 import paceline
+from paceline._utils.errors import DataError
 from paceline.cli.main import VERBS
-from paceline.config.errors import DataError
 
 PACKAGE = Path(paceline.__file__).parent
 # Calls that make a command, by their names.
@@ -76,7 +76,7 @@ SITUATIONS = {
         (0, 0),
     ),
     "a run of another recipe": Situation(
-        (("config/commands.py", "to_go_on", "train"), ("training/saved_run.py", "how_to_go_on", "to_go_on")),
+        (("_utils/commands.py", "to_go_on", "train"), ("training/saved_run.py", "how_to_go_on", "to_go_on")),
         lambda here, data: ["train", "ssd-tiny", "--out", unfinished(here, data)],
         2,
         (0,),

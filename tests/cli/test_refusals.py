@@ -17,9 +17,9 @@ from run_files import tensor_files
 from safetensors.torch import save_file
 from tiny_runs import TINY, command, make_photos, of_its_own, refused, train
 
+from paceline._utils.safe_read import SEAL, sealed
 from paceline.cli.main import main
 from paceline.config.classification import PhotoInput, ResNetModel
-from paceline.config.plain_file import SEAL, sealed
 from paceline.config.recipe import Recipe
 from paceline.tasks.classification import Classification
 from paceline.tasks.workloads import WORKLOADS

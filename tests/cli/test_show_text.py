@@ -11,9 +11,10 @@ from messages import check_line, check_text
 from shared_runs import SSD
 from tiny_runs import TINY, command, refused
 
+from paceline._utils.names import flatten
 from paceline.cli.recipe_text import base_recipe, cells, every_cell
 from paceline.command.printing import laid_out
-from paceline.config.recipe import differing, leaves, override
+from paceline.config.recipe import differing, override
 from paceline.recipes import RECIPES, base_of
 from paceline.recipes.rows import ROWS
 from paceline.weights.forms.bring import PUBLISHED, fitting
@@ -60,7 +61,7 @@ def test_a_recipe_s_base_follows_from_its_name_and_every_value_that_it_has_other
         changed = {field for field in differing(recipe, other) if field != "pretrained"}
         assert len(cells(recipe, other)) == len(changed)
         marked = [label for _, label, _ in every_cell(recipe, other) if label.startswith("* ")]
-        assert len(marked) == len(changed) and len(every_cell(recipe, other)) == len(dict(leaves(recipe))) - 1
+        assert len(marked) == len(changed) and len(every_cell(recipe, other)) == len(flatten(recipe)) - 1
 
 
 def test_units_ranges_and_numbers_are_a_person_s():

@@ -18,7 +18,7 @@ from PIL import Image
 from tiny_runs import TINY, command, forge, refused
 
 import paceline
-from paceline.config.names import check_entries
+from paceline._utils.names import check_entries
 
 # What is read of a run's folder, and a verb that reads it; {run} and {photo} are filled in.
 READERS = [
@@ -202,7 +202,7 @@ def test_an_index_that_comes_with_a_run_speaks_of_photos_in_its_folder_alone(run
     assert pictures(run) > 0
 
 
-# Files that are opened in these rooms by another way than config/plain_file.py, and why that is right.
+# Files that are opened in these rooms by another way than _utils/safe_read.py, and why that is right.
 ROOMS = ("log", "pages", "mlperf", "training", "predict", "config/run.py")
 OWN_WAYS = {
     "training/checkpoint/write.py": 2,  # written just now, and read back

@@ -15,7 +15,7 @@ import paceline.machine.compiler as compiler
 import paceline.training.opened as opened
 import paceline.training.setup as setup
 import paceline.training.trial_steps as trial_steps
-from paceline.config.errors import RecipeError
+from paceline._utils.errors import RecipeError
 from paceline.log.events import read_events
 from paceline.log.pace import Interval
 from paceline.log.recorder import Recorder

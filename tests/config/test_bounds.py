@@ -9,9 +9,9 @@ from typing import Annotated
 import pytest
 from messages import check_text
 
+from paceline._utils.errors import RecipeError
 from paceline.cli.main import main
 from paceline.config.bounds import AboveZero, BelowOne, Finite, Ge, Gt, Le, Lt, MinLen, MultipleOf, Whole, check_bounds
-from paceline.config.errors import RecipeError
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 import paceline
-from paceline.config.commands import EXTRAS, to_install
+from paceline._utils.commands import EXTRAS, to_install
 
 ROOT = Path(paceline.__file__).parents[1]
 

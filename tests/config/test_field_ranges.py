@@ -8,9 +8,9 @@ import re
 import pytest
 import torchvision
 
+from paceline._utils.errors import RecipeError
 from paceline.config.classification import PhotoInput
 from paceline.config.detection import BoxInput, grids
-from paceline.config.errors import RecipeError
 from paceline.config.instances import InstanceInput
 from paceline.config.recipe import check_recipe, override, refuse_huge
 from paceline.config.run import seconds_in

@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 import pytest
 from messages import check_text, raises
 
-from paceline.config.errors import RecipeError
+from paceline._utils.errors import RecipeError
 from paceline.config.length import (
     FITTED,
     MOST_WARMUP,

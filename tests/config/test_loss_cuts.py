@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from messages import check_text, raises
 
+from paceline._utils.errors import RecipeError
 from paceline.config.classification import PhotoInput, ResNetModel
-from paceline.config.errors import RecipeError
 from paceline.config.instances import InstanceInput, MaskRCNNModel
 from paceline.config.loss_cut import cut_losses, recipe_loss_group
 from paceline.config.plan import make_plan, split_batch

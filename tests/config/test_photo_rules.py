@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from messages import raises
 
-from paceline.config.errors import RecipeError
+from paceline._utils.errors import RecipeError
 from paceline.config.plan import make_plan
 from paceline.config.recipe import check_recipe
 from paceline.config.system import System

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from messages import raises
 
-from paceline.config.errors import RecipeError
+from paceline._utils.errors import RecipeError
 from paceline.config.plan import ema_at, first_weights_share, lr_at, make_plan, shorten, split_batch, training_ranks
 from paceline.config.recipe import DATA_IMAGES, override
 from paceline.machine.machines import SYSTEMS, h100x8

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import pytest
 from messages import raises
 
+from paceline._utils.errors import RecipeError
 from paceline.config.bounds import Count
-from paceline.config.errors import RecipeError
 from paceline.config.table import read_menu, read_rows
 
 

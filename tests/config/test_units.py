@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from messages import raises
 
+from paceline._utils.errors import RecipeError
 from paceline.config.classification import PhotoInput, ResNetModel
-from paceline.config.errors import RecipeError
 from paceline.config.plan import lr_at, make_plan
 from paceline.config.recipe import Optim, Quality, Recipe, Schedule, check_recipe
 from paceline.config.system import System

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from coco_sets import HEIGHT, WIDTH, box, document, make_set, write_json
 
-from paceline.config.reporting import Lines
+from paceline._utils.reporter import Lines
 from paceline.datasets.box_source import prepare_boxes
 from paceline.datasets.ensure import ensure_prepared
 from paceline.datasets.findings import findings

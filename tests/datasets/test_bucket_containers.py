@@ -12,8 +12,8 @@ from messages import check_text
 from packed_sets import CONTAINERS, pack_both
 from tiny_runs import command, make_photos
 
-from paceline.config.errors import UserError
-from paceline.config.reporting import Lines
+from paceline._utils.errors import UserError
+from paceline._utils.reporter import Lines
 from paceline.datasets.class_source import prepare_folder
 from paceline.datasets.held_out import HeldOut, ensure_held_out
 from paceline.datasets.pack.plan import prepared_source

@@ -17,9 +17,9 @@ from messages import check_text, raises
 from photo_folders import paint
 from tiny_runs import TINY
 
+from paceline._utils.errors import DataError
+from paceline._utils.reporter import Lines
 from paceline.cli.main import main
-from paceline.config.errors import DataError
-from paceline.config.reporting import Lines
 from paceline.datasets.box_source import BoxRequest, prepare_boxes
 from paceline.datasets.class_source import prepare_folder
 from paceline.datasets.ensure import ensure_prepared

@@ -10,7 +10,7 @@ import pytest
 from coco_sets import edit, make_set
 from messages import check_text, raises
 
-from paceline.config.errors import DataError
+from paceline._utils.errors import DataError
 from paceline.datasets.box_source import BoxRequest, prepare_boxes
 from paceline.datasets.class_source import prepare_folder
 from paceline.datasets.formats import published

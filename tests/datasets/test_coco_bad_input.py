@@ -12,7 +12,7 @@ import pytest
 from coco_sets import box, edit, json_file, make_set
 from messages import check_line, check_text, raises
 
-from paceline.config.errors import DataError
+from paceline._utils.errors import DataError
 from paceline.datasets.box_source import BoxRequest, prepare_boxes
 from paceline.datasets.ensure import ensure_prepared
 from paceline.datasets.findings import findings

@@ -13,8 +13,8 @@ from coco_sets import HEIGHT, WIDTH, box, edit, json_file, make_set, train_docum
 from messages import check_text, raises
 from photo_folders import make_photos, paint
 
-from paceline.config.errors import DataError
-from paceline.config.reporting import Lines
+from paceline._utils.errors import DataError
+from paceline._utils.reporter import Lines
 from paceline.datasets.box_source import BoxRequest, prepare_boxes
 from paceline.datasets.class_source import prepare_folder
 from paceline.datasets.ensure import ensure_prepared

@@ -18,7 +18,7 @@ from messages import check_text, raises
 from packed_sets import ARCHIVES, CONTAINERS, pack_both, photos_of, with_magic
 from tiny_runs import command, make_photos
 
-from paceline.config.errors import DataError
+from paceline._utils.errors import DataError
 from paceline.datasets import inspection
 from paceline.datasets.class_source import prepare_folder
 from paceline.store.box_split import open_boxes

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from messages import raises
 
-from paceline.config.errors import DataError
+from paceline._utils.errors import DataError
 from paceline.datasets.formats import published
 from paceline.datasets.formats.devkit import sort_val, struct_array, validation_labels
 from paceline.datasets.formats.published import official_wnids

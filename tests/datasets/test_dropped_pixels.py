@@ -14,7 +14,7 @@ from messages import check_line
 from PIL import Image
 from tiny_runs import command
 
-from paceline.config.errors import DataError
+from paceline._utils.errors import DataError
 from paceline.datasets.verify import NotAnImage, verify_bytes
 from paceline.input.picture import ALPHA, BANDS, DEEP, PAGES, dropped_of, open_rgb
 from paceline.predict.answering import notes_on_pixels

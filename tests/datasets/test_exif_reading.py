@@ -13,7 +13,7 @@ from messages import check_lines, check_text, raises
 from orientation import note
 from photo_folders import make_photos, paint
 
-from paceline.config.errors import DataError
+from paceline._utils.errors import DataError
 from paceline.datasets.box_source import prepare_boxes
 from paceline.datasets.class_source import prepare_folder
 from paceline.pages.check.write import write_check_page

@@ -11,7 +11,7 @@ from label_formats import voc_xml
 from messages import check_text, raises
 from photo_folders import paint
 
-from paceline.config.errors import DataError
+from paceline._utils.errors import DataError
 from paceline.datasets.box_source import BoxRequest, prepare_boxes
 from paceline.datasets.formats.class_folders import check_classes, list_class_folders
 from paceline.datasets.formats.file_matching import match_names

@@ -10,9 +10,9 @@ from coco_sets import edit, make_set
 from messages import check_line, raises
 from photo_folders import make_photos, paint
 
+from paceline._utils.errors import DataError
+from paceline._utils.reporter import Lines
 from paceline.cli.main import main
-from paceline.config.errors import DataError
-from paceline.config.reporting import Lines
 from paceline.datasets.class_source import prepare_folder
 from paceline.datasets.ensure import ensure_prepared
 from paceline.datasets.held_out import HeldOut, ensure_held_out

@@ -13,8 +13,8 @@ from messages import check_text, raises
 from photo_folders import paint
 from PIL import Image
 
-from paceline.config.errors import DataError
-from paceline.config.reporting import Lines
+from paceline._utils.errors import DataError
+from paceline._utils.reporter import Lines
 from paceline.datasets.class_source import prepare_folder
 from paceline.datasets.ensure import ensure_prepared
 from paceline.datasets.formats.class_folders import names_changed

@@ -11,9 +11,9 @@ import pytest
 from messages import raises
 from photo_folders import paint
 
+from paceline._utils.errors import DataError
+from paceline._utils.reporter import Lines
 from paceline.cli.main import main
-from paceline.config.errors import DataError
-from paceline.config.reporting import Lines
 from paceline.datasets.class_source import prepare_folder
 from paceline.datasets.ensure import ensure_prepared
 from paceline.store.manifest import Manifest, find_manifest

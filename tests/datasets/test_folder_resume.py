@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from photo_folders import paint
 
-from paceline.config.errors import DataError
+from paceline._utils.errors import DataError
 from paceline.datasets.class_source import prepare_folder
 from paceline.datasets.ensure import ensure_prepared
 from paceline.datasets.journal import PrepareJournal, journal_of, read_journal

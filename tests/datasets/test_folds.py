@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from messages import check_lines, check_text
 from photo_folders import paint
 
-from paceline.config.errors import DataError
-from paceline.config.reporting import Lines
+from paceline._utils.errors import DataError
+from paceline._utils.reporter import Lines
 from paceline.config.run import Controls
 from paceline.datasets.box_source import prepare_boxes
 from paceline.datasets.class_source import prepare_folder

@@ -14,8 +14,8 @@ from messages import check_text, raises
 from PIL import Image
 from tiny_runs import make_photos
 
-from paceline.config.errors import DataError, UserError
-from paceline.config.reporting import Lines
+from paceline._utils.errors import DataError, UserError
+from paceline._utils.reporter import Lines
 from paceline.datasets.class_source import prepare_folder
 from paceline.datasets.ensure import ensure_prepared
 from paceline.datasets.held_out import HeldOut, ensure_held_out

@@ -10,9 +10,9 @@ import pytest
 from devkit_files import write_devkit
 from messages import check_text, raises
 
+from paceline._utils.errors import DataError
+from paceline._utils.reporter import Lines
 from paceline.cli.main import main
-from paceline.config.errors import DataError
-from paceline.config.reporting import Lines
 from paceline.datasets.class_source import prepare_folder
 from paceline.datasets.ensure import ensure_prepared
 from paceline.datasets.formats import published

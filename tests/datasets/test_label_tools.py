@@ -11,8 +11,8 @@ import pytest
 from messages import check_text, raises
 from PIL import Image
 
+from paceline._utils.errors import DataError
 from paceline.cli.main import main
-from paceline.config.errors import DataError
 from paceline.datasets.formats.layouts import read_one_split, read_source
 
 LABELME = {"version": "5.4.1", "flags": {}, "shapes": [{"label": "cat", "points": [[1, 2], [9, 8]], "shape_type": "rectangle"}],

@@ -15,7 +15,7 @@ from PIL import Image, ImageOps
 from shared_runs import SharedRun
 from tiny_runs import TINY, command, refused
 
-from paceline.config.errors import DataError
+from paceline._utils.errors import DataError
 from paceline.datasets import near_copies
 from paceline.datasets.label_errors import label_errors
 

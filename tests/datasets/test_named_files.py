@@ -13,8 +13,8 @@ from messages import check_text, raises
 from PIL import Image
 from tiny_runs import make_photos
 
+from paceline._utils.errors import DataError
 from paceline.cli.main import main
-from paceline.config.errors import DataError
 from paceline.datasets.ensure import ensure_prepared
 from paceline.store.manifest import Manifest
 

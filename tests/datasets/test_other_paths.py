@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from paceline.config.errors import DataError
+from paceline._utils.errors import DataError
 from paceline.datasets.formats.coco import read_coco
 
 

@@ -14,7 +14,7 @@ from messages import check_text, raises
 from PIL import Image
 from sets_to_pack import box_arrays, photo, photos_and_labels
 
-from paceline.config.errors import DataError
+from paceline._utils.errors import DataError
 from paceline.datasets.box_source import prepare_boxes
 from paceline.datasets.containers.source import ContainerRequest, prepare_containers
 from paceline.datasets.pack.objects import detection_label

@@ -13,8 +13,8 @@ from messages import check_text
 from PIL import Image
 from sets_to_pack import class_set, photo, photos_and_labels
 
+from paceline._utils.errors import UserError
 from paceline.cli.main import main
-from paceline.config.errors import UserError
 from paceline.datasets.class_source import prepare_folder
 from paceline.datasets.pack.pack import pack
 from paceline.datasets.pack.plan import FORMS, SUFFIX, PackRequest, open_sources, parse_bytes, plan_shards

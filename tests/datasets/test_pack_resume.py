@@ -14,7 +14,7 @@ import pytest
 from messages import raises
 from sets_to_pack import class_set, photos_and_labels
 
-from paceline.config.errors import DataError, UserError
+from paceline._utils.errors import DataError, UserError
 from paceline.datasets.pack import pack as packing
 from paceline.datasets.pack import write
 from paceline.datasets.pack.pack import pack

@@ -14,7 +14,7 @@ from PIL import Image
 from sets_to_pack import box_arrays, class_set, photos_and_labels
 from test_pack_boxes import HEIGHT, WIDTH, boxed_set
 
-from paceline.config.errors import DataError
+from paceline._utils.errors import DataError
 from paceline.datasets.box_source import prepare_boxes
 from paceline.datasets.containers.source import ContainerRequest, prepare_containers
 from paceline.datasets.pack import objects

@@ -12,7 +12,7 @@ from coco_sets import HEIGHT, WIDTH, box, edit, make_set
 from messages import check_text, raises
 from pycocotools import mask as official
 
-from paceline.config.errors import DataError
+from paceline._utils.errors import DataError
 from paceline.datasets.box_arrays import mask_arrays
 from paceline.datasets.box_source import prepare_boxes
 from paceline.datasets.formats.segmentations import box_of

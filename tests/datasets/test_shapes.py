@@ -20,8 +20,8 @@ from by_night import ONE_MORE
 from messages import raises
 from PIL import Image
 
-from paceline.config.errors import DataError, UserError
-from paceline.config.whole import folder_part
+from paceline._utils.atomic_write import folder_part
+from paceline._utils.errors import DataError, UserError
 from paceline.datasets.shapes import render as shapes
 from paceline.datasets.shapes.outlines import CLASSES
 from paceline.datasets.shapes.render import render_shapes, shapes_folder

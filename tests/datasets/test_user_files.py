@@ -12,7 +12,7 @@ from messages import check_text, raises
 from photo_folders import make_photos, paint
 from tiny_runs import command
 
-from paceline.config.errors import DataError
+from paceline._utils.errors import DataError
 from paceline.datasets.class_source import prepare_folder
 from paceline.datasets.val_split import ValSplit
 from paceline.store.index import KEEP_OLD_INDEX_SECONDS

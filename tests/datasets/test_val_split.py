@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from messages import raises
 
-from paceline.config.errors import DataError
+from paceline._utils.errors import DataError
 from paceline.datasets.formats.annotations import Annotations, PhotoLabels, as_annotations
 from paceline.datasets.val_split import ValSplit, split_off
 

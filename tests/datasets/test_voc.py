@@ -10,7 +10,7 @@ from label_formats import link, objects_of, put, read_coco, voc_xml
 from messages import check_text, raises
 from photo_folders import paint
 
-from paceline.config.errors import DataError
+from paceline._utils.errors import DataError
 from paceline.datasets.box_checks import check_splits
 from paceline.datasets.box_source import BoxRequest, prepare_boxes
 from paceline.datasets.formats.layouts import BoxSet

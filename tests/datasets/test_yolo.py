@@ -13,7 +13,7 @@ from label_formats import Truth, link, objects_of, put, read_coco
 from messages import check_lines, raises
 from photo_folders import paint
 
-from paceline.config.errors import DataError
+from paceline._utils.errors import DataError
 from paceline.datasets.formats.annotations import PhotoLabels, polygon_area
 from paceline.datasets.formats.yolo import is_yolo, read_label_file, read_yolo
 

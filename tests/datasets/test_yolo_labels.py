@@ -11,8 +11,8 @@ from label_formats import put
 from messages import check_text, raises
 from photo_folders import paint
 
+from paceline._utils.errors import DataError
 from paceline.cli.main import main
-from paceline.config.errors import DataError
 from paceline.datasets.formats.file_matching import NearNames, form_of, loose_form_of
 from paceline.datasets.formats.yolo import read_yolo
 

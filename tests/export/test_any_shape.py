@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 import paceline
+from paceline._utils.errors import CheckpointError
 from paceline.boxes.suppression import top_k
 from paceline.config.card import make_card
-from paceline.config.errors import CheckpointError
 from paceline.export.graph import Graph, _any_shape
 from paceline.export.photos import inputs
 from paceline.export.verb import Flags

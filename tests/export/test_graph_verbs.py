@@ -27,10 +27,10 @@ from serving import served
 from tiny_runs import command, forge, refused
 
 import paceline
+from paceline._utils.atomic_write import IN_ZIP
+from paceline._utils.errors import UserError
 from paceline.cli.main import main
 from paceline.config.card import make_card
-from paceline.config.errors import UserError
-from paceline.config.whole import IN_ZIP
 from paceline.predict import graph_model
 from paceline.predict.results import Answer, Found
 from paceline.recipes import RECIPES

@@ -15,7 +15,7 @@ from messages import check_line, has
 from tiny_runs import TINY, command, make_photos, refused, train
 
 import paceline
-from paceline.config.plain_file import sealed
+from paceline._utils.safe_read import sealed
 
 RUNS = ("resnet50", "ssd", "maskrcnn")
 

@@ -13,7 +13,7 @@ import torch
 from messages import check_line
 from tiny_runs import command, refused
 
-from paceline.config.whole import IN_ZIP, replaceable
+from paceline._utils.atomic_write import IN_ZIP, replaceable
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 

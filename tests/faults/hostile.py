@@ -19,9 +19,9 @@ from pathlib import Path
 
 import pytest
 
+from paceline._utils.errors import UserError
+from paceline._utils.text import printable
 from paceline.cli.main import main
-from paceline.config.errors import UserError
-from paceline.config.printable import printable
 
 # What is done to the folder; what the refusal says, or "".
 Case = tuple[Callable[[Path], object], str]

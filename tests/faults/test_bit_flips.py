@@ -22,9 +22,9 @@ import pytest
 from coco_sets import make_set
 from tiny_runs import TINY, command, make_photos, of_its_own, without_report
 
+from paceline._utils.errors import UserError
+from paceline._utils.reporter import Lines
 from paceline.cli.main import main
-from paceline.config.errors import UserError
-from paceline.config.reporting import Lines
 from paceline.config.run import read_run
 from paceline.datasets.ensure import ensure_prepared
 from paceline.log.events import MEASURED, EventLog, read_events

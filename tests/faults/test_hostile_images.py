@@ -12,7 +12,7 @@ from hostile_images import IMAGES, scans
 from messages import raises
 from PIL import Image
 
-from paceline.config.errors import DataError
+from paceline._utils.errors import DataError
 from paceline.datasets.class_source import prepare_folder
 from paceline.predict.folders import find_photos
 from paceline.predict.photos import encoded as photo_of

@@ -15,8 +15,8 @@ from PIL import EpsImagePlugin, Image
 from tiny_runs import TINY, command
 
 import paceline
-from paceline.config.errors import UserError
-from paceline.config.names import FORMATS, PREDICTED_FORMATS
+from paceline._utils.errors import UserError
+from paceline._utils.names import FORMATS, PREDICTED_FORMATS
 from paceline.datasets import inspection
 from paceline.datasets.verify import Facts
 from paceline.store.header import MAX_PIXELS, TooMuch, open_picture

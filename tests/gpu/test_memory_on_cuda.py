@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from paceline.config.errors import Shortage
+from paceline._utils.errors import Shortage
 from paceline.config.recipe import override
 from paceline.config.run import Controls
 from paceline.log.events import read_events

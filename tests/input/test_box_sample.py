@@ -19,9 +19,9 @@ from messages import raises
 from PIL import Image
 from stand_ins import InMemory
 
+from paceline._utils.errors import DataError
 from paceline.batch import detection_batch
 from paceline.config.detection import BoxInput
-from paceline.config.errors import DataError
 from paceline.input.box_sample import (
     LEAST_SIDE,
     boxes_in,

@@ -14,7 +14,7 @@ from PIL import Image
 from torchvision.transforms import functional as F
 from torchvision.transforms import v2
 
-from paceline.config.errors import RecipeError
+from paceline._utils.errors import RecipeError
 from paceline.input.crop import Window, random_resized_crop, resize_and_centre_crop, resized_shape
 from paceline.input.randomness import SampleRandom
 

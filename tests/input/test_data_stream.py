@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.config.errors import RecipeError
+from paceline._utils.errors import RecipeError
 from paceline.input import stream
 from paceline.input.stream import batch_indices, permutation, shard
 

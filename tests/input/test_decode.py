@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from messages import check_text, raises
 from PIL import Image
 
-from paceline.config.errors import DataError, RecipeError
+from paceline._utils.errors import DataError, RecipeError
 from paceline.input import decode
 from paceline.input.crop import Window, random_resized_crop, resize_and_centre_crop
 from paceline.input.decode import dct_scale, decode_alone, decode_crop, require_decoder

@@ -12,7 +12,7 @@ import torch
 from device_photos import decoded_on_a_cpu, draws_of, odd_photos, photo, rendered_alone
 from messages import check_text, raises
 
-from paceline.config.errors import DataError, RecipeError
+from paceline._utils.errors import DataError, RecipeError
 from paceline.config.plan import make_plan
 from paceline.config.system import System
 from paceline.input import device_render

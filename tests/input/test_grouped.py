@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from messages import raises
 
-from paceline.config.errors import RecipeError
+from paceline._utils.errors import RecipeError
 from paceline.input.randomness import hash_keys
 from paceline.input.stream import batch_indices, group_batches, grouped_order, grouped_permutation, shapes_of_run
 

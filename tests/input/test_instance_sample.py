@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from messages import raises
 from PIL import Image
 
+from paceline._utils.errors import DataError
 from paceline.batch import InstanceObjects
-from paceline.config.errors import DataError
 from paceline.config.instances import InstanceInput
 from paceline.input.crop import Window
 from paceline.input.draw import render

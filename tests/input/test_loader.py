@@ -16,8 +16,8 @@ from stand_ins import InMemory, drawn, made_up, tiny_photo
 
 import paceline.input.loader as loader_module
 import paceline.store.overdue as overdue
+from paceline._utils.errors import DataError
 from paceline.batch import Batch
-from paceline.config.errors import DataError
 from paceline.input.draw import Draw
 from paceline.input.loader import Loader
 from paceline.input.randomness import SampleRandom

@@ -18,7 +18,7 @@ import torch
 from stand_ins import InMemory, drawn, tiny_photo
 
 import paceline.store.overdue as overdue
-from paceline.config.errors import DataError, Shortage
+from paceline._utils.errors import DataError, Shortage
 from paceline.input.draw import Draw
 from paceline.input.loader import Loader
 from paceline.input.randomness import SampleRandom

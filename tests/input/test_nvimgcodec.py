@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 
-from paceline.config.errors import RecipeError
+from paceline._utils.errors import RecipeError
 from paceline.input.nvimgcodec import import_nvimgcodec
 
 

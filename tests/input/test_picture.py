@@ -9,7 +9,7 @@ import pytest
 from orientation import encode, shown
 from PIL import Image
 
-from paceline.config.errors import DataError
+from paceline._utils.errors import DataError
 from paceline.datasets.verify import NotAnImage, decode
 from paceline.input.crop import Window
 from paceline.input.decode import decode_crop

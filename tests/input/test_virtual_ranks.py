@@ -9,7 +9,7 @@ import pytest
 from by_night import ONE_MORE
 from messages import raises
 
-from paceline.config.errors import RecipeError
+from paceline._utils.errors import RecipeError
 from paceline.config.plan import Plan, evaluation_batch, make_plan
 from paceline.config.recipe import DATA_IMAGES
 from paceline.input.stream import batch_indices, permutation, shard

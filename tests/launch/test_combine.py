@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from messages import raises
 
-from paceline.config.errors import UserError
+from paceline._utils.errors import UserError
 from paceline.config.system import System
 from paceline.launch.carry_out import THROUGH, command_of, files_of, refusal, write_files
 from paceline.launch.containers import CONTAINER

@@ -13,7 +13,7 @@ import pytest
 from launch.container_jobs import EIGHT_GPUS, JOB, TWO_NODES, stand_in_engine
 from messages import check_text, raises
 
-from paceline.config.errors import UserError
+from paceline._utils.errors import UserError
 from paceline.launch.carry_out import command_of, write_files
 from paceline.launch.container_flags import family
 from paceline.launch.containers import CONTAINER, docker_files

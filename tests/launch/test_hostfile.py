@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from messages import check_text, raises
 
-from paceline.config.errors import UserError
+from paceline._utils.errors import UserError
 from paceline.launch.hosts import Host, first_hosts, read_hostfile
 
 

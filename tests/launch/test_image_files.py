@@ -13,7 +13,7 @@ import pytest
 from messages import raises
 
 import paceline
-from paceline.config.errors import UserError
+from paceline._utils.errors import UserError
 from paceline.launch import image_build as image_tag
 from paceline.launch.image_build import ENGINES, Build, build_command, engine_found, source, tag, usual_image
 from paceline.launch.image_verb import run

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.config.errors import UserError
+from paceline._utils.errors import UserError
 from paceline.launch.mounts import mounts_of, working_directory
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from messages import check_line, check_text, raises
 
-from paceline.config.errors import UserError
+from paceline._utils.errors import UserError
 from paceline.launch.carry_out import files_of, launch, write_files
 from paceline.launch.job import Batch, Job
 

@@ -16,7 +16,7 @@ import pytest
 from messages import check_lines, check_text, raises
 
 import paceline
-from paceline.config.errors import UserError
+from paceline._utils.errors import UserError
 from paceline.config.system import System
 from paceline.launch import hosts as asking
 from paceline.launch import through_hostfile

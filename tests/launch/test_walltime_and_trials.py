@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from messages import check_text, raises
 
-from paceline.config.errors import UserError
+from paceline._utils.errors import UserError
 from paceline.launch.job import Batch
 from paceline.launch.verb import Trial, read_trial, summary
 from paceline.launch.where import check_walltime, minutes_in

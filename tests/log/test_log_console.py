@@ -8,8 +8,8 @@ import time
 
 import pytest
 
+from paceline._utils.formatting import duration, metric_label, metric_text, quantity
 from paceline.log.console import Console
-from paceline.log.prose import duration, metric_label, metric_text, quantity
 
 TRAIN = dict(epoch=1.5, loss=1.23456, lr=0.12, images_per_second=1234.5, data_wait=0.01, eta_seconds=200.0)
 

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from messages import raises
 
-from paceline.config.errors import UserError
-from paceline.config.reporting import Lines
+from paceline._utils.errors import UserError
+from paceline._utils.reporter import Lines
 from paceline.log.events import SCHEMA, EventLog, metrics_of, plain, read_events, schema_problems
 
 FACTS = {

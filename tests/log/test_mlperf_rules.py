@@ -211,7 +211,7 @@ def test_the_next_block_is_stamped_with_the_time_when_training_went_on(tmp_path,
 
 
 def test_a_log_of_adamw_is_of_the_open_division_and_of_none_other(tmp_path):
-    from paceline.config.errors import RecipeError
+    from paceline._utils.errors import RecipeError
     from paceline.config.submission import check_submission, division_of
 
     plain = RECIPES["resnet50-mlperf-3200"]()

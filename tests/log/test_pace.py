@@ -8,10 +8,10 @@ import pytest
 import torch
 from messages import check_lines, check_text
 
+from paceline._utils.formatting import flop_rate
 from paceline.accelerators import peak_memory
 from paceline.log import pace
 from paceline.log.pace import SLOW_INTERVALS, WATCHED_SECONDS, Interval, Neighbours, Stragglers, machine_seconds
-from paceline.log.prose import flop_rate
 from paceline.ranks.exchange import smallest_and_each
 from paceline.ranks.launcher import SINGLE
 from paceline.ranks.world import open_world

@@ -12,9 +12,9 @@ from messages import check_lines, check_text, raises
 from tiny_runs import command, refused, train, without_report
 
 import paceline.log.sinks as sinks
-from paceline.config.commands import EXTRAS
-from paceline.config.errors import UserError
-from paceline.config.reporting import Lines
+from paceline._utils.commands import EXTRAS
+from paceline._utils.errors import UserError
+from paceline._utils.reporter import Lines
 from paceline.config.run import Controls
 from paceline.log import trackers
 from paceline.log.events import read_events

@@ -13,9 +13,9 @@ import pytest
 from messages import check_text, raises
 from tiny_runs import train, without_report
 
-from paceline.config.errors import UserError
+from paceline._utils.errors import UserError
 from paceline.log.events import metrics_of, read_events
-from paceline.log.trackers import Sent, flat
+from paceline.log.trackers import Sent
 
 
 def numbers(event: str, step: int, **facts: float) -> dict:
@@ -53,10 +53,6 @@ def test_a_file_that_is_none_of_ours_is_named(tmp_path, text):
     (tmp_path / "wandb.json").write_text(text)
     with raises(UserError, "wandb.json", "Remove"):
         Sent(tmp_path / "wandb.json", 2)
-
-
-def test_nested_facts_are_named_by_dots():
-    assert list(flat({"a": {"b": 1, "c": {"d": [2]}}, "e": None})) == [("a.b", 1), ("a.c.d", [2]), ("e", None)]
 
 
 def test_the_sink_on_the_page_does_what_it_says(class_photos, tmp_path, capsys, monkeypatch):

@@ -12,7 +12,7 @@ from messages import raises
 from tiny_runs import command, refused
 
 from paceline import accelerators
-from paceline.config.errors import RecipeError
+from paceline._utils.errors import RecipeError
 from paceline.config.system import System, check_system
 from paceline.machine.detect import auto, gpu
 from paceline.machine.machine import autocast_for, choose_device, choose_kernels, make_exact

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import paceline.machine.compiler as compiler
-from paceline.config.errors import RecipeError
+from paceline._utils.errors import RecipeError
 from paceline.log.pace import Interval
 from paceline.machine.compiler import allow_forms, compilations, uncompiled
 from paceline.machine.shortage import failures_in_words

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from messages import check_line, check_text
 
-from paceline.config.errors import UserError
+from paceline._utils.errors import UserError
 from paceline.machine import host_facts
 from paceline.machine.doctor.here import compare_host, read_host
 

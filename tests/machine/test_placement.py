@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from messages import raises
 from sysfs_machines import even_machine, lay_out
 
-from paceline.config.errors import RecipeError
+from paceline._utils.errors import RecipeError
 from paceline.machine.topology import (
     UNKNOWN,
     Core,

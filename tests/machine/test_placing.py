@@ -14,8 +14,8 @@ from messages import raises
 from sysfs_machines import add_adapter, add_device, even_machine, lay_out
 
 import paceline.machine.placing as placing
-from paceline.config.errors import RecipeError
-from paceline.config.reporting import SILENT, Lines
+from paceline._utils.errors import RecipeError
+from paceline._utils.reporter import SILENT, Lines
 from paceline.config.system import System
 from paceline.machine.detect import allowed_cpus
 from paceline.machine.machine import set_threads

@@ -11,7 +11,7 @@ import pytest
 from messages import check_text, raises
 from tiny_runs import command, refused
 
-from paceline.config.errors import RecipeError
+from paceline._utils.errors import RecipeError
 from paceline.config.plan import make_plan, split_batch
 from paceline.config.recipe import DATA_IMAGES
 from paceline.config.system import check_system

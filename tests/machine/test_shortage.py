@@ -14,10 +14,10 @@ import pytest
 import torch
 from messages import check_text, raises
 
-import paceline.threads
-from paceline.config.errors import RecipeError, Shortage, UserError
+import paceline._utils.threads
+from paceline._utils.errors import RecipeError, Shortage, UserError
+from paceline._utils.threads import Thread
 from paceline.machine.shortage import check_addresses, failures_in_words, shortage
-from paceline.threads import Thread
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -81,7 +81,7 @@ def test_exiting_is_a_failure():
 def test_a_thread_that_never_begins_is_an_error_and_no_wait_without_end(monkeypatch):
     monkeypatch.setattr(threading, "_start_new_thread", lambda *arguments: 0)
     monkeypatch.setattr(threading, "_start_joinable_thread", lambda *arguments, **more: 0, raising=False)
-    monkeypatch.setattr(paceline.threads, "LOOKS", 2)
+    monkeypatch.setattr(paceline._utils.threads, "LOOKS", 2)
     with pytest.raises(RuntimeError, match="can't start new thread"):
         Thread(target=print, daemon=True).start()
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from messages import check_lines, check_text, raises
 
-from paceline.config.errors import RecipeError
+from paceline._utils.errors import RecipeError
 from paceline.machine import machine
 from paceline.machine.doctor.here import _accelerators, _network
 from paceline.machine.machines import DETECTED, SYSTEMS

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from paceline.config.errors import RecipeError
+from paceline._utils.errors import RecipeError
 from paceline.models import batch_norm, triton_batch_norm
 from paceline.models.batch_norm import BatchNorm, batch_norms, commit_running_statistics, configure_batch_norm, relu_of
 from paceline.models.layers import change_norms

@@ -7,7 +7,7 @@ import torch
 from messages import raises
 from torch import nn
 
-from paceline.config.errors import RecipeError
+from paceline._utils.errors import RecipeError
 from paceline.models.batch_norm import (
     BatchNorm,
     average_running_statistics,

@@ -250,7 +250,7 @@ def test_rows_are_counted_without_the_background(kind, rows):
 
 
 def test_garbled_names_of_ours_are_refused_by_the_file(tmp_path):
-    from paceline.config.errors import CheckpointError
+    from paceline._utils.errors import CheckpointError
 
     for garbled in (
         "{",

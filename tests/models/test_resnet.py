@@ -7,7 +7,7 @@ import torch
 from by_night import ONE_MORE
 from torch import nn
 
-from paceline.config.errors import RecipeError
+from paceline._utils.errors import RecipeError
 from paceline.models.batch_norm import BatchNorm, commit_running_statistics, configure_batch_norm
 from paceline.models.resnet import DEPTHS, BasicBlock, Bottleneck, EndMaxPool, ResNet
 from paceline.models.trunk import initialise

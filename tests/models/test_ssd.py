@@ -14,9 +14,9 @@ from messages import raises
 from safetensors.torch import save_file
 from torch import Tensor
 
+from paceline._utils.errors import CheckpointError, RecipeError
 from paceline.boxes.anchors import anchor_to_cell, boxes_a_cell
 from paceline.config.detection import SSDModel, grids
-from paceline.config.errors import CheckpointError, RecipeError
 from paceline.models.batch_norm import batch_norms, commit_running_statistics, configure_batch_norm
 from paceline.models.make_trunk import make_trunk
 from paceline.models.ssd import SSD, initialise_ssd

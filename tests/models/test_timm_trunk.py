@@ -11,10 +11,10 @@ from messages import raises
 from safetensors.torch import save_file
 from torch import Tensor
 
+from paceline._utils.errors import CheckpointError, RecipeError
 from paceline.boxes.anchors import boxes_a_cell
 from paceline.config.classification import PhotoInput, ResNetModel, check_classification
 from paceline.config.detection import SSDModel, grids
-from paceline.config.errors import CheckpointError, RecipeError
 from paceline.config.instances import MaskHead, MaskRCNNModel, RoI
 from paceline.config.recipe import Recipe
 from paceline.config.system import System

@@ -12,7 +12,7 @@ import pytest
 import torch
 from messages import raises
 
-from paceline.config.errors import CheckpointError
+from paceline._utils.errors import CheckpointError
 from paceline.weights.forms.files import read_contents
 
 NUMBERS = 1 << 20  # 4 MiB of zeros, and few bytes of them packed

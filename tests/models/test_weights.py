@@ -19,8 +19,8 @@ from messages import check_lines, raises
 from pickled_weights import gluon_arrays
 from safetensors.torch import save_file
 
+from paceline._utils.errors import CheckpointError
 from paceline.cli.main import main
-from paceline.config.errors import CheckpointError
 from paceline.models.resnet import ResNet
 from paceline.models.trunk import initialise
 from paceline.weights.forms.array_pickle import read_pickled_arrays

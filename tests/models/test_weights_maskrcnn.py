@@ -13,8 +13,8 @@ from messages import check_text, raises
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from paceline._utils.errors import CheckpointError
 from paceline.config.detection import SSDModel
-from paceline.config.errors import CheckpointError
 from paceline.config.instances import MaskHead, MaskRCNNModel, RoI
 from paceline.models.mask_rcnn import initialise_mask_rcnn
 from paceline.models.resnet import ResNet

@@ -11,9 +11,9 @@ from messages import check_text
 from safetensors import safe_open
 from safetensors.torch import save_file
 
+from paceline._utils.errors import CheckpointError
+from paceline._utils.safe_read import sealed
 from paceline.cli.main import main
-from paceline.config.errors import CheckpointError
-from paceline.config.plain_file import sealed
 from paceline.config.run import FORMAT
 from paceline.models.resnet import ResNet
 from paceline.models.trunk import initialise

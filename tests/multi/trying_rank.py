@@ -10,8 +10,8 @@ import torch
 from short_of_memory import OBJECTS, ShortTask, recipe_of, run_of
 from toy_loss_groups import toy_batch
 
+from paceline._utils.reporter import Lines
 from paceline.config.plan import Rates
-from paceline.config.reporting import Lines
 from paceline.input.stream import stream_positions
 from paceline.models.batch_norm import batch_norms
 from paceline.ranks.launcher import read_launch

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from paceline.config.errors import UserError
+from paceline._utils.errors import UserError
 from paceline.ranks.launcher import read_launch
 from paceline.ranks.stop import StopVote, catch_stop
 from paceline.ranks.world import World, open_world

@@ -13,10 +13,10 @@ from by_night import ONE_MORE
 from messages import raises
 from torch import Tensor, nn
 
+from paceline._utils.errors import RecipeError
 from paceline.config.bounds import check_bounds
 from paceline.config.classification import PhotoInput, ResNetModel
 from paceline.config.detection import BoxInput, SSDModel
-from paceline.config.errors import RecipeError
 from paceline.config.instances import InstanceInput, MaskHead, MaskRCNNModel, RoI
 from paceline.config.plan import Rates
 from paceline.config.recipe import Optim, Recipe

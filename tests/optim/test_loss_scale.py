@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from paceline.config.errors import CheckpointError
+from paceline._utils.errors import CheckpointError
 from paceline.optim.step_numbers import LossScaler
 
 

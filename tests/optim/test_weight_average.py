@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from paceline.config.errors import CheckpointError
+from paceline._utils.errors import CheckpointError
 from paceline.optim.average import WeightAverage
 
 

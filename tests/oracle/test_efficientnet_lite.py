@@ -58,7 +58,7 @@ def test_names_that_no_lite_network_has_are_refused(file):
 
 
 def test_without_the_package_it_says_what_to_install_and_with_a_copy_it_is_compared(file, tmp_path, monkeypatch):
-    from paceline.config.errors import DataError
+    from paceline._utils.errors import DataError
     from paceline.weights.forms.bring import bring
 
     monkeypatch.setattr("importlib.metadata.files", lambda _: None)

@@ -11,7 +11,7 @@ import torch
 from step_rates import take
 from torch import nn
 
-from paceline.config.errors import CheckpointError
+from paceline._utils.errors import CheckpointError
 from paceline.config.recipe import Optim, OptimiserKind
 from paceline.optim import OPTIMISERS, make_optimiser
 from paceline.optim.adamw import AdamW

@@ -12,10 +12,10 @@ from by_night import ONE_MORE
 from messages import raises
 from torch import nn
 
+from paceline._utils.errors import RecipeError
 from paceline.config.bounds import check_bounds
 from paceline.config.classification import ResNetModel, trunk_rules
 from paceline.config.detection import SSDModel
-from paceline.config.errors import RecipeError
 from paceline.config.instances import MaskHead, MaskRCNNModel, RoI
 from paceline.config.recipe import refuse_outside
 from paceline.models.make_trunk import make_trunk

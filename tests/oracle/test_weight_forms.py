@@ -15,9 +15,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from weight_bytes import params, tf_checkpoint
 
+from paceline._utils.errors import CheckpointError
 from paceline.boxes.anchors import boxes_a_cell
 from paceline.config.detection import SSDModel, grids
-from paceline.config.errors import CheckpointError
 from paceline.config.instances import MaskHead, MaskRCNNModel, RoI
 from paceline.models.make_trunk import make_trunk
 from paceline.models.mask_rcnn import MaskRCNN

@@ -15,7 +15,7 @@ import pytest
 import torch
 from messages import raises
 
-from paceline.config.errors import CheckpointError
+from paceline._utils.errors import CheckpointError
 from paceline.models.mask_rcnn import MaskRCNN
 from paceline.models.resnet import ResNet
 from paceline.recipes import RECIPES

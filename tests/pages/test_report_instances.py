@@ -27,9 +27,9 @@ from detected_runs import (
 from PIL import Image
 from pycocotools import mask as coco_mask
 
+from paceline._utils.formatting import leading_metrics
 from paceline.log.console import Console
 from paceline.log.events import EventLog, read_events
-from paceline.log.prose import leading_metrics
 from paceline.pages import detected as scene_pictures
 from paceline.pages.detected import Scene, read_found, with_pictures
 from paceline.pages.gallery import MOST_OF_A_KIND

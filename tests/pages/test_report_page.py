@@ -16,9 +16,9 @@ from listed_photos import list_photos
 from messages import check_text
 from PIL import Image
 
-from paceline.config.errors import UserError
+from paceline._utils.errors import UserError
+from paceline._utils.formatting import time_spent
 from paceline.log.events import EventLog
-from paceline.log.prose import time_spent
 from paceline.pages.page import targets_of, write_report
 
 

@@ -11,7 +11,7 @@ from html_pages import Page
 from messages import check_text
 from tiny_runs import command
 
-from paceline.config.plain_file import SEAL, sealed
+from paceline._utils.safe_read import SEAL, sealed
 from paceline.pages.runs_page import differences, letter_of
 
 

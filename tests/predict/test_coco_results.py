@@ -15,7 +15,7 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 from tiny_runs import Said, command, refused
 
-from paceline.config.errors import UserError
+from paceline._utils.errors import UserError
 from paceline.predict.photo_ids import ids_in_file, known_ids
 
 # pycocotools itself does what numpy 2 warns of.

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from paceline.config.errors import DataError, UserError
+from paceline._utils.errors import DataError, UserError
 from paceline.predict.foreign import read_rows
 from paceline.predict.foreign_names import class_numbers, photo_numbers
 from paceline.predict.foreign_scores import _strings

@@ -18,7 +18,7 @@ from pycocotools.coco import COCO
 from shared_runs import SSD
 from tiny_runs import command, refused
 
-from paceline.config.errors import UserError
+from paceline._utils.errors import UserError
 from paceline.datasets.formats.yolo import read_yolo
 from paceline.predict.answering import FORMATS
 from paceline.predict.answers import check_answers_folder, new_answers, picture_names

@@ -20,8 +20,8 @@ from messages import check_text, raises
 from PIL import Image
 from stand_in_predictors import predictor_of
 
+from paceline._utils.errors import DataError, UserError
 from paceline.config.classification import PhotoInput
-from paceline.config.errors import DataError, UserError
 from paceline.config.recipe import Recipe
 from paceline.machine.detect import cpu_cores
 from paceline.predict.folders import Unreadable

@@ -13,8 +13,8 @@ from stand_in_predictors import grey, pixels_of, predictor_of, take_for_a_run_s
 from tiny_runs import command, refused
 from torch import nn
 
+from paceline._utils.errors import DataError
 from paceline.config.detection import BoxInput, Detect, SSDModel
-from paceline.config.errors import DataError
 from paceline.config.recipe import Recipe
 from paceline.pages.marks import colour_of
 from paceline.predict.predictor import Predictor

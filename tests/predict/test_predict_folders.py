@@ -13,7 +13,7 @@ import pytest
 from messages import check_text, raises
 from PIL import Image
 
-from paceline.config.errors import DataError, UserError
+from paceline._utils.errors import DataError, UserError
 from paceline.predict.answers import check_answers_folder, new_answers, picture_names
 from paceline.predict.folders import Unreadable, find_photos, holds_answers
 from paceline.predict.formats import Place

@@ -13,9 +13,10 @@ import pytest
 import torch.distributed as dist
 from messages import check_lines, check_text
 
+from paceline._utils.errors import AlikeError
+from paceline._utils.user_code import from_file
+from paceline._utils.version import PACKAGE
 from paceline.command.flags import parse_recipe
-from paceline.config.errors import AlikeError
-from paceline.config.python_file import from_file
 from paceline.config.run import Controls
 from paceline.machine.machines import SYSTEMS
 from paceline.ranks.agreement import agree
@@ -23,7 +24,6 @@ from paceline.ranks.launcher import Place
 from paceline.ranks.messages import Messages
 from paceline.recipes import RECIPES
 from paceline.training.alike import request_facts, source_digests
-from paceline.version import PACKAGE
 
 
 def said_by(all_facts: list[dict[str, Any]]) -> list[str]:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.config.errors import RecipeError
+from paceline._utils.errors import RecipeError
 from paceline.config.system import System, check_system, env_pairs
 from paceline.machine.machines import c4140, dgx_a100, p3dn
 from paceline.ranks.environment import environment, variables

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from paceline.config.errors import UserError
+from paceline._utils.errors import UserError
 from paceline.ranks import interfaces
 from paceline.ranks.interactive import pty_note
 from paceline.ranks.launcher import SINGLE, Launch, derived_port, first_host, read_launch, tasks_per_host

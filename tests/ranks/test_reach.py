@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from messages import check_text
 
-from paceline.config.errors import RankError
+from paceline._utils.errors import RankError
 from paceline.ranks.gloo import reaching_each_other
 from paceline.ranks.launcher import SINGLE
 

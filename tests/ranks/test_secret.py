@@ -13,7 +13,7 @@ import pytest
 import torch.distributed as dist
 from messages import raises
 
-from paceline.config.errors import RankError
+from paceline._utils.errors import RankError
 from paceline.ranks import rendezvous
 from paceline.ranks.launcher import Launch
 from paceline.ranks.messages import Messages

@@ -19,8 +19,8 @@ from by_night import ONE_MORE
 
 import paceline.cli
 import paceline.config
+from paceline._utils.errors import RecipeError
 from paceline.cli.main import main
-from paceline.config.errors import RecipeError
 from paceline.config.plan import make_plan, shorten
 from paceline.config.recipe import DATA_IMAGES, Recipe, check_recipe
 from paceline.config.run import Controls, Run, fill, read_run

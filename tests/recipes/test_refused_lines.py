@@ -3,8 +3,8 @@
 import pytest
 from messages import check_text
 
+from paceline._utils.errors import UserError
 from paceline.cli.from_original import translated
-from paceline.config.errors import UserError
 
 RESNET, MASK = "python train_imagenet.py --use-dali", "python train_mask_rcnn.py --use-fpn"
 

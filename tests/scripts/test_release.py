@@ -13,7 +13,7 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from paceline.version import __version__
+from paceline._utils.version import __version__
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
@@ -33,7 +33,7 @@ def declared(key: str) -> dict[str, SpecifierSet]:
 def test_the_version_is_the_same_everywhere(monkeypatch, tmp_path):
     assert release.version() == __version__
     assert 'dynamic = ["version"]' in (ROOT / "pyproject.toml").read_text()
-    for name in ("paceline/version.py", *release.COPIES):
+    for name in ("paceline/_utils/version.py", *release.COPIES):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text((ROOT / name).read_text())
     monkeypatch.setattr(release, "ROOT", tmp_path)

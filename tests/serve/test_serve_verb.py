@@ -14,7 +14,7 @@ import yaml
 from serving import commanded, until
 from tiny_runs import command, refused
 
-from paceline.config.commands import to_install
+from paceline._utils.commands import to_install
 from paceline.serve.verb import END_SECONDS, Flags
 
 TOKEN = "a-token-of-24-characters"

@@ -14,7 +14,7 @@ from messages import raises
 from pycocotools.coco import COCO
 from tiny_runs import make_photos
 
-from paceline.config.errors import DataError
+from paceline._utils.errors import DataError
 from paceline.datasets.box_source import prepare_boxes
 from paceline.datasets.class_source import prepare_folder
 from paceline.datasets.ensure import ensure_prepared

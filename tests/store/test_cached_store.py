@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from messages import raises
 
-from paceline.config.errors import DataError, RecipeError, UserError
+from paceline._utils.errors import DataError, RecipeError, UserError
 from paceline.config.system import System, check_system, store_cache_bytes
 from paceline.store import cached_store
 from paceline.store.byte_cache import CachedRecords, Shelf

@@ -16,8 +16,8 @@ from coco_sets import make_set
 from loopback_site import Site
 from messages import check_line, check_text
 
+from paceline._utils.reporter import Lines
 from paceline.cli.main import main
-from paceline.config.reporting import Lines
 from paceline.datasets.ensure import ensure_prepared
 from paceline.datasets.formats import published
 from paceline.datasets.formats.published import CocoCounts

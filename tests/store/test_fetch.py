@@ -17,12 +17,12 @@ import pytest
 from loopback_site import Site, small_blocks
 from messages import check_lines, check_text
 
-from paceline.config.errors import DataError
-from paceline.config.reporting import Lines
+from paceline._utils.errors import DataError
+from paceline._utils.formatting import byte_size
+from paceline._utils.reporter import Lines
 from paceline.store.download import check, http, part
 from paceline.store.download import fetch as fetching
 from paceline.store.download.fetch import fetch
-from paceline.store.transfer import in_words
 
 CONTENT = random.Random(1).randbytes(50_123)
 SHA = hashlib.sha256(CONTENT).hexdigest()
@@ -118,7 +118,7 @@ def test_what_arrived_before_the_network_went_is_kept_and_gone_on_from(
 
     monkeypatch.setattr(part, "get", gone_after)
     text = refusal(f"{there.url}/set.zip", tmp_path)
-    assert check_text(text, "503", "kB", "kept", "same command")
+    assert check_text(text, "503", "KiB", "kept", "same command")
     nothing_but(tmp_path, "set.zip.part", "set.zip.part.journal")
     there.always, there.cut_after, before = 0, -1, len(there.asked)
     monkeypatch.setattr(part, "get", original)
@@ -273,7 +273,7 @@ def test_a_file_of_unpublished_size_is_bounded_and_the_bound_is_named(
 ) -> None:
     there.length, there.ranges = length, ranges
     monkeypatch.setattr("paceline.store.download.fetch.MOST_UNPUBLISHED", len(CONTENT) - 1)
-    check_text(refusal(f"{there.url}/set.zip", tmp_path, sha256=SHA), in_words(len(CONTENT) - 1))
+    check_text(refusal(f"{there.url}/set.zip", tmp_path, sha256=SHA), byte_size(len(CONTENT) - 1))
     nothing_but(tmp_path)
     bring(f"{there.url}/set.zip", tmp_path, sha256=SHA, size=len(CONTENT))
 
@@ -356,7 +356,7 @@ def test_a_file_that_is_there_is_checked_and_kept(there: Site, tmp_path: Path) -
 
 def test_the_disk_is_asked_before_the_first_byte(there: Site, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(check, "free_bytes", lambda folder: 50_000)
-    assert "takes 50.1 kB, and 50.0 kB are free" in refusal(f"{there.url}/set.zip", tmp_path)
+    assert "takes 48.9 KiB, and 48.8 KiB are free" in refusal(f"{there.url}/set.zip", tmp_path)
     assert [text for _, text in there.asked] == ["bytes=0-0"]
     nothing_but(tmp_path)
 
@@ -402,7 +402,7 @@ def test_a_journal_torn_anywhere_loses_blocks_and_never_bytes(there: Site, tmp_p
 PROGRAM = textwrap.dedent("""
     import sys
     from pathlib import Path
-    from paceline.config.reporting import Lines
+    from paceline._utils.reporter import Lines
     from paceline.store.download import fetch, part
     for module in (fetch, part):
         module.BLOCK = 1000

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from messages import check_text, raises
 
-from paceline.config.errors import DataError
+from paceline._utils.errors import DataError
 from paceline.store.freshness import check_fresh
 from paceline.store.index import (
     KEEP_OLD_INDEX_SECONDS,

@@ -13,7 +13,7 @@ from messages import check_text, raises
 from PIL import Image
 
 import paceline.store.freshness as freshness
-from paceline.config.errors import DataError
+from paceline._utils.errors import DataError
 from paceline.datasets.class_source import prepare_folder
 from paceline.store.freshness import check_fresh
 from paceline.store.manifest import Manifest, cache_place, class_order_hash, find_manifest, prepare_command

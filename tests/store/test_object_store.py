@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from messages import check_text, raises
 
-from paceline.config.errors import DataError, UserError
+from paceline._utils.errors import DataError, UserError
 from paceline.store import bucket_access, object_store
 from paceline.store.bucket_access import in_words
 from paceline.store.cached_store import kept_on_disk
@@ -335,7 +335,7 @@ def test_a_forked_process_says_so_where_it_would_hang(server: FaultyServer, monk
 
 def test_a_process_ends_while_its_requests_wait() -> None:
     program = (
-        "import time; from paceline.store.transfer import Background\n"
+        "import time; from paceline._utils.parallel_copy import Background\n"
         "Background(2, 'test').submit(time.sleep, 600); time.sleep(0.1)"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

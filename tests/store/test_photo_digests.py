@@ -14,7 +14,7 @@ from packed_sets import CONTAINERS, pack_both, with_magic
 from run_files import tensor_files
 from tiny_runs import command, make_photos, train
 
-from paceline.config.errors import DataError
+from paceline._utils.errors import DataError
 from paceline.datasets.class_source import prepare_folder
 from paceline.store.byte_cache import CachedRecords, Shelf
 from paceline.store.index import Index, open_split

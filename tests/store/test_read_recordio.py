@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from messages import raises
 
-from paceline.config.errors import DataError
+from paceline._utils.errors import DataError
 from paceline.store.containers.reading import Truncated
 from paceline.store.containers.recordio import (
     MAGIC,

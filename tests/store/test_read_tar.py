@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from messages import raises
 
-from paceline.config.errors import DataError
+from paceline._utils.errors import DataError
 from paceline.store.containers.reading import Member, Truncated
 from paceline.store.containers.tar import inner_tars, tar_members, write_tar
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from messages import raises
 
-from paceline.config.errors import DataError
+from paceline._utils.errors import DataError
 from paceline.store.containers.example import coco_example, example_bytes, imagenet_example, parse_example
 from paceline.store.containers.reading import Truncated
 from paceline.store.containers.tfrecord import Span, masked_crc32c, tfrecord_spans, write_tfrecord

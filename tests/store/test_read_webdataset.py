@@ -7,7 +7,7 @@ import io
 import pytest
 from messages import raises
 
-from paceline.config.errors import DataError
+from paceline._utils.errors import DataError
 from paceline.store.containers.reading import Member, Truncated
 from paceline.store.containers.tar import tar_members, write_tar
 from paceline.store.containers.webdataset import Sample, read_label, samples

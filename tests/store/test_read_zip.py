@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from messages import raises
 
-from paceline.config.errors import DataError
+from paceline._utils.errors import DataError
 from paceline.store.containers.reading import Truncated
 from paceline.store.containers.zip import ZipMember, inflated, zip_members
 

@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from messages import raises
 
-from paceline.config.errors import DataError, UserError
+from paceline._utils.errors import DataError, UserError
 from paceline.store import staged_copy, staged_folder, stores
 from paceline.store.records import digest_of
 from paceline.store.staged_copy import Copied, StagedCopy, Wanted, staged_name

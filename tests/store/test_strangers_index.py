@@ -16,7 +16,7 @@ from listed_photos import list_photos
 from messages import check_text
 from tiny_runs import TINY, command, refused
 
-from paceline.config.errors import DataError
+from paceline._utils.errors import DataError
 from paceline.datasets.ensure import ensure_prepared
 from paceline.store.box_split import open_boxes
 from paceline.store.index import describe, open_split, write_index

@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from messages import check_text
 from recording_reporter import Recording
 
-from paceline.config.errors import DataError
-from paceline.config.whole import folder_part
+from paceline._utils.atomic_write import folder_part
+from paceline._utils.errors import DataError
 from paceline.store.download import check
 from paceline.store.download import unpack as unpacking
 from paceline.store.download.unpack import is_unfinished, unpack

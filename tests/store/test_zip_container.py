@@ -16,7 +16,7 @@ from messages import raises
 from set_batches import batches
 from tiny_runs import make_photos
 
-from paceline.config.errors import DataError
+from paceline._utils.errors import DataError
 from paceline.datasets.ensure import ensure_prepared
 from paceline.store.index import describe, name_arrays, open_split, write_index
 from paceline.store.manifest import Manifest

@@ -15,11 +15,11 @@ from instance_sets import make_instances
 from lazy_streams import LazyStreams
 
 import paceline.input.loader as loader_module
+from paceline._utils.errors import RecipeError
+from paceline._utils.reporter import SILENT, Lines
 from paceline.batch import room_for
-from paceline.config.errors import RecipeError
 from paceline.config.plan import make_plan
 from paceline.config.recipe import DATA_IMAGES, override
-from paceline.config.reporting import SILENT, Lines
 from paceline.config.system import System
 from paceline.datasets.ensure import ensure_prepared
 from paceline.machine.machines import h200x8

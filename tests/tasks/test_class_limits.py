@@ -12,8 +12,8 @@ from messages import check_line, check_lines, check_text
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
+from paceline._utils.errors import DataError
 from paceline.cli.main import main
-from paceline.config.errors import DataError
 from paceline.datasets.box_source import prepare_boxes
 from paceline.recipes import RECIPES
 from paceline.tasks.class_limits import class_limits, detection_limit

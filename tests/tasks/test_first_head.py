@@ -10,7 +10,7 @@ import torch
 from messages import check_text
 from PIL import Image
 
-from paceline.config.errors import RecipeError
+from paceline._utils.errors import RecipeError
 from paceline.config.recipe import override
 from paceline.datasets.ensure import ensure_prepared
 from paceline.recipes import RECIPES

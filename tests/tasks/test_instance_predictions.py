@@ -14,9 +14,9 @@ from coco_sets import box, document, edit, make_set
 from mask_scenes import box_of, strings, truth_of
 from messages import check_text, raises
 
+from paceline._utils.errors import DataError
 from paceline.batch import Batch, FoundInstances
 from paceline.boxes.run_lengths import RunLengths, areas, bitmap
-from paceline.config.errors import DataError
 from paceline.datasets.box_source import prepare_boxes
 from paceline.store.box_split import BoxSplit, open_boxes
 from paceline.tasks import self_check

@@ -10,7 +10,7 @@ from example_counts import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.config.errors import RecipeError
+from paceline._utils.errors import RecipeError
 from paceline.config.recipe import override
 from paceline.recipes import RECIPES
 from paceline.tasks.objects import learned

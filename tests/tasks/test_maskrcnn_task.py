@@ -14,8 +14,8 @@ import pytest
 import torch
 from instance_sets import make_instances
 
+from paceline._utils.errors import RecipeError
 from paceline.batch import InstanceBatch
-from paceline.config.errors import RecipeError
 from paceline.config.instances import RPN, InstanceInput, MaskHead, MaskRCNNModel, RoI
 from paceline.config.plan import Plan, make_plan
 from paceline.config.recipe import DATA_IMAGES, Recipe, override

@@ -15,7 +15,7 @@ from instance_sets import make_instances
 from messages import raises
 from photo_folders import paint
 
-from paceline.config.errors import RecipeError
+from paceline._utils.errors import RecipeError
 from paceline.config.plan import make_plan, shorten
 from paceline.config.recipe import check_recipe, override
 from paceline.config.run import Controls

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from messages import raises
 
-from paceline.config.errors import DataError
+from paceline._utils.errors import DataError
 from paceline.tasks import self_check
 from paceline.tasks.metrics import coco
 from paceline.tasks.metrics.coco import GroundTruth

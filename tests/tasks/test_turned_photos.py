@@ -15,7 +15,7 @@ from messages import raises
 from orientation import encode, stored
 from PIL import Image
 
-from paceline.config.errors import DataError
+from paceline._utils.errors import DataError
 from paceline.config.recipe import Recipe
 from paceline.datasets.box_source import prepare_boxes
 from paceline.datasets.class_source import prepare_folder

@@ -13,9 +13,9 @@ import safetensors.torch
 import torch
 from messages import check_text, has, raises
 
-from paceline.config.errors import CheckpointError
-from paceline.config.plain_file import SEAL, sealed
-from paceline.config.reporting import SILENT, Lines
+from paceline._utils.errors import CheckpointError
+from paceline._utils.reporter import SILENT, Lines
+from paceline._utils.safe_read import SEAL, sealed
 from paceline.training.building import weights_file
 from paceline.training.checkpoint import read, write
 from paceline.training.checkpoint.layout import list_steps, step_name

@@ -15,7 +15,7 @@ import pytest
 import torch
 from messages import raises
 
-from paceline.config.errors import UserError
+from paceline._utils.errors import UserError
 from paceline.training.checkpoint import background as writer_module
 from paceline.training.checkpoint.background import CheckpointWriter
 from paceline.training.checkpoint.layout import check_space, doomed_steps, list_steps
@@ -220,7 +220,7 @@ from pathlib import Path
 import torch
 from paceline.training.checkpoint.write import Snapshot
 from paceline.training.checkpoint.background import CheckpointWriter
-from paceline.config.errors import UserError
+from paceline._utils.errors import UserError
 writer = CheckpointWriter(Path(sys.argv[1]), keep=1)
 writer.submit(1, Snapshot({"model": {"w": torch.ones(10)}}, {}))
 writer.evaluated(1, best=True)

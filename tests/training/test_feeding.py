@@ -10,7 +10,7 @@ from messages import check_text
 from run_files import cut_after, facts_of, tensor_files
 from tiny_runs import TINY, command, refused
 
-from paceline.config.errors import RecipeError
+from paceline._utils.errors import RecipeError
 from paceline.config.system import System
 from paceline.datasets.ensure import ensure_prepared
 from paceline.recipes import RECIPES

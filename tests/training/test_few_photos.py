@@ -6,7 +6,7 @@ import pytest
 from messages import check_text, raises
 from recording_reporter import Recording
 
-from paceline.config.errors import RecipeError
+from paceline._utils.errors import RecipeError
 from paceline.config.plan import make_plan
 from paceline.config.run import Controls
 from paceline.config.system import System

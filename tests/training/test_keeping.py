@@ -13,8 +13,8 @@ from messages import check_text
 from run_files import facts_of, tensor_files
 from tiny_runs import train, without_report
 
-from paceline.config.errors import RecipeError
-from paceline.config.reporting import SILENT, Lines
+from paceline._utils.errors import RecipeError
+from paceline._utils.reporter import SILENT, Lines
 from paceline.config.system import System, cache_bytes, check_system
 from paceline.store.byte_cache import CachedRecords
 from paceline.store.index import index_over, whole_files

@@ -16,8 +16,8 @@ from messages import check_text, raises
 from run_files import events_of, tensor_files
 from tiny_runs import refused, train, without_report
 
-from paceline.config.errors import CheckpointError, RecipeError, UserError
-from paceline.config.reporting import SILENT, Lines
+from paceline._utils.errors import CheckpointError, RecipeError, UserError
+from paceline._utils.reporter import SILENT, Lines
 from paceline.config.run import Controls, check_controls
 from paceline.store.bucket_folder import BucketFolder
 from paceline.training.checkpoint.background import CheckpointWriter

@@ -50,7 +50,7 @@ def test_nothing_that_windows_lacks_is_imported_with_a_module():
             )
             if id(node) not in inside and isinstance(node, ast.Import | ast.ImportFrom) and POSIX & set(names):
                 found.append(str(path.relative_to(PACKAGE)))
-    assert set(found) == {"config/posix.py"}
+    assert set(found) == {"_utils/platform.py"}
 
 
 @pytest.mark.nightly("two processes that train and predict; that no module imports what Windows lacks is tested by day")

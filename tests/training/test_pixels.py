@@ -12,7 +12,7 @@ from recording_reporter import Recording
 from safetensors.torch import save_file
 from tiny_runs import command, make_photos, without_report
 
-from paceline.config.errors import RecipeError
+from paceline._utils.errors import RecipeError
 from paceline.config.recipe import override
 from paceline.config.run import read_run
 from paceline.recipes import RECIPES

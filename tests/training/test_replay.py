@@ -21,9 +21,9 @@ from small_steps import batch_of, plan_of, small, state_of
 from tape import HostReadError, Recorder
 from torch import Tensor
 
+from paceline._utils.errors import RecipeError
 from paceline.batch import Batch
 from paceline.boxes import forms
-from paceline.config.errors import RecipeError
 from paceline.config.plan import Plan, rates_at
 from paceline.config.recipe import Recipe
 from paceline.config.system import System, check_system

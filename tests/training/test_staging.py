@@ -14,8 +14,8 @@ import torch
 from messages import check_text, raises
 from tiny_runs import command, make_photos, refused, train, without_report
 
-from paceline.config.errors import DataError
-from paceline.config.reporting import SILENT, Lines
+from paceline._utils.errors import DataError
+from paceline._utils.reporter import SILENT, Lines
 from paceline.config.run import Controls
 from paceline.log.events import MEASURED, read_events
 from paceline.ranks.launcher import SINGLE

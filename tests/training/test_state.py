@@ -10,7 +10,7 @@ import torch
 from messages import raises
 from torch import nn
 
-from paceline.config.errors import CheckpointError
+from paceline._utils.errors import CheckpointError
 from paceline.models.batch_norm import BatchNorm
 from paceline.training.state import State
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from toy_loss_groups import IMAGES, TERMS, Toy, slow_losses, toy_batch, toy_recipe
 
-from paceline.config.errors import RecipeError
+from paceline._utils.errors import RecipeError
 from paceline.config.plan import Plan, Rates, make_plan
 from paceline.config.recipe import Optim
 from paceline.config.system import System

@@ -14,9 +14,9 @@ from short_of_memory import OBJECTS, Short, ShortTask, out_of_memory, recipe_of,
 from toy_loss_groups import IMAGES, toy_batch
 
 from paceline import accelerators
-from paceline.config.errors import RecipeError, Shortage
+from paceline._utils.errors import RecipeError, Shortage
+from paceline._utils.reporter import Lines
 from paceline.config.plan import Rates, recut
-from paceline.config.reporting import Lines
 from paceline.models.batch_norm import batch_norms
 from paceline.ranks.launcher import read_launch
 from paceline.ranks.roles import Roles

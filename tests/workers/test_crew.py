@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.config.errors import DataError, Shortage
+from paceline._utils.errors import DataError, Shortage
 from paceline.workers.crew import WORTH_PROCESSES, Crew, in_order
 from paceline.workers.template import template
 

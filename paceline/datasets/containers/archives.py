@@ -18,9 +18,9 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from paceline.config.errors import DataError
-from paceline.config.listing import in_system_folder, is_system_name
-from paceline.config.names import OTHER_PICTURES, by_suffix, is_image_name, is_image_path, suffix_of
+from paceline._utils.errors import DataError
+from paceline._utils.listing import in_system_folder, is_system_name
+from paceline._utils.names import OTHER_PICTURES, by_suffix, is_image_name, is_image_path, suffix_of
 from paceline.datasets.containers.boxes import sample_annotations
 from paceline.datasets.containers.contents import (
     AS_IT_IS,

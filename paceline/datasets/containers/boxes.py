@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image
 
-from paceline.config.errors import DataError
-from paceline.config.listing import listed
-from paceline.config.printable import one_line, short
+from paceline._utils.errors import DataError
+from paceline._utils.listing import listed
+from paceline._utils.text import one_line, short
 from paceline.datasets.box_source import BoxRequest, BoxSource
 from paceline.datasets.containers.classes import names_by_number
 from paceline.datasets.containers.contents import ContainedPhotos, Contents, joined

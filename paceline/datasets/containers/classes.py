@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from paceline.config.errors import DataError
-from paceline.config.plain_file import read_plain_text
-from paceline.config.printable import some
+from paceline._utils.errors import DataError
+from paceline._utils.safe_read import read_plain_text
+from paceline._utils.text import some
 from paceline.datasets.containers.contents import Contents
 from paceline.datasets.containers.files import ContainerRequest
 from paceline.datasets.formats.class_folders import first_twice, tidy_class_name

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from paceline.config.errors import DataError
+from paceline._utils.errors import DataError
 from paceline.datasets.formats.annotations import Annotations
 from paceline.datasets.formats.class_folders import first_twice
 from paceline.datasets.inspection import Inspection, Photos

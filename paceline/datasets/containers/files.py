@@ -11,7 +11,6 @@ from __future__ import annotations
 import bz2
 import glob
 import gzip
-import hashlib
 import lzma
 import os
 import re
@@ -26,10 +25,11 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, TypeVar
 
-from paceline.config.cache import cache_folder
-from paceline.config.commands import to_install
-from paceline.config.errors import DataError
-from paceline.config.whole import whole
+from paceline._utils.atomic_write import whole
+from paceline._utils.cache import cache_folder
+from paceline._utils.commands import to_install
+from paceline._utils.errors import DataError
+from paceline._utils.hashing import sha256
 from paceline.machine.detect import cpu_cores
 from paceline.store.containers.reading import Truncated, compression
 from paceline.store.manifest import Expect
@@ -236,7 +236,7 @@ def _place() -> Path:
 
 
 def _unpacked(path: Path, status: Status, kind: str) -> Path:
-    digest = hashlib.sha256(repr((str(path), status)).encode("utf-8", "surrogateescape")).hexdigest()[:12]
+    digest = sha256(repr((str(path), status)).encode("utf-8", "surrogateescape"))[:12]
     out = _place() / f"{path.stem}-{digest}{Path(path.stem).suffix}"
     if out.exists():  # it appears when it is whole
         return out

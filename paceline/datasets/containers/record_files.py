@@ -16,7 +16,7 @@ from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
-from paceline.config.errors import DataError
+from paceline._utils.errors import DataError
 from paceline.datasets.containers.boxes import PhotoBoxes, annotations_of
 from paceline.datasets.containers.contents import (
     AS_IT_IS,

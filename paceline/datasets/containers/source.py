@@ -5,7 +5,6 @@ A container is listed first (archives.py, record_files.py), then every photo in 
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 from collections.abc import Callable
@@ -13,8 +12,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from paceline.config.cache import cache_folder
-from paceline.config.errors import DataError
+from paceline._utils.cache import cache_folder
+from paceline._utils.errors import DataError
+from paceline._utils.hashing import sha256
 from paceline.datasets.class_source import ClassSource
 from paceline.datasets.containers.archives import read_photos, read_tar, read_webdataset, read_zip
 from paceline.datasets.containers.boxes import contained_boxes
@@ -138,7 +138,7 @@ def _place_of(request: ContainerRequest) -> Path:
     """A folder in the cache for exactly these files, annotations and share of validation."""
     parts = [getattr(request, name) for name in (*CONTAINER_FILES, "layout", "val_fraction", "val_seed", "val_group")]
     first = (request.train or request.val)[0]
-    digest = hashlib.sha256(repr(parts).encode("utf-8", "surrogateescape")).hexdigest()[:12]
+    digest = sha256(repr(parts).encode("utf-8", "surrogateescape"))[:12]
     name = re.sub(r"[^A-Za-z0-9._-]", "_", os.path.basename(first))
     return cache_folder() / "index" / f"{name}-{digest}"
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from paceline.config.errors import DataError
-from paceline.config.plain_file import read_plain_text, read_problem
+from paceline._utils.errors import DataError
+from paceline._utils.safe_read import read_plain_text, read_problem
 
 # Broken files that an error names itself.
 NAMED_IN_ERROR = 5

@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from paceline.config.errors import DataError
-from paceline.config.names import by_suffix
-from paceline.config.plain_file import read_plain
-from paceline.config.printable import counted, some, tidy_name
+from paceline._utils.errors import DataError
+from paceline._utils.names import by_suffix
+from paceline._utils.safe_read import read_plain
+from paceline._utils.text import counted, some, tidy_name
 from paceline.datasets.formats.file_matching import plain_form
 from paceline.store.class_folder import FolderNames, list_folder
 from paceline.store.manifest import Manifest, prepare_command

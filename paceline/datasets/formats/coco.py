@@ -23,8 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from paceline.config.errors import DataError
-from paceline.config.printable import short, some
+from paceline._utils.errors import DataError
+from paceline._utils.text import short, some
 from paceline.datasets.formats.annotations import Annotations
 from paceline.datasets.formats.class_folders import first_twice, tidy_class_name
 from paceline.datasets.formats.coco_files import load_json

@@ -19,10 +19,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from paceline.config.errors import DataError
-from paceline.config.listing import listed
-from paceline.config.plain_file import open_plain, read_plain
-from paceline.config.printable import some
+from paceline._utils.errors import DataError
+from paceline._utils.listing import listed
+from paceline._utils.safe_read import open_plain, read_plain
+from paceline._utils.text import some
 from paceline.datasets.formats.class_folders import VAL_FOLDERS
 from paceline.datasets.formats.label_tools import json_tool
 from paceline.store.manifest import FILE_NAME as MANIFEST

@@ -14,7 +14,6 @@ Source: MathWorks, "MAT-File Format", chapter 1, level 5.
 from __future__ import annotations
 
 import gzip
-import hashlib
 import math
 import os
 import struct
@@ -25,9 +24,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from paceline.config.errors import DataError
-from paceline.config.plain_file import open_plain, read_plain
-from paceline.config.printable import short
+from paceline._utils.errors import DataError
+from paceline._utils.hashing import sha256
+from paceline._utils.safe_read import open_plain, read_plain
+from paceline._utils.text import short
 from paceline.datasets.formats import published
 from paceline.datasets.formats.published import VAL_NAME, official_wnids
 from paceline.store.class_folder import list_folder
@@ -60,7 +60,7 @@ def validation_labels(devkit: Path) -> list[str]:
     except (ValueError, KeyError) as error:
         raise _not_the_kit(devkit, f"{TRUTH} holds {short(str(error))}, which is no class of it") from None
     lines = "".join(f"{label}\n" for label in labels)
-    if hashlib.sha256(lines.encode()).hexdigest() != published.VAL_LABELS_SHA256:
+    if sha256(lines) != published.VAL_LABELS_SHA256:
         most = Counter(labels).most_common(1)
         raise _not_the_kit(
             devkit, f"its {len(labels):,} labels are not the official ones ({most[0][1] if most else 0} of one class)"

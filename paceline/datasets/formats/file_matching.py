@@ -23,10 +23,10 @@ from functools import cache
 from pathlib import Path
 from urllib.parse import unquote
 
-from paceline.config.errors import DataError
-from paceline.config.listing import scan, walk
-from paceline.config.names import IMAGE_SUFFIXES, OTHER_PICTURES
-from paceline.config.printable import short, some
+from paceline._utils.errors import DataError
+from paceline._utils.listing import scan, walk
+from paceline._utils.names import IMAGE_SUFFIXES, OTHER_PICTURES
+from paceline._utils.text import short, some
 
 SPLITS = ("train", "training", "val", "valid", "validation", "test")
 _DRIVE = re.compile(r"[A-Za-z]:[/\\]|\\\\")

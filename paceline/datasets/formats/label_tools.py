@@ -17,9 +17,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from paceline.config.listing import listed
-from paceline.config.plain_file import open_plain_sized
-from paceline.config.printable import short
+from paceline._utils.listing import listed
+from paceline._utils.safe_read import open_plain_sized
+from paceline._utils.text import short
 
 # Of each file its beginning is enough; JSON is read whole up to MOST_JSON_BYTES: a task list of some thousand photos has less.
 BEGINNING = 1 << 14

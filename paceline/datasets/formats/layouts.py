@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from paceline.config.errors import DataError
-from paceline.config.listing import listed
-from paceline.config.printable import some
+from paceline._utils.errors import DataError
+from paceline._utils.listing import listed
+from paceline._utils.text import some
 from paceline.datasets.formats.annotations import Annotations
 from paceline.datasets.formats.coco import read_coco
 from paceline.datasets.formats.coco_files import find_coco, find_coco_split

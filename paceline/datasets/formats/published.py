@@ -11,7 +11,6 @@ and Mask R-CNN train on), and 5,000 for validation. A score on a part of either 
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import shlex
@@ -21,8 +20,9 @@ from pathlib import Path
 
 import numpy as np
 
-from paceline.config.errors import DataError
-from paceline.config.printable import some
+from paceline._utils.errors import DataError
+from paceline._utils.hashing import sha256
+from paceline._utils.text import some
 from paceline.datasets.formats.annotations import Annotations
 from paceline.datasets.formats.class_folders import VAL_FOLDERS, Listing, SplitListing
 from paceline.store.class_folder import list_folder
@@ -141,7 +141,7 @@ def _check_val_labels(split: SplitListing) -> None:
     if len(label_of) != VAL_IMAGES:
         return  # renamed photos, whose official label is unknown
     lines = "".join(f"{label_of[number]}\n" for number in sorted(label_of))
-    if hashlib.sha256(lines.encode()).hexdigest() != VAL_LABELS_SHA256:
+    if sha256(lines) != VAL_LABELS_SHA256:
         raise DataError(
             f"{split.folder}: validation photos do not lie under their official classes: labels are shuffled, and "
             "accuracy would be that of chance. Unpack the official archive again, and sort it with --devkit."
@@ -172,7 +172,7 @@ def coco2017_counts(splits: Mapping[str, Annotations]) -> CocoCounts | None:
     """The counts of a part or the whole of COCO 2017; None for other classes, or annotations under other names."""
     for split, one in splits.items():
         lines = "".join(f"{category} {name}\n" for category, name in sorted(one.names.items()))
-        digest = hashlib.sha256(lines.encode()).hexdigest()
+        digest = sha256(lines)
         if one.source.name != COCO_FILES.get(split) or digest != CATEGORIES_SHA256:
             return None
     train, val = splits.get("train"), splits.get("val")

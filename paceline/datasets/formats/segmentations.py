@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from paceline._utils.text import short, some
 from paceline.boxes import run_lengths
-from paceline.config.printable import short, some
 
 # A number of more characters does not fit into 64 bits.
 MOST_DIGITS = 12

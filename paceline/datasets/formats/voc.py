@@ -27,11 +27,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from xml.etree import ElementTree
 
-from paceline.config.errors import DataError
-from paceline.config.listing import listed
-from paceline.config.names import is_image_name
-from paceline.config.plain_file import read_plain
-from paceline.config.printable import short
+from paceline._utils.errors import DataError
+from paceline._utils.listing import listed
+from paceline._utils.names import is_image_name
+from paceline._utils.safe_read import read_plain
+from paceline._utils.text import short
 from paceline.datasets.formats.annotations import Annotations, PhotoLabels, as_annotations, read_list, refuse_broken
 from paceline.datasets.formats.class_folders import TRAIN_FOLDER, VAL_FOLDERS, tidy_class_name
 from paceline.datasets.formats.file_matching import Files

@@ -23,11 +23,11 @@ from urllib.parse import unquote
 import yaml
 from yaml.composer import ComposerError
 
-from paceline.config.errors import DataError
-from paceline.config.listing import listed, walk
-from paceline.config.names import is_image_name
-from paceline.config.plain_file import open_plain, read_plain_text, read_problem
-from paceline.config.printable import counted, short, some
+from paceline._utils.errors import DataError
+from paceline._utils.listing import listed, walk
+from paceline._utils.names import is_image_name
+from paceline._utils.safe_read import open_plain, read_plain_text, read_problem
+from paceline._utils.text import counted, short, some
 from paceline.datasets.formats.annotations import Annotations, PhotoLabels, as_annotations, read_list, refuse_broken
 from paceline.datasets.formats.class_folders import VAL_FOLDERS, first_twice, tidy_class_name
 from paceline.datasets.formats.file_matching import NearNames

@@ -13,10 +13,10 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 
-from paceline.config.listing import walk
-from paceline.config.names import OTHER_PICTURES, is_image_name, suffix_of
-from paceline.config.plain_file import open_plain
-from paceline.config.printable import counted, one_line, some
+from paceline._utils.listing import walk
+from paceline._utils.names import OTHER_PICTURES, is_image_name, suffix_of
+from paceline._utils.safe_read import open_plain
+from paceline._utils.text import counted, one_line, some
 from paceline.datasets.formats.file_matching import NearNames, form_of, grouped, loose_form_of
 
 IMAGE_FOLDERS = ("images", "image", "imgs", "img")

@@ -15,7 +15,6 @@ TFRecord    an Example in the layout of ImageNet's scripts, or in that of the de
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import os
@@ -24,6 +23,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from paceline._utils.hashing import sha256
 from paceline.boxes.run_lengths import compress
 from paceline.datasets.pack.photo import Encoded
 from paceline.datasets.pack.plan import Source
@@ -134,7 +134,7 @@ def _object_features(split: BoxSplit, i: int, photo: Encoded) -> dict[str, Value
     }
     features |= {
         "image/source_id": [b"%d" % split.image_ids[i]],
-        "image/key/sha256": [hashlib.sha256(photo.data).hexdigest().encode()],
+        "image/key/sha256": [sha256(photo.data).encode()],
         "image/object/class/label": [int(split.category_ids[number]) for number in classes],
         "image/object/class/text": [split.names[number].encode() for number in classes],
         "image/object/is_crowd": objects.crowd[kept].astype(int).tolist(),

@@ -23,9 +23,9 @@ from pathlib import Path
 
 import numpy as np
 
-from paceline.config.errors import DataError
-from paceline.config.printable import tidy_name
-from paceline.config.whole import sweep, write_whole
+from paceline._utils.atomic_write import sweep, write_whole
+from paceline._utils.errors import DataError
+from paceline._utils.text import tidy_name
 from paceline.datasets.containers.contents import container_stamp
 from paceline.datasets.containers.files import ContainerRequest
 from paceline.datasets.containers.source import prepare_containers

@@ -20,8 +20,8 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image
 
-from paceline.config.errors import DataError
-from paceline.config.names import IMAGE_SUFFIXES
+from paceline._utils.errors import DataError
+from paceline._utils.names import IMAGE_SUFFIXES
 from paceline.datasets.verify import GREY_MODES
 from paceline.input.picture import to_rgb
 from paceline.store.header import open_picture

@@ -6,8 +6,6 @@ Letters: N records of one split, in the order of packing
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -17,9 +15,10 @@ from typing import Literal
 
 import numpy as np
 
-from paceline.config.errors import DataError, UserError
-from paceline.config.printable import short
-from paceline.config.reporting import Reporter
+from paceline._utils.errors import DataError, UserError
+from paceline._utils.hashing import json_sha256
+from paceline._utils.reporter import Reporter
+from paceline._utils.text import short
 from paceline.datasets.ensure import ensure_prepared, name_addresses
 from paceline.datasets.formats.layouts import detect_layout
 from paceline.datasets.pack.photo import encoded_anew, packed_names, smaller_size
@@ -184,8 +183,7 @@ def plan_shards(sources: dict[str, Source], request: PackRequest) -> list[Shard]
 
 def identity(manifest: Manifest, request: PackRequest) -> str:
     """What a begun pack must be of, to be resumed: 64 hex digits of the request and the data."""
-    text = json.dumps([asdict(request), manifest.content_hash], sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()
+    return json_sha256([asdict(request), manifest.content_hash])
 
 
 def _estimates(source: Source, request: PackRequest) -> np.ndarray:

@@ -16,11 +16,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from paceline.config.errors import DataError
-from paceline.config.journal import lock
-from paceline.config.plain_file import is_whole, open_plain, open_plain_sized, parse, sealed
+from paceline._utils.errors import DataError
+from paceline._utils.journal import LineFile, lock
+from paceline._utils.safe_read import is_whole, open_plain, open_plain_sized, parse, sealed
 from paceline.datasets.pack.plan import Shard
-from paceline.log.lines import LineFile
 
 FILE_NAME = "pack.jsonl"
 LOCK = ".pack.lock"

@@ -9,10 +9,10 @@ from typing import Annotated, Any
 
 import tyro
 
+from paceline._utils.errors import UserError
+from paceline._utils.text import counted
 from paceline.command.flags import out_folder, parse
 from paceline.command.printing import PRINTER, say
-from paceline.config.errors import UserError
-from paceline.config.printable import counted
 from paceline.datasets.prepare_verb import progress_bar
 
 

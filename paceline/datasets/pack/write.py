@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from paceline.config.whole import whole
+from paceline._utils.atomic_write import whole
 from paceline.datasets.pack.objects import detection_label, example_of, json_field
 from paceline.datasets.pack.photo import Encoded, encoded_anew
 from paceline.datasets.pack.plan import PackRequest, Shard, Source

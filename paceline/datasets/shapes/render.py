@@ -23,9 +23,9 @@ from pathlib import Path
 
 from PIL import Image
 
-from paceline.config.cache import cache_folder
-from paceline.config.errors import DataError, UserError
-from paceline.config.whole import folder_part
+from paceline._utils.atomic_write import folder_part
+from paceline._utils.cache import cache_folder
+from paceline._utils.errors import DataError, UserError
 from paceline.datasets.shapes.outlines import CLASSES
 from paceline.datasets.shapes.scenes import SPLITS, Kind, annotate, draw_picture
 from paceline.machine.detect import cpu_cores

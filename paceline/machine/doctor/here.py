@@ -10,11 +10,11 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+from paceline._utils.cache import cache_folder
+from paceline._utils.commands import to_install
+from paceline._utils.errors import RecipeError, UserError
+from paceline._utils.text import short
 from paceline.accelerators import NAMES, device_name, found
-from paceline.config.cache import cache_folder
-from paceline.config.commands import to_install
-from paceline.config.errors import RecipeError, UserError
-from paceline.config.printable import short
 from paceline.machine.detect import auto, cpu_cores
 from paceline.machine.doctor.compare import LOW_DISK_GIB, LOW_SHM_GIB, Finding, Level
 from paceline.machine.doctor.node import gaudi_driver

@@ -22,7 +22,7 @@ from collections.abc import Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from paceline.config.printable import short
+from paceline._utils.text import short
 
 MIB = 1 << 20
 # A checkpoint of a full-size recipe is some 0.3 GB; elsewhere there are small files, indexes and sockets.

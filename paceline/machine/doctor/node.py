@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from paceline.config.printable import short
+from paceline._utils.text import short
 from paceline.machine.detect import allowed_cpus
 from paceline.machine.doctor.nvidia import Gpu, ask, ask_gpus, ask_links, driver_cuda, driver_version, links_in_words
 from paceline.machine.provenance import versions

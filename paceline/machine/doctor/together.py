@@ -24,8 +24,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from paceline.config.errors import UserError
-from paceline.config.printable import short
+from paceline._utils.errors import UserError
+from paceline._utils.text import short
 from paceline.machine.doctor.compare import merged
 from paceline.machine.doctor.measure import offset
 from paceline.machine.doctor.node import NodeFacts, from_json, look_here, see_devices

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from paceline.config.printable import some
+from paceline._utils.text import some
 from paceline.input.randomness import hash_keys
 from paceline.pages.check.parts import (
     NOT_LINTED,

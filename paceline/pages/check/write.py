@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from paceline._utils.atomic_write import replaceable, sweep, write_whole
+from paceline._utils.errors import DataError
 from paceline.config.classification import Exif
-from paceline.config.errors import DataError
-from paceline.config.whole import replaceable, sweep, write_whole
 from paceline.pages.check.box_page import box_page
 from paceline.pages.check.class_page import class_page
 from paceline.pages.check.parts import NOT_LINTED, Linted, Page

@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
 
-from paceline.config.errors import UserError
-from paceline.config.printable import did_you_mean
+from paceline._utils.errors import UserError
+from paceline._utils.text import did_you_mean
 from paceline.machine.machines import SYSTEMS
 from paceline.recipes.migrate import ORIGINALS
 from paceline.recipes.migrate.flags import FlagError, read_flags

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from paceline.config.errors import UserError
+from paceline._utils.errors import UserError
 from paceline.recipes.migrate.table import Entry, Program
 
 

@@ -12,8 +12,8 @@ import math
 from dataclasses import replace
 from typing import Any, get_args
 
+from paceline._utils.errors import UserError
 from paceline.config.classification import Depth
-from paceline.config.errors import UserError
 from paceline.config.recipe import Recipe, with_fields
 from paceline.recipes.migrate.table import Call, Facts, Formulas, read_system
 from paceline.recipes.resnet50 import lars

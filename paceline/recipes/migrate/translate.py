@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any
 
-from paceline.config.errors import UserError
-from paceline.config.printable import counted
-from paceline.config.recipe import differing, leaves
+from paceline._utils.errors import UserError
+from paceline._utils.names import flatten
+from paceline._utils.text import counted
+from paceline.config.recipe import differing
 from paceline.config.system import System
 from paceline.machine.machines import SYSTEMS
 from paceline.machine.published import published_for, system_for
@@ -330,7 +331,7 @@ def _quoted(word: str) -> str:
 
 def _spelt(system: System) -> Iterator[tuple[str, str]]:
     """A system's fields as flags and values."""
-    for name, one in leaves(system, "system."):
+    for name, one in flatten(system, "system.").items():
         flag, *value = flag_of(name, one).split()
         yield flag, " ".join(value)
 

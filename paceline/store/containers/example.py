@@ -23,8 +23,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from paceline.config.errors import DataError
-from paceline.config.printable import one_line
+from paceline._utils.errors import DataError
+from paceline._utils.text import one_line
 from paceline.store.containers.tfrecord import BYTES, FIXED32, VARINT, Malformed, fields, varint
 
 _BYTES_LIST, _FLOAT_LIST, _INT64_LIST = 1, 2, 3

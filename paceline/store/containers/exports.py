@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from paceline.config.errors import DataError
-from paceline.config.listing import in_system_folder
+from paceline._utils.errors import DataError
+from paceline._utils.listing import in_system_folder
 from paceline.store.containers.zip import zip_members
 from paceline.store.stores import scheme_of
 

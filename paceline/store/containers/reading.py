@@ -10,8 +10,8 @@ import os
 import re
 from typing import BinaryIO, NamedTuple
 
-from paceline.config.errors import DataError
-from paceline.config.printable import one_line
+from paceline._utils.errors import DataError
+from paceline._utils.text import one_line
 
 # Nothing larger than this in a container is read into memory: no photo is.
 MOST_BYTES = 1 << 30

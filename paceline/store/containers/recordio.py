@@ -15,7 +15,7 @@ from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
-from paceline.config.errors import DataError
+from paceline._utils.errors import DataError
 from paceline.store.containers.reading import MOST_BYTES, Truncated, read_at
 
 MAGIC = struct.pack("<I", 0xCED7230A)

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from paceline.config.errors import DataError
-from paceline.config.printable import short
+from paceline._utils.errors import DataError
+from paceline._utils.text import short
 from paceline.store.containers.reading import Truncated
 
 

@@ -18,9 +18,9 @@ import tarfile
 from collections.abc import Iterable, Iterator
 from typing import BinaryIO, NamedTuple
 
-from paceline.config.errors import DataError
-from paceline.config.listing import in_system_folder
-from paceline.config.names import is_image_path
+from paceline._utils.errors import DataError
+from paceline._utils.listing import in_system_folder
+from paceline._utils.names import is_image_path
 from paceline.store.containers.reading import Member, Truncated, checked_name, read_at, refuse_compressed, shown
 
 BLOCK = 512

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Iterable, Iterator
 from typing import BinaryIO, NamedTuple
 
-from paceline.config.errors import DataError
+from paceline._utils.errors import DataError
 from paceline.store.containers.reading import MOST_BYTES, Truncated, read_at, refuse_compressed
 
 _LENGTH, _CHECKSUM = struct.Struct("<Q"), struct.Struct("<I")

@@ -11,9 +11,9 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from paceline.config.errors import DataError
-from paceline.config.names import IMAGE_SUFFIXES
-from paceline.config.printable import short
+from paceline._utils.errors import DataError
+from paceline._utils.names import IMAGE_SUFFIXES
+from paceline._utils.text import short
 from paceline.store.containers.reading import Member, Truncated, shown
 
 _PHOTO_FIELDS = frozenset(suffix[1:] for suffix in IMAGE_SUFFIXES)

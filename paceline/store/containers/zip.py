@@ -15,8 +15,8 @@ import zlib
 from collections.abc import Iterator
 from typing import BinaryIO, NamedTuple
 
-from paceline.config.errors import DataError
-from paceline.config.names import is_image_path
+from paceline._utils.errors import DataError
+from paceline._utils.names import is_image_path
 from paceline.store.containers.reading import MOST_BYTES, Truncated, checked_name, read_at, shown
 
 # Deflate makes at most this many bytes of one.

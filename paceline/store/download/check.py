@@ -7,9 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline.config.errors import DataError
-from paceline.config.plain_file import open_plain_sized
-from paceline.store.transfer import free_bytes, in_words
+from paceline._utils.errors import DataError
+from paceline._utils.formatting import byte_size
+from paceline._utils.parallel_copy import free_bytes
+from paceline._utils.safe_read import open_plain_sized
 
 SLICE = 1 << 20
 
@@ -76,6 +77,6 @@ def require_room(folder: Path, needed: int, what: str) -> None:
     free = free_bytes(folder)
     if needed > free:
         raise DataError(
-            f"{folder}: {what} takes {in_words(needed)}, and {in_words(free)} are free there. "
+            f"{folder}: {what} takes {byte_size(needed)}, and {byte_size(free)} are free there. "
             "Make room, or choose a folder on another disk."
         )

@@ -20,9 +20,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline.config.errors import DataError
-from paceline.config.printable import one_line
-from paceline.config.reporting import SILENT, Reporter
+from paceline._utils.errors import DataError
+from paceline._utils.reporter import SILENT, Reporter
+from paceline._utils.text import one_line
 from paceline.config.table import read_menu
 from paceline.store.download.check import Expected, Mismatch, require_room
 from paceline.store.download.fetch import fetch, local_path

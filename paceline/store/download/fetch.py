@@ -16,14 +16,14 @@ from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-from paceline.config.errors import DataError
-from paceline.config.plain_file import open_plain_sized
-from paceline.config.printable import one_line
-from paceline.config.reporting import SILENT, Reporter
+from paceline._utils.errors import DataError
+from paceline._utils.formatting import byte_size
+from paceline._utils.reporter import SILENT, Reporter
+from paceline._utils.safe_read import open_plain_sized
+from paceline._utils.text import one_line
 from paceline.store.download.check import Expected, Mismatch, require_room
 from paceline.store.download.http import Changed, Cut, Refused, get, printable_url, with_retries
 from paceline.store.download.part import BLOCK, Part, Version, cannot_write, fetch_ranges
-from paceline.store.transfer import in_words
 
 # Bytes that are read at a time.
 SLICE = 1 << 18
@@ -84,15 +84,15 @@ def fetch(
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise cannot_write(destination, error) from None
             kept = part.bytes_kept()
-            again = f"{in_words(kept)} are kept: make room, and the same command goes on" if kept else "Make room"
+            again = f"{byte_size(kept)} are kept: make room, and the same command goes on" if kept else "Make room"
             raise DataError(f"{destination}: the disk is full. {again}, or choose a folder on another disk.") from None
         except KeyboardInterrupt:
             if kept := part.bytes_kept():
-                reporter.line(f"{destination.name}: {in_words(kept)} are kept; the same command goes on from there")
+                reporter.line(f"{destination.name}: {byte_size(kept)} are kept; the same command goes on from there")
             raise
         kept = part.bytes_kept()
     reasons = [f"{printable_url(url)}: {reason.rstrip('.')}." for url, reason in failures]
-    goes_on = f"{in_words(kept)} are kept, and the same command goes on from there" if kept else "Nothing is kept"
+    goes_on = f"{byte_size(kept)} are kept, and the same command goes on from there" if kept else "Nothing is kept"
     if len(reasons) == 1:
         raise DataError(f"{reasons[0]} {goes_on}; --from names another place.")
     raise DataError(
@@ -212,8 +212,8 @@ def _resume(version: Version, part: Part, expected: Expected, reporter: Reporter
     there = part.begin(version, same_content=expected.has_digest)
     name, done = part.destination.name, part.bytes_kept()
     require_room(part.destination.parent, version.size - done, f"the rest of {name}" if done else name)
-    before = f", {in_words(done)} of it from before" if done else ""
-    reporter.line(f"{name}: {in_words(version.size)} from {printable_url(version.url)}{before}")
+    before = f", {byte_size(done)} of it from before" if done else ""
+    reporter.line(f"{name}: {byte_size(version.size)} from {printable_url(version.url)}{before}")
     reporter.progress(called, done, version.size)
 
     def came(count: int) -> None:
@@ -230,5 +230,5 @@ def _refuse_size(found: int, expected: Expected) -> None:
     if expected.size is not None and found != expected.size:
         raise Refused(f"it has {found:,} bytes there, {expected.size:,} are wanted")
     if expected.size is None and found > MOST_UNPUBLISHED:
-        most = in_words(MOST_UNPUBLISHED)
+        most = byte_size(MOST_UNPUBLISHED)
         raise Refused(f"it has more than the {most} that are taken of a file whose size nobody published")

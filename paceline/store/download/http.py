@@ -20,9 +20,9 @@ from http.client import HTTPException, HTTPResponse
 from typing import TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
-from paceline.config.printable import one_line
-from paceline.config.reporting import SILENT, Reporter
-from paceline.version import __version__
+from paceline._utils.reporter import SILENT, Reporter
+from paceline._utils.text import one_line
+from paceline._utils.version import __version__
 
 # Seconds without a byte until a connection counts as cut.
 SILENCE = 30.0

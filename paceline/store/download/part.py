@@ -16,12 +16,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from paceline.config.errors import DataError
-from paceline.config.journal import Journal, lock, read_lines
-from paceline.config.posix import O_BINARY, O_NOFOLLOW
-from paceline.config.whole import sync_folder
+from paceline._utils.atomic_write import sync_folder
+from paceline._utils.errors import DataError
+from paceline._utils.journal import Journal, lock, read_lines
+from paceline._utils.parallel_copy import transfer, write_at
+from paceline._utils.platform import O_BINARY, O_NOFOLLOW
 from paceline.store.download.http import Changed, Cut, get, with_retries
-from paceline.store.transfer import transfer, write_at
 
 BLOCK = 1 << 20  # bytes; what a kill can lose of each connection
 FORMAT = 1

@@ -20,11 +20,11 @@ from pathlib import Path
 from stat import S_IFDIR, S_IFMT, S_IFREG
 from typing import IO, BinaryIO, NamedTuple, cast
 
-from paceline.config.errors import DataError
-from paceline.config.plain_file import open_plain
-from paceline.config.printable import short
-from paceline.config.reporting import SILENT, Reporter
-from paceline.config.whole import folder_part, folder_parts
+from paceline._utils.atomic_write import folder_part, folder_parts
+from paceline._utils.errors import DataError
+from paceline._utils.reporter import SILENT, Reporter
+from paceline._utils.safe_read import open_plain
+from paceline._utils.text import short
 from paceline.store.download.check import require_room
 
 SLICE = 1 << 20

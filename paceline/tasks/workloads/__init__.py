@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from paceline.config.errors import RecipeError
-from paceline.config.python_file import from_file, is_in_file
+from paceline._utils.errors import RecipeError
+from paceline._utils.user_code import from_file, is_in_file
 from paceline.config.recipe import Recipe, check_recipe
 from paceline.config.run import fill, run_file
 from paceline.tasks.workload import Workload

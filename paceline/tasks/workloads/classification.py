@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from paceline._utils.errors import RecipeError
 from paceline.config.classification import PhotoInput, PhotoRecipe, ResNetModel, check_classification, mixes
-from paceline.config.errors import RecipeError
 from paceline.tasks.workload import Workload
 
 

@@ -6,7 +6,7 @@ v3.0 submissions (NVIDIA) log them.
 
 from __future__ import annotations
 
-from paceline.config.errors import RecipeError
+from paceline._utils.errors import RecipeError
 from paceline.config.instances import InstanceInput, InstanceRecipe, MaskRCNNModel, check_instances
 from paceline.tasks.mlperf import base_facts, whole
 from paceline.tasks.workload import Workload

@@ -15,10 +15,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from paceline.config.errors import UserError
-from paceline.config.whole import sync_folder, whole
-from paceline.log.lines import cannot_write
-from paceline.threads import Thread, failure_in_thread
+from paceline._utils.atomic_write import sync_folder, whole
+from paceline._utils.errors import UserError
+from paceline._utils.journal import cannot_write
+from paceline._utils.threads import Thread, failure_in_thread
 from paceline.training.checkpoint.layout import BEST, HIDDEN, LAST, doomed_steps, link_step, list_steps, step_name
 from paceline.training.checkpoint.write import Snapshot, discard, remove, save_checkpoint
 

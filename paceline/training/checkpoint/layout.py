@@ -19,10 +19,10 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from paceline.config.errors import UserError
-from paceline.config.names import NOWHERE
-from paceline.config.plain_file import read_entry
-from paceline.log.prose import byte_size
+from paceline._utils.errors import UserError
+from paceline._utils.formatting import byte_size
+from paceline._utils.names import NOWHERE
+from paceline._utils.safe_read import read_entry
 
 FORMAT = 1
 INDEX, STATE = "index.json", "state.json"
@@ -98,7 +98,9 @@ def check_space(folder: Path, bytes_needed: int) -> None:
         for left in folder.glob(".probe.*.part"):  # a link, which nobody can hold: a killed process's
             if left.is_symlink() and os.readlink(left) == NOWHERE:
                 left.unlink()
-        probe = folder / f".probe.{os.urandom(4).hex()}.part"  # a kill leaves a part as any other (config/whole.py)
+        probe = (
+            folder / f".probe.{os.urandom(4).hex()}.part"
+        )  # a kill leaves a part as any other (_utils/atomic_write.py)
         with open(probe, "xb") as file:
             file.write(b"\0" * 4096)
         probe.unlink()

@@ -5,7 +5,6 @@ Nothing is unpickled: safetensors and JSON only.
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,9 +14,10 @@ import safetensors
 import safetensors.torch
 from torch import Tensor
 
-from paceline.config.errors import CheckpointError, UserError
-from paceline.config.plain_file import is_whole, open_plain_sized, parse, read_entry
-from paceline.config.reporting import WARNINGS, Reporter
+from paceline._utils.errors import CheckpointError, UserError
+from paceline._utils.hashing import sha256
+from paceline._utils.reporter import WARNINGS, Reporter
+from paceline._utils.safe_read import is_whole, open_plain_sized, parse, read_entry
 from paceline.training.checkpoint.layout import (
     BEST,
     FORMAT,
@@ -146,7 +146,7 @@ def _checked(path: Path, entry: Mapping[str, Any]) -> bytes:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror or error}).") from None
     if size != expected:
         raise CheckpointError(f"{path}: damaged, {size:,} bytes where {expected:,} were written.")
-    if hashlib.sha256(content).hexdigest() != entry["sha256"]:
+    if sha256(content) != entry["sha256"]:
         raise CheckpointError(f"{path}: damaged, its content is not what was written (checksum).")
     return content
 

@@ -24,9 +24,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from paceline._utils.atomic_write import sync_folder
+from paceline._utils.hashing import file_sha256
+from paceline._utils.safe_read import sealed
 from paceline.config.card import METADATA
-from paceline.config.plain_file import sealed
-from paceline.config.whole import sync_folder
 from paceline.training.checkpoint.layout import FORMAT, INDEX, STATE, step_name
 
 DTYPES = {
@@ -194,12 +195,3 @@ def _write(path: Path, chunks: Iterator[bytes | memoryview]) -> dict[str, Any]:
     if file_sha256(path) != digest.hexdigest():
         raise OSError(f"{path} reads back other than it was written")
     return {"bytes": total, "sha256": digest.hexdigest()}
-
-
-def file_sha256(path: Path) -> str:
-    """SHA-256 of a file's content, in hex."""
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while chunk := file.read(CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()

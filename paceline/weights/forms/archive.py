@@ -14,8 +14,8 @@ import zipfile
 from pathlib import Path
 from typing import BinaryIO
 
-from paceline.config.errors import CheckpointError
-from paceline.config.plain_file import open_plain
+from paceline._utils.errors import CheckpointError
+from paceline._utils.safe_read import open_plain
 
 # torch.load takes for an archive what begins so, and nothing else.
 BEGINNING = b"PK\3\4"

@@ -21,9 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from paceline.config.errors import CheckpointError
-from paceline.config.plain_file import read_plain
-from paceline.config.printable import short
+from paceline._utils.errors import CheckpointError
+from paceline._utils.safe_read import read_plain
+from paceline._utils.text import short
 
 # Ten times the largest backbone here; a larger pickle is not one of these files.
 MAX_BYTES = 2**30

@@ -16,14 +16,14 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from paceline.config.cache import cache_folder
+from paceline._utils.atomic_write import whole
+from paceline._utils.cache import cache_folder
+from paceline._utils.commands import command, to_install
+from paceline._utils.errors import DataError
+from paceline._utils.reporter import SILENT, Reporter
 from paceline.config.classification import RESNET
-from paceline.config.commands import command, to_install
-from paceline.config.errors import DataError
 from paceline.config.recipe import Recipe
-from paceline.config.reporting import SILENT, Reporter
 from paceline.config.table import read_menu
-from paceline.config.whole import whole
 from paceline.store.download.check import Expected, Mismatch
 from paceline.store.download.fetch import fetch
 

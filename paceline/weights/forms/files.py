@@ -23,11 +23,11 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from paceline._utils.commands import command
+from paceline._utils.errors import CheckpointError
+from paceline._utils.safe_read import open_plain, require_plain
+from paceline._utils.text import did_you_mean, short, some
 from paceline.config.card import MOST_HEADER, header_bytes
-from paceline.config.commands import command
-from paceline.config.errors import CheckpointError
-from paceline.config.plain_file import open_plain, require_plain
-from paceline.config.printable import did_you_mean, short, some
 from paceline.weights.forms.archive import refuse_bomb
 from paceline.weights.forms.bring import PUBLISHED
 from paceline.weights.forms.mxnet_files import read_npy_folder, read_params

@@ -17,10 +17,10 @@ from pathlib import Path
 
 import numpy as np
 
-from paceline.config.errors import CheckpointError
-from paceline.config.listing import listed
-from paceline.config.plain_file import read_plain, require_plain
-from paceline.config.printable import short
+from paceline._utils.errors import CheckpointError
+from paceline._utils.listing import listed
+from paceline._utils.safe_read import read_plain, require_plain
+from paceline._utils.text import short
 
 # Of one array: ten times the largest backbone here.
 MOST_OF_ARRAY = 2**30

@@ -17,8 +17,8 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from paceline.config.errors import UserError
-from paceline.config.whole import sweep, whole
+from paceline._utils.atomic_write import sweep, whole
+from paceline._utils.errors import UserError
 from paceline.weights.forms.detectron2 import from_detectron2, is_detectron2, to_detectron2
 from paceline.weights.forms.efficientnet import from_efficientnet, is_efficientnet
 from paceline.weights.forms.mlperf import (

@@ -23,10 +23,10 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
-from paceline.config.errors import CheckpointError
-from paceline.config.listing import listed
-from paceline.config.plain_file import read_plain
-from paceline.config.printable import short
+from paceline._utils.errors import CheckpointError
+from paceline._utils.listing import listed
+from paceline._utils.safe_read import read_plain
+from paceline._utils.text import short
 from paceline.store.containers.tfrecord import BYTES, VARINT, fields, masked_crc32c, varint
 from paceline.weights.classes import COCO_80, imagenet
 from paceline.weights.forms.ours import Facts, FormError, Ours, Tensors

@@ -15,8 +15,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-from paceline.config.posix import pwrite
-from paceline.threads import failure_in_thread
+from paceline._utils.platform import pwrite
+from paceline._utils.threads import failure_in_thread
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -139,12 +139,3 @@ def free_bytes(folder: Path) -> int:
     while not folder.exists():
         folder = folder.parent
     return shutil.disk_usage(folder).free
-
-
-def in_words(size: int) -> str:
-    """Bytes with three digits: 19.3 GB."""
-    for unit, scale in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
-        if size >= scale:
-            value = size / scale
-            return f"{value:.0f} {unit}" if value >= 100 else f"{value:.1f} {unit}"
-    return f"{size:,} bytes"

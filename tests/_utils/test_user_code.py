@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.config.python_file import same_workload
+from paceline._utils.user_code import same_workload
 
 
 @pytest.mark.parametrize(

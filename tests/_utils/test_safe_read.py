@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from messages import raises
 
-from paceline.config.plain_file import open_plain, read_plain, read_plain_text, require_plain
-from paceline.config.printable import one_line, printable, short, tidy_name
+from paceline._utils.safe_read import open_plain, read_plain, read_plain_text, require_plain
+from paceline._utils.text import one_line, printable, short, tidy_name
 
 
 @pytest.fixture

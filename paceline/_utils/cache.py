@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-from paceline.config.errors import UserError
-from paceline.config.plain_file import is_whole, parse, sealed
-from paceline.config.whole import write_whole
+from paceline._utils.atomic_write import write_whole
+from paceline._utils.errors import UserError
+from paceline._utils.hashing import json_sha256
+from paceline._utils.safe_read import is_whole, parse, sealed
 
 
 def cache_folder() -> Path:
@@ -38,7 +37,7 @@ def remembered(kind: str, question: Mapping[str, Any], work_out: Callable[[], di
     question  everything that the answer follows from, also the code and the libraries that work it out
     A damaged file is replaced. Without a cache that can be written everything is worked out anew: only time is lost.
     """
-    name = hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()
+    name = json_sha256(question)
     try:
         file = cache_folder() / kind / f"{name}.json"
     except UserError:
@@ -52,12 +51,3 @@ def remembered(kind: str, question: Mapping[str, Any], work_out: Callable[[], di
         file.parent.mkdir(parents=True, exist_ok=True)
         write_whole(file, json.dumps(sealed({"question": question, "answer": answer})))
     return answer
-
-
-@cache
-def source_digest() -> str:
-    """SHA-256 over every Python file of this package."""
-    package, digest = Path(__file__).parents[1], hashlib.sha256()
-    for path in sorted(package.rglob("*.py")):
-        digest.update(path.relative_to(package).as_posix().encode() + b"\0" + path.read_bytes())
-    return digest.hexdigest()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.config.listing import glob_paths, in_system_folder, is_system_name, listed, scan, walk
+from paceline._utils.listing import glob_paths, in_system_folder, is_system_name, listed, scan, walk
 
 SYSTEM = [
     "._01.jpg", ".DS_Store", ".ipynb_checkpoints", "__MACOSX", "@eaDir", "#recycle", "@Recycle", "lost+found",

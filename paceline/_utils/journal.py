@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterator
+import shlex
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from paceline.config.plain_file import open_plain_sized
-from paceline.config.posix import O_BINARY, O_NOFOLLOW, O_NONBLOCK, flock, own_user, pread
+from paceline._utils.atomic_write import write_whole
+from paceline._utils.commands import shown
+from paceline._utils.errors import UserError
+from paceline._utils.platform import O_BINARY, O_NOFOLLOW, O_NONBLOCK, flock, own_user, pread
+from paceline._utils.safe_read import open_plain_sized, read_entry
 
 # Three thousand ranks that log every step of a day write half of it.
 MOST_BYTES = 1 << 29
@@ -124,3 +128,64 @@ def lock(
             os.close(descriptor)
             raise
         os.close(descriptor)  # removed between opening and locking: that file has no name any more
+
+
+class LineFile:
+    """A journal of text, whose errors say what to do; `torn` as there.
+
+    Raises UserError where the file cannot be written (full disk, read-only folder).
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._journal = Journal(path)
+        except OSError as error:
+            raise cannot_write(path, error) from error
+        self.torn = self._journal.torn
+
+    def append(self, line: str, *, durable: bool = False) -> None:
+        """Write one line (without its newline). `durable` waits until the disk has it."""
+        try:
+            self._journal.append(line.encode() + b"\n", durable=durable)
+        except OSError as error:
+            raise cannot_write(self.path, error) from error
+
+    def lines(self) -> list[str]:
+        """Every line without its newline; bytes that are no UTF-8 come as lone surrogates. Raises UserError."""
+        try:
+            content = read_entry(self.path, MOST_BYTES)
+        except OSError as error:
+            raise cannot_write(self.path, error) from error
+        return content.decode(errors="surrogateescape").split("\n")[:-1]
+
+    def rewrite(self, keep: Callable[[str], bool]) -> int:
+        """Drop every line for which `keep` is false, and return how many were dropped."""
+        try:
+            lines = self.lines()
+            kept = [line for line in lines if keep(line)]
+            pieces = (line.encode(errors="surrogateescape") + b"\n" for line in kept)
+            write_whole(self.path, pieces, sync=True)
+        except OSError as error:
+            raise cannot_write(self.path, error) from error
+        return len(lines) - len(kept)
+
+
+def name_lines(numbers: Sequence[int]) -> str:
+    """Numbers of lines for a message: "line 7", "lines 7, 9, 12", "lines 1, 2, 3, 4, 5 and 40 more"."""
+    shown = ", ".join(map(str, numbers[:5])) + (f" and {len(numbers) - 5} more" if len(numbers) > 5 else "")
+    return f"line {shown}" if len(numbers) == 1 else f"lines {shown}"
+
+
+def cannot_write(path: Path, error: OSError) -> UserError:
+    """The error where a file of a run cannot be written."""
+    folder = path.parent.parent if path.parent.name == "predictions" else path.parent
+    remedy = (
+        "Free some space or make the folder writable, then give the same command again, with "
+        f"{shlex.join(['--out', str(shown(folder))])}: an unfinished run resumes."
+    )
+    if isinstance(error, FileNotFoundError):
+        remedy = "The run's folder was removed while the run was using it; the same command starts anew."
+    elif error.errno in (errno.EFBIG, errno.ELOOP, errno.EINVAL):
+        remedy = "Move it away, and give the same command again."
+    return UserError(f"{path}: cannot write: {error.strerror or error}.\n{remedy}")

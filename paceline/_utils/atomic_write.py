@@ -20,9 +20,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path, PurePath
 from typing import TypeAlias
 
-from paceline.config.errors import UserError
-from paceline.config.plain_file import open_plain
-from paceline.config.posix import HOLDS, O_BINARY, O_DIRECTORY, O_NOFOLLOW, O_NONBLOCK, flock
+from paceline._utils.errors import UserError
+from paceline._utils.platform import HOLDS, O_BINARY, O_DIRECTORY, O_NOFOLLOW, O_NONBLOCK, flock
+from paceline._utils.safe_read import open_plain
 
 _PART = re.compile(r"\.(.+)\.[0-9a-f]{8}\.part", re.DOTALL)
 

@@ -10,7 +10,6 @@ laid out anew still fits.
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import os
 import stat
@@ -18,7 +17,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from paceline.config.posix import O_BINARY, O_DIRECTORY, O_NOCTTY, O_NOFOLLOW, O_NONBLOCK
+from paceline._utils.hashing import json_sha256
+from paceline._utils.platform import O_BINARY, O_DIRECTORY, O_NOCTTY, O_NOFOLLOW, O_NONBLOCK
 
 _KINDS = (
     (stat.S_ISDIR, "a folder"),
@@ -116,12 +116,12 @@ SEAL = "sha256"
 
 def sealed(facts: Mapping[str, Any]) -> dict[str, Any]:
     """`facts` (of what JSON has), with their checksum as the last key."""
-    return {**facts, SEAL: _digest(json.loads(json.dumps(facts)))}
+    return {**facts, SEAL: json_sha256(json.loads(json.dumps(facts)))}
 
 
 def is_whole(facts: Mapping[str, Any]) -> bool:
     """Whether parsed JSON has a checksum, and it is the content's."""
-    return facts.get(SEAL) == _digest({key: value for key, value in facts.items() if key != SEAL})
+    return facts.get(SEAL) == json_sha256({key: value for key, value in facts.items() if key != SEAL})
 
 
 def parse(content: str | bytes) -> Any:
@@ -133,7 +133,3 @@ def parse(content: str | bytes) -> Any:
         return json.loads(content)
     except RecursionError:
         raise ValueError("nested too deep") from None
-
-
-def _digest(facts: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(facts, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 import paceline
-from paceline.config.whole import sweep, whole, write_whole
+from paceline._utils.atomic_write import sweep, whole, write_whole
 
 PACKAGE = Path(paceline.__file__).parent
 # Who puts something in place that is no single file written at once: folders, links, and files that grow until they are whole.
 OWN = {
-    "config/whole.py",
+    "_utils/atomic_write.py",
     "store/index.py",
     "store/staged_copy.py",
     "store/download/part.py",
@@ -104,7 +104,7 @@ def test_the_part_of_a_living_writer_is_not_swept_and_that_of_a_killed_one_is(tm
         sweep(tmp_path)
         assert part.exists()
     code = (
-        "import os, sys; from pathlib import Path; from paceline.config.whole import whole\n"
+        "import os, sys; from pathlib import Path; from paceline._utils.atomic_write import whole\n"
         "with whole(Path(sys.argv[1])) as part: part.write_text('half'); os.kill(os.getpid(), 9)"
     )
     assert subprocess.run([sys.executable, "-c", code, tmp_path / "b"], check=False).returncode == -9

@@ -1,13 +1,17 @@
-"""A fold: one part of the training photos, on which a run is evaluated while it learns from all others.
+"""Parts of a data set that a run is evaluated on in place of its validation photos.
 
-A manifest that carries one reads as a data set whose "val" is that part; the real validation split is not touched. Which photos
-are in it is decided by datasets/folds.py.
+A half of the validation photos: settings are chosen on "tune", and the result is measured once on "test". The name of a photo's
+file decides its half, without folders: it is the same in each layout and container that keeps the names, on each machine, and stays
+what it is when other photos come or go. Photos of one scene under different names may be in different halves.
+
+A fold is one part of the training photos; a run learns from all others. A manifest that carries one reads as a data set whose "val"
+is that part; the real validation split is not touched. datasets/folds.py decides which photos are in it.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -46,3 +50,16 @@ def fold_in_words(facts: Any) -> str:
         return ""
     seed = f" (seed {facts['seed']})" if facts.get("seed") else ""
     return f"fold {facts.get('number')} of {facts.get('of')}{seed}"
+
+
+def in_half(names: Iterable[bytes], half: str) -> np.ndarray:
+    """(N,) bool, for N photos by their paths: half "test" has those whose SHA-256 of the last part begins with a set bit; "": all."""
+    import numpy as np  # what prints a half's name needs none
+
+    test = np.array([hashlib.sha256(name.rpartition(b"/")[2]).digest()[0] >= 128 for name in names], bool)
+    return test if half == "test" else ~test if half == "tune" else np.ones_like(test)
+
+
+def half_in_words(half: object) -> str:
+    """As a run.json has it, as "half test"; "" where all photos are meant."""
+    return f"half {half}" if half in ("tune", "test") else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from paceline.config.commands import command, shown, to_go_on
+from paceline._utils.commands import command, shown, to_go_on
 
 
 def test_words_are_quoted_for_a_shell_and_paths_begin_at_the_working_folder(tmp_path, monkeypatch):

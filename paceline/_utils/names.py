@@ -1,14 +1,16 @@
-"""Names that several rooms share: of photos, with the format behind each; in and of a run's folder. Standard library only."""
+"""Names that several packages share: of photos, with the format behind each; in and of a run's folder; dotted names of settings."""
 
 from __future__ import annotations
 
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
 from pathlib import Path
+from typing import Any
 
-from paceline.config.errors import UserError
-from paceline.config.listing import in_system_folder
+from paceline._utils.errors import UserError
+from paceline._utils.listing import in_system_folder
 
 # Pillow's words. "MPO", a JPEG followed by further ones (stereo, burst, depth), is read as a JPEG.
 SUFFIX_FORMATS = {
@@ -151,3 +153,13 @@ def _wrong(entry: os.DirEntry[str], *, must_be: str = "") -> str:
 
 def _refusal(path: str, wrong: str) -> UserError:
     return UserError(f"{path}: this is {wrong}. Remove it, or choose another folder with --out.")
+
+
+def flatten(node: Any, above: str = "") -> dict[str, Any]:
+    """The values of nested mappings and dataclasses by their dotted names: {"optim.lr": 0.1}. An empty mapping is a value."""
+    items = node if isinstance(node, Mapping) else {entry.name: getattr(node, entry.name) for entry in fields(node)}
+    found: dict[str, Any] = {}
+    for name, value in items.items():
+        nested = is_dataclass(value) or (isinstance(value, Mapping) and value)
+        found |= flatten(value, f"{above}{name}.") if nested else {f"{above}{name}": value}
+    return found

@@ -77,10 +77,12 @@ def duration(seconds: float | None) -> str:
 
 
 def byte_size(number: int) -> str:
-    """Bytes in words: 12.3 GiB, 45.6 MiB, 789 KiB."""
+    """Bytes in words: 12.3 GiB, 45.6 MiB, 78.9 KiB, 12 bytes."""
+    if number < 2**10:
+        return f"{number} bytes"
     if number >= 2**30 / 10:
         return f"{number / 2**30:,.1f} GiB"
-    return f"{number / 2**20:,.1f} MiB" if number >= 2**20 / 10 else f"{number / 2**10:,.0f} KiB"
+    return f"{number / 2**20:,.1f} MiB" if number >= 2**20 / 10 else f"{number / 2**10:,.1f} KiB"
 
 
 def quantity(value: float) -> str:

@@ -10,10 +10,10 @@ import other_systems
 import pytest
 from messages import raises
 
-from paceline.config import posix
-from paceline.config.journal import lock
-from paceline.config.plain_file import open_plain, read_entry
-from paceline.config.whole import folder_part, held, sweep, write_whole
+from paceline._utils import platform as posix
+from paceline._utils.atomic_write import folder_part, held, sweep, write_whole
+from paceline._utils.journal import lock
+from paceline._utils.safe_read import open_plain, read_entry
 
 
 @pytest.fixture(params=["here", "windows"])
@@ -71,7 +71,8 @@ def test_windows_has_no_shared_locks_no_limits_and_one_user(system, monkeypatch,
 
 
 def test_files_are_written_whole_where_no_file_can_be_held(monkeypatch, tmp_path):
-    from paceline.config import plain_file, whole
+    from paceline._utils import atomic_write as whole
+    from paceline._utils import safe_read as plain_file
 
     monkeypatch.setattr(whole, "HOLDS", False)
     left = tmp_path / ".file.01234567.part"

@@ -5,4 +5,4 @@ from __future__ import annotations
 from pathlib import Path
 
 __version__ = "0.1.0"
-PACKAGE = Path(__file__).resolve().parent
+PACKAGE = Path(__file__).resolve().parents[1]

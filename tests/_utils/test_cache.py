@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from paceline.config import cache as module
-from paceline.config.cache import cache_folder, remembered, source_digest
-from paceline.config.errors import UserError
+from paceline._utils.cache import cache_folder, remembered
+from paceline._utils.errors import UserError
 
 
 def test_the_variable_names_the_cache_folder(monkeypatch, tmp_path):
@@ -86,14 +85,3 @@ def test_without_a_cache_that_can_be_written_answers_are_worked_out_anew(monkeyp
     monkeypatch.setenv("PACELINE_CACHE", str(tmp_path / "file" / "cache"))
     work = Counting()
     assert [remembered("kind", {}, work)["answer"] for _ in range(2)] == [41, 42]
-
-
-def test_a_changed_source_file_is_another_source(monkeypatch, tmp_path):
-    (tmp_path / "config").mkdir()
-    monkeypatch.setattr(module, "__file__", str(tmp_path / "config" / "cache.py"))
-    digests = set()
-    for text in ("x = 1", "x = 2"):
-        (tmp_path / "any.py").write_text(text)
-        digests.add(source_digest.__wrapped__())
-    (tmp_path / "any.py").rename(tmp_path / "other.py")
-    assert len(digests | {source_digest.__wrapped__()}) == 3

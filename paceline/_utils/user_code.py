@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import hashlib
 import importlib.util
 import os
 import sys
@@ -13,8 +12,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from paceline.config.errors import RecipeError
-from paceline.config.plain_file import read_plain
+from paceline._utils.errors import RecipeError
+from paceline._utils.hashing import sha256
+from paceline._utils.safe_read import read_plain
 
 # More than any source file has.
 MOST_BYTES = 2**22
@@ -129,7 +129,7 @@ def _imported(file: Path) -> ModuleType:
     module = None if file in _made else next(_imports_of(file), None)
     if module is None:
         # Two files of one name in two folders are two modules.
-        name = f"{SITE}{file.stem}_{hashlib.sha256(os.fsencode(file)).hexdigest()[:8]}"
+        name = f"{SITE}{file.stem}_{sha256(os.fsencode(file))[:8]}"
         spec = importlib.util.spec_from_file_location(name, file)
         assert spec is not None and spec.loader is not None  # a .py file always has a loader
         module = importlib.util.module_from_spec(spec)

@@ -9,8 +9,8 @@ import shlex
 from importlib.util import find_spec
 from pathlib import Path
 
-from paceline.config.errors import RecipeError
-from paceline.config.python_file import is_in_file
+from paceline._utils.errors import RecipeError
+from paceline._utils.user_code import is_in_file
 
 
 def command(*words: object) -> str:
