@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from paceline.command.flags import parse_recipe
+from paceline.cli.flags import parse_recipe
 from paceline.config.plan import make_plan, shorten
 from paceline.config.run import Controls
 from paceline.datasets.shapes.render import render_shapes

@@ -18,8 +18,8 @@ import numpy as np
 import torch
 
 import paceline
+from paceline.cli.commands.export import Flags
 from paceline.export.graph import Graph
-from paceline.export.verb import Flags
 from paceline.predict.runners import FORMS
 
 

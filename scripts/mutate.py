@@ -59,7 +59,7 @@ TESTS = {
     "workers": ("workers", "input"),
 }
 # These compute nothing: they describe devices and threads, parse flags, start processes, and answer requests.
-NOT_COMPUTING = ("accelerators.py", "command", "launch", "serve")
+NOT_COMPUTING = ("accelerators.py", "launch", "serve")
 UNCOVERED, SURVIVED, NOTICED = "not covered", "survived", "noticed"
 
 

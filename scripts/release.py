@@ -55,7 +55,7 @@ def version() -> str:
 
     Raises Refused naming the copy that differs.
     """
-    text = (ROOT / "paceline" / "version.py").read_text()
+    text = (ROOT / "paceline" / "_utils" / "version.py").read_text()
     found = re.search(r'^__version__ = "(\d+\.\d+\.\d+(?:(?:a|b|rc)\d+)?)"$', text, flags=re.M)
     if found is None:
         raise Refused('paceline/_utils/version.py: no line `__version__ = "X.Y.Z"` (X.Y.ZrcN before a release).')

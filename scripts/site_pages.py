@@ -34,6 +34,8 @@ PUBLIC = (
     ("paceline", "training/call.py", "train"),
     ("paceline", "predict/__init__.py", "load"),
     ("paceline", "_utils/errors.py", "UserError"),
+    ("paceline", "_utils/errors.py", "DataError"),
+    ("paceline", "_utils/errors.py", "RecipeError"),
     ("paceline.predict", "predict/photo_predictor.py", "PhotoPredictor"),
     ("paceline.predict", "predict/results.py", "Answer"),
     ("paceline.predict", "predict/results.py", "Found"),
@@ -107,7 +109,7 @@ def page_of_verb(verb: str) -> str:
     lines = [
         f"# paceline {verb}",
         "",
-        f"{plain(VERBS[verb][1][:1].upper() + VERBS[verb][1][1:])}.",
+        f"{plain(VERBS[verb][:1].upper() + VERBS[verb][1:])}.",
         "",
         *section(text, "##"),
     ]
@@ -262,7 +264,7 @@ def named(name: str) -> str:
 def about(name: str) -> str:
     """What a list of pages says of one, a clause."""
     kind, _, rest = name.partition("-")
-    text = VERBS[rest][1] if kind == "verb" else inspect.getdoc(RECIPES[rest]) or "" if kind == "recipe" else ""
+    text = VERBS[rest] if kind == "verb" else inspect.getdoc(RECIPES[rest]) or "" if kind == "recipe" else ""
     return f": {plain(text.partition(chr(10))[0])}" if text else ""
 
 

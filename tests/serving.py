@@ -21,8 +21,8 @@ from typing import Any
 
 from messages import check_text
 
+from paceline.cli.commands.serve import Flags, server_of
 from paceline.predict.photo_predictor import PhotoPredictor
-from paceline.serve.verb import Flags, server_of
 
 PATIENCE = 60.0  # seconds
 

@@ -34,16 +34,11 @@ LAYOUT = {
     "inference": "export pages.marks pages.masks pages.names pages.pictures pages.stored_photo predict serve training.trained",
     "launch": "launch machine.doctor machine.host_facts",
     "tools": (
-        "bench cli.bisect cli.bisect_text cli.compare_text cli.compared_photos cli.run_groups command.estimate datasets.findings "
+        "bench cli.bisect cli.bisect_text cli.compare_text cli.compared_photos cli.estimate cli.run_groups datasets.findings "
         "machine.contention machine.estimate machine.rates mlperf pages recipes.migrate training.flipped_bit training.rerun "
         "training.step_trace"
     ),
-    "cli": (
-        "__main__ bench.eval_verb bench.input_verb bench.startup_verb bench.step_verb cli command config.habits "
-        "datasets.data_verb datasets.download_verb datasets.lint_verb datasets.pack.verb datasets.prepare_verb export.verb "
-        "launch.checks launch.comm_verb launch.doctor_verb launch.image_verb launch.qualify_verb launch.verb mlperf.verb "
-        "predict.verb serve.verb training.named_run training.verb"
-    ),
+    "cli": "__main__ cli config.habits",
 }
 LEVEL = {name: level for level, names in enumerate(LAYOUT.values()) for name in names.split()}
 

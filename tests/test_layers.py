@@ -22,7 +22,6 @@ LAYERS = [
     {"input", "weights"},
     {"tasks", "machine"},
     {"pages", "recipes"},
-    {"command"},
     {"datasets", "mlperf"},
     {"training"},
     {"predict", "bench"},

@@ -14,6 +14,7 @@ PACKAGE = Path(paceline.__file__).parent
 # The packages that read what users name: photos, annotations, archives, predictions, weights.
 READERS = (
     "bench",
+    "cli",
     "datasets",
     "export",
     "input",
@@ -27,8 +28,11 @@ READERS = (
 LISTS = re.compile(r"\.(glob|iglob|rglob|iterdir|scandir|listdir)$|^(scandir|listdir|iglob)$|^os\.(f?walk)$")
 # file: (calls, the folder of our own that they list)
 OWN = {
+    "cli/commands/launch.py": (1, "the parts of a file of weights that the command line names"),
+    "cli/commands/runs.py": (1, "run folders"),
+    "cli/compared_photos.py": (1, "predictions of a run"),
     "bench/process_tree.py": (2, "/proc"),
-    "datasets/lint_verb.py": (1, "predictions of a run"),
+    "cli/commands/data_lint.py": (1, "predictions of a run"),
     "datasets/pack/record.py": (1, "--out, which must be empty"),
     "datasets/shapes/render.py": (1, "--out, which must be empty"),
     "predict/answers.py": (3, "--out of a prediction"),

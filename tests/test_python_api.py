@@ -19,11 +19,11 @@ from torch import nn
 
 import paceline
 from paceline._utils.errors import RecipeError, UserError
-from paceline.command import choose
 from paceline.config.recipe import override
 from paceline.models.trunk import Trunk
 from paceline.recipes import RECIPES
 from paceline.tasks.metrics.top_k import TopKScore
+from paceline.training import choose
 from paceline.training.evaluate import inference
 from paceline.training.standing import Ending
 from paceline.training.trained import open_trained

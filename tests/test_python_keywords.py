@@ -172,7 +172,7 @@ def test_train_with_keywords_trains_that_recipe_and_a_refused_call_leaves_nothin
 
 
 def test_the_package_shows_its_api_and_nothing_else_and_loads_no_torch_for_it():
-    assert dir(paceline) == ["UserError", "__version__", "load", "train"]
+    assert dir(paceline) == ["DataError", "RecipeError", "UserError", "__version__", "load", "train"]
     assert all(hasattr(paceline, name) for name in dir(paceline))
     assert paceline.UserError is UserError
     program = "import paceline, sys; dir(paceline), paceline.UserError; print([name for name in sys.modules if 'torch' in name])"

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from messages import check_text
 
+from paceline.cli.commands.preview import PreviewFlags
+from paceline.cli.commands.show import ShowFlags
+from paceline.cli.flags import parse_recipe
 from paceline.cli.main import VERBS, overview
-from paceline.cli.preview import PreviewFlags
-from paceline.cli.show import ShowFlags
-from paceline.command.choose import choose_system
-from paceline.command.flags import parse_recipe
 from paceline.config.run import Controls
 from paceline.recipes import RECIPES
+from paceline.training.choose import choose_system
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -176,6 +176,6 @@ def test_one_command_takes_a_file_for_json_and_its_page_says_that_the_others_do_
     other = [
         path for path in (ROOT / "paceline").rglob("*.py") if re.search(r"^    json: (?!bool)", path.read_text(), re.M)
     ]
-    assert [path.name for path in other] == ["input_verb.py"]
+    assert [path.name for path in other] == ["bench_input.py"]
     text = " ".join((ROOT / "docs" / "input.md").read_text().split())
     assert check_text(text, "`bench input RECIPE`", "`--json`")

@@ -180,10 +180,6 @@ _MARKS = (
     rb'\A.{8}\{"__metadata__":\{"paceline":',
     rb"\A\x08.\x12\x08paceline",  # an ONNX file's first fields: its version, and who wrote it
     rb'\A<\?xml version="1.0"\?>\s*<net name="paceline"',  # OpenVINO's
-    # Before files were marked: predictions of `eval`, pages, lists of unreadable photos.
-    rb'\A\{"step": \d+, "kind": "[a-z]+", "classes": ',
-    rb"\A<!doctype html>.{,200}<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; img-src data:; ",
-    rb"\A/[^\n]+: (empty file \(0|truncated: |damaged: |not an image |gone\n|a link to a file that is gone|cannot be read \()",
 )
 _MARK = re.compile(b"|".join(_MARKS), re.DOTALL)
 _LOOKED_AT = 4096  # bytes

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+
+from paceline._utils.text import Row, columns, laid_out
 
 
 class Reporter:
@@ -20,6 +22,11 @@ class Reporter:
     def warning(self, text: str) -> None:
         """A message that a quiet console shows too."""
         self.line(text)
+
+    def rows(self, rows: Iterable[Row]) -> None:
+        """A message in several lines, laid out for the terminal."""
+        for line in laid_out(rows, columns()):
+            self.line(line)
 
     def progress(self, what: str, done: int, total: int) -> None:
         """`done` of `total` units of `what` are done; a total of 0 is not known."""

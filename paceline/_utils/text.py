@@ -7,7 +7,10 @@ escapes that Python writes for them. Our own messages have line breaks; a name h
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+import shutil
+import textwrap
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeAlias
 
 # C0 without tab and line feed, DEL and C1, marks of direction, line and paragraph separators, surrogates.
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -71,3 +74,44 @@ def tidy_name(name: str) -> str:
 def _escape(character: str) -> str:
     code = ord(character)
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
+
+# A line of `laid_out`: whole, such as a command; or a head with items, which are not broken where they fit.
+Row: TypeAlias = "str | tuple[str, Sequence[str]]"
+
+
+def columns() -> int:
+    """How wide lines may be: COLUMNS, the terminal's width, or 120 in a file; at least 40."""
+    return max(40, shutil.get_terminal_size((120, 24)).columns)
+
+
+def laid_out(rows: Iterable[Row], width: int, *, head: int = 11) -> list[str]:
+    """Lines of at most `width` columns: heads in a column of `head`, items beside them, three blanks apart."""
+    lines: list[str] = []
+    for row in rows:
+        if isinstance(row, str):
+            lines.append(row)
+            continue
+        line = f"{row[0]:<{head - 1}}"
+        for item in row[1]:
+            gap = "   " if line[head:].strip() else " "
+            if len(line) + len(gap) + len(item) > width and gap == "   ":
+                lines.append(line)
+                line, gap = " " * (head - 1), " "
+            first, *more = textwrap.wrap(item, width - len(line) - len(gap), **WORDS) or [""]
+            lines += [f"{line}{gap}{first}", *(f"{'':{head}}{part}" for part in more)]
+            line = lines.pop()
+        lines.append(line.rstrip())
+    return lines
+
+
+# Of textwrap: a path or a flag is no place for a break.
+WORDS: Any = {"break_long_words": False, "break_on_hyphens": False}
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of 90s, 30m or 30min, 1.5h, 2d, H:MM:SS, or a bare number of seconds; 0 for anything else."""
+    if clock := re.fullmatch(r"(?:(\d+):)?(\d+):(\d\d)", text.strip()):
+        return float(int(clock[1] or 0) * 3600 + int(clock[2]) * 60 + int(clock[3]))
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|sec|m|min|h|d)?", text.strip())
+    return float(match[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[(match[2] or "s")[0]] if match else 0.0

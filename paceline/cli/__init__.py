@@ -1,5 +1,5 @@
-"""The door of the command line: `main.py` chooses the verb's module, prints errors and returns exit codes.
+"""The command line: `main.py` chooses the command's module in commands/, prints errors and returns exit codes.
 
-Here: the verbs that span many rooms. Each other verb lies in the room that it works for. A verb's file imports what it runs inside its
-function, so that `--help` takes no torch. Not here: anything that Python callers need too; a verb builds a request and hands it on.
+Here: the parser, the printed lines, the help, and texts that several commands share. A command's file imports what it runs inside
+its function, so that `--help` takes no torch. Not here: anything that Python callers need too.
 """

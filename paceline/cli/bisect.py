@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from paceline._utils.commands import command
 from paceline._utils.errors import UserError
 from paceline.cli.bisect_text import recorded_lines, replayed_lines
-from paceline.command.printing import say, waiting
+from paceline.cli.printing import say, waiting
 from paceline.config.run import read_run, run_folder
 from paceline.tasks.workloads import saved_recipe
 

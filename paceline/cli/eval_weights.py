@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from paceline._utils.commands import command
 from paceline._utils.errors import CheckpointError, UserError
 from paceline._utils.text import some
-from paceline.command.printing import PRINTER
+from paceline.cli.printing import PRINTER
 from paceline.config.recipe import Recipe
 from paceline.training.find_network import answering, fits, with_rules
 from paceline.training.named_run import weights_of

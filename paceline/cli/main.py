@@ -19,48 +19,36 @@ from types import FrameType, ModuleType
 
 from paceline._utils.errors import UserError
 from paceline._utils.text import printable
-from paceline.command.printing import PRINTER, print_error
+from paceline.cli.printing import PRINTER, print_error
 from paceline.log.output import guard_exit, lasting_output
 from paceline.ranks.exit_code import FAILED, INTERRUPTED, USER_ERROR, leave_exit_code, settle_environment
 
-# Verb -> its module below paceline, which has a function `run(arguments) -> exit code`, and what it does.
+# Command -> what it does. Its module in commands/ has a function `run(arguments) -> exit code`.
 VERBS = {
-    "train": ("training.verb", "train a recipe to its target: paceline train resnet50-tiny"),
-    "launch": (
-        "launch.verb",
-        "train on many nodes: through Slurm, a list of hosts or here, with torchrun, srun or mpirun",
-    ),
-    "eval": ("cli.eval", "score a run's checkpoint on its validation images, or on others"),
-    "predict": ("predict.verb", "find classes, boxes or masks in photos with a trained run: pictures and JSON"),
-    "export": ("export.verb", "write a trained model as one file: paceline export RUN --out cats.safetensors"),
-    "serve": ("serve.verb", "a page and a JSON API that answer for photos: paceline serve RUN"),
-    "show": ("cli.show", "print recipe, system, plan and memory estimate; needs no accelerator"),
-    "preview": ("cli.preview", "draw a mosaic of augmented training images"),
-    "download": ("datasets.download_verb", "bring COCO 2017, Pascal VOC or ImageNet: checked, unpacked, prepared"),
-    "prepare": ("datasets.prepare_verb", "verify a data set and write its manifest and index"),
-    "from": ("cli.from_original", "our command for one of the four systems' own: paceline from 'ssd.py -e 64 -b 128'"),
-    "data": ("datasets.data_verb", "what a data set holds, and what is wrong in it: paceline data info|lint DIR"),
-    "pack": (
-        "datasets.pack.verb",
-        "write a data set as WebDataset's tars, RecordIO or TFRecord, photos as they are or smaller",
-    ),
-    "list": ("cli.list", "workloads, recipes, systems or decoders, in a line each"),
-    "runs": ("cli.runs", "the runs in a folder: recipe, status, step, best result, time"),
-    "compare": ("cli.compare", "what differs between runs, what came of it, and whether it is more than chance"),
-    "bench": ("cli.bench", "measure against a peer in the same run: paceline bench input"),
-    "report": ("cli.report", "write a run's report.html again"),
-    "mlperf": (
-        "mlperf.verb",
-        "MLPerf's own checkers on a run's log, and a table of anybody's logs: paceline mlperf check RUN",
-    ),
-    "weights": ("cli.weights", "bring, check and convert weights: paceline weights get resnet50"),
-    "image": (
-        "launch.image_verb",
-        "build the container image of this checkout, or open a shell in it: paceline image build|shell",
-    ),
-    "completion": ("cli.completion", "what completes these words in bash, zsh and fish: paceline completion bash"),
-    "doctor": ("launch.doctor_verb", "say what this machine has and what is missing"),
-    "qualify": ("launch.qualify_verb", "measure whether this machine is as fast as it should be, and why it is not"),
+    "train": "train a recipe to its target: paceline train resnet50-tiny",
+    "launch": "train on many nodes: through Slurm, a list of hosts or here, with torchrun, srun or mpirun",
+    "eval": "score a run's checkpoint on its validation images, or on others",
+    "predict": "find classes, boxes or masks in photos with a trained run: pictures and JSON",
+    "export": "write a trained model as one file: paceline export RUN --out cats.safetensors",
+    "serve": "a page and a JSON API that answer for photos: paceline serve RUN",
+    "show": "print recipe, system, plan and memory estimate; needs no accelerator",
+    "preview": "draw a mosaic of augmented training images",
+    "download": "bring COCO 2017, Pascal VOC or ImageNet: checked, unpacked, prepared",
+    "prepare": "verify a data set and write its manifest and index",
+    "from": "our command for one of the four systems' own: paceline from 'ssd.py -e 64 -b 128'",
+    "data": "what a data set holds, and what is wrong in it: paceline data info|lint DIR",
+    "pack": "write a data set as WebDataset's tars, RecordIO or TFRecord, photos as they are or smaller",
+    "list": "workloads, recipes, systems or decoders, in a line each",
+    "runs": "the runs in a folder: recipe, status, step, best result, time",
+    "compare": "what differs between runs, what came of it, and whether it is more than chance",
+    "bench": "measure against a peer in the same run: paceline bench input",
+    "report": "write a run's report.html again",
+    "mlperf": "MLPerf's own checkers on a run's log, and a table of anybody's logs: paceline mlperf check RUN",
+    "weights": "bring, check and convert weights: paceline weights get resnet50",
+    "image": "build the container image of this checkout, or open a shell in it: paceline image build|shell",
+    "completion": "what completes these words in bash, zsh and fish: paceline completion bash",
+    "doctor": "say what this machine has and what is missing",
+    "qualify": "measure whether this machine is as fast as it should be, and why it is not",
 }
 
 # These write files, so they go on when nobody reads what they print. The others only print.
@@ -80,11 +68,9 @@ WORKERS = (
     "qualify",
 )
 
-# Verb of older versions -> our command.
-FORMER = {"convert": "paceline weights convert FILE --to ours|reference|... --out FILE"}
-
 # Verb of other tools -> our command.
 ELSEWHERE = {
+    "convert": "paceline weights convert FILE --to ours|reference|... --out FILE",
     "test": "paceline eval RUN",
     "val": "paceline eval RUN",
     "validate": "paceline eval RUN",
@@ -174,20 +160,18 @@ def verb(name: str) -> ModuleType:
 
     Raises UserError for an unknown one, naming its nearest neighbour.
     """
-    if name in FORMER:
-        raise UserError(f"there is no verb {name!r} any more. Use:  {FORMER[name]}")
     if name in ELSEWHERE:
         raise UserError(f"there is no verb {name!r}. Use:  {ELSEWHERE[name]}")
     if name not in VERBS:
         near = difflib.get_close_matches(name, VERBS, n=1)
         hint = f"Did you mean `paceline {near[0]}`?" if near else "Run `paceline --help` for the list."
         raise UserError(f"there is no verb {name!r}. {hint}")
-    return importlib.import_module(f"paceline.{VERBS[name][0]}")
+    return importlib.import_module(f"paceline.cli.commands.{'from_original' if name == 'from' else name}")
 
 
 def overview() -> str:
     """The text of `paceline --help`."""
-    rows = "\n".join(f"  {name:<10} {about}" for name, (_, about) in VERBS.items())
+    rows = "\n".join(f"  {name:<10} {about}" for name, about in VERBS.items())
     return (
         "usage: paceline VERB ...\n\nTrains ResNet-50, SSD-ResNet34 and Mask R-CNN on CPUs and GPUs.\n"
         "No recipe has been trained to its target on a GPU yet.\n\n"

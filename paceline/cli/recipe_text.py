@@ -9,7 +9,7 @@ from itertools import groupby, zip_longest
 from typing import Any, get_args
 
 from paceline._utils.names import flatten
-from paceline.command.printing import WORDS
+from paceline._utils.text import WORDS
 from paceline.config.bounds import hints_of, shown
 from paceline.config.recipe import NO_FLAG, Recipe, differing
 from paceline.recipes import RECIPES, base_of

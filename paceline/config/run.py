@@ -16,6 +16,7 @@ from typing import Any, Literal, TypeVar
 from paceline._utils.commands import command
 from paceline._utils.errors import RecipeError, UserError
 from paceline._utils.safe_read import is_whole, parse, read_plain, sealed
+from paceline._utils.text import parse_duration
 from paceline.config import card
 from paceline.config.bounds import Count, Whole, check_bounds, check_kinds, checked, hints_of
 from paceline.config.plan import Plan
@@ -258,16 +259,14 @@ def _filled(template: Any, value: Any, where: str) -> Any:
 
 
 def seconds_in(text: str) -> float:
-    """Seconds in a duration such as 90s, 30m (or 30min) or 1.5h; a bare number is seconds; empty is 0.
+    """Seconds in a --time-budget, as `parse_duration` reads it; empty is 0.
 
     Raises RecipeError for anything else.
     """
-    if not text:
-        return 0.0
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(?:(s|m|h|d)|sec|(min))?", text.strip())
-    if match is None or float(match[1]) == 0:
+    seconds = parse_duration(text)
+    if text and not seconds:
         raise RecipeError(f"--time-budget {text!r}: write a number above 0 with s, m, h or d, e.g. 90s, 30m, 2h.")
-    return float(match[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[match[2] or ("m" if match[3] else "s")]
+    return seconds
 
 
 def profile_steps(text: str) -> tuple[range, bool]:

@@ -12,18 +12,23 @@ from __future__ import annotations
 import os
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from paceline._utils.commands import command
 from paceline._utils.errors import DataError
+from paceline._utils.reporter import Reporter
 from paceline.datasets.label_errors import TITLES, label_errors
 from paceline.datasets.near_copies import MOST_PHOTOS, near_copies
 from paceline.pages.check.parts import turned_photos, where
 from paceline.pages.check.suspicious import KINDS, find_suspicious
+from paceline.pages.check.write import shown_splits
 from paceline.store.index import Index
+from paceline.store.manifest import Manifest
 
+SHOWN = 5  # of a finding in the terminal; --json and --page have more
 UNEQUAL = 20  # from this ratio of the most common class to the rarest on
 Place = tuple[str, int]  # split, row
 
@@ -247,3 +252,28 @@ def _with_current_labels(
     if predictions["images"] and not images:
         raise ValueError(f"none of its photos is in this data set as it was: {skipped[-1].name}")
     return {**predictions, "classes": now, "images": [*images.values()]}
+
+
+def refuse_spoilt(manifest: Manifest, reporter: Reporter) -> None:
+    """What `train --lint` does before anything is built: the findings as lines.
+
+    Raises DataError where one of them would spoil a result.
+    """
+    findings = lint(shown_splits(manifest), manifest.class_names or manifest.classes, {})
+    for line in lines_of(findings):
+        reporter.line(line)
+    if bad := [one for one in findings if one.colour == "bad"]:
+        what = "; ".join(f"{one.title}: {len(one.found):,}" for one in bad)
+        more = command("data", "lint", manifest.called, "--page", "lint.html")
+        raise DataError(f"--lint: {what}. Nothing was trained. Look at them with  {more}  or leave --lint away.")
+    if not findings:
+        reporter.line("lint: nothing found")
+
+
+def lines_of(findings: Sequence[Finding]) -> Iterator[str]:
+    """A line a finding, and one for each of the first."""
+    for one in findings:
+        yield f"{one.colour}  {len(one.found):,}  {one.title}: {one.why}"
+        yield from (f"        {found.text}" for found in one.found[:SHOWN])
+        if len(one.found) > SHOWN:
+            yield f"        and {len(one.found) - SHOWN:,} more"

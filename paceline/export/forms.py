@@ -2,7 +2,7 @@
 
 A form's module has
 
-    write(trained: Trained, out: Path, flags: Flags) -> Iterator[str]
+    write(trained: Trained, out: Path, flags: ExportOptions) -> Iterator[str]
 
 which writes `out`, whole or not at all (_utils/atomic_write.py), and yields lines for the user as it goes on.
 """
@@ -13,6 +13,7 @@ import re
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Literal
 
 from paceline._utils.atomic_write import check_output
 from paceline._utils.commands import EXTRAS, to_install
@@ -29,6 +30,22 @@ class Form:
     about: str  # in words
     takes: tuple[str, ...] = ()  # fields of the verb's flags that mean something for this form
     extras: tuple[str, ...] = ()  # whose packages it needs
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """Which file is written, and how a graph in it works."""
+
+    to: str = ""  # form: paceline, onnx, openvino, torch or aoti; empty = by the suffix of --out
+    out: str = ""  # file to write; one of ours that is there is replaced
+    input: Literal["uint8", "float"] = "uint8"  # graphs take photos as uint8 (B, H, W, 3), or (B, 3, H, W) in 0..1
+    size: str = ""  # graphs of Mask R-CNN: one input shape HxW for all images; empty: the shapes of `predict`
+    batch: int = 1  # graphs of objects: photos of one call; those of classes take any number
+    score_above: float | None = None  # graphs of objects: smallest score that is found; None = the recipe's
+    precision: Literal["fp32", "fp16", "int8"] = "fp32"  # graphs: of the network; decoding stays fp32; int8: onnx alone
+    compare: int = 16  # graphs: photos to compare answers on before the file stays; 0 = a file that nobody compared
+    photos: str = ""  # graphs: folder of those photos; empty = the run's validation set, or of int8 its training photos
+    calibrate: int = 64  # int8: photos to find the ranges of the network's numbers on
 
 
 GRAPH = ("input", "size", "batch", "score_above", "precision", "compare", "photos")

@@ -30,7 +30,7 @@ from paceline.tasks.workloads import WORKLOADS
 from paceline.training.trained import Trained
 
 if TYPE_CHECKING:
-    from paceline.export.verb import Flags
+    from paceline.export.forms import ExportOptions
 
 LEAST_SIDE = 64  # of inputs of any shape
 
@@ -38,7 +38,7 @@ LEAST_SIDE = 64  # of inputs of any shape
 class Graph(nn.Module):
     """Photos in, named answers out. Its `forward` is what the forms take down."""
 
-    def __init__(self, trained: Trained, flags: Flags) -> None:
+    def __init__(self, trained: Trained, flags: ExportOptions) -> None:
         """Raises UserError for a workload that is not ours, and for flags that its network cannot have."""
         super().__init__()
         self.task, self.flags, recipe = trained.recipe.task, flags, trained.recipe

@@ -31,7 +31,7 @@ from paceline.training.opening import open_task
 from paceline.training.trained import Trained
 
 if TYPE_CHECKING:
-    from paceline.export.verb import Flags
+    from paceline.export.forms import ExportOptions
 
 LAYERS = ("Conv", "Gemm")
 # What computes in eight bits too where all that it takes does.
@@ -45,7 +45,7 @@ PHOTOS_A_CALL = 8  # where the file takes any number
 class Calibrated:
     """A run's data, for the ranges and for the loss."""
 
-    def __init__(self, trained: Trained, flags: Flags) -> None:
+    def __init__(self, trained: Trained, flags: ExportOptions) -> None:
         """Raises UserError where there are no photos to calibrate on, or none to score; see `--compare 0`."""
         if flags.calibrate < 1:
             raise UserError(f"--calibrate {flags.calibrate}: photos to find the numbers' ranges on, 1 or more.")

@@ -18,13 +18,13 @@ from paceline.training.checkpoint.write import safetensors_chunks
 from paceline.training.trained import Trained
 
 if TYPE_CHECKING:
-    from paceline.export.verb import Flags
+    from paceline.export.forms import ExportOptions
 
 # What a run.json has of where a run came from -> its name on the card.
 OF_RUN = {"sha256": "id", "started": "started", "git_commit": "commit"}
 
 
-def write(trained: Trained, out: Path, flags: Flags) -> Iterator[str]:
+def write(trained: Trained, out: Path, flags: ExportOptions) -> Iterator[str]:
     """Write `out`. Raises UserError where something else is there, or a class has a name that no card takes."""
     try:
         card = card_of(trained)

@@ -28,7 +28,7 @@ from paceline.predict import reader
 from paceline.training.trained import Trained
 
 if TYPE_CHECKING:
-    from paceline.export.verb import Flags
+    from paceline.export.forms import ExportOptions
 
 OPSET = 18
 # The program that is copied beside the file.
@@ -51,7 +51,7 @@ def one_node(boxes: Tensor, valid: Tensor, iou: float, classes: Tensor | None) -
     return torch.ops.paceline.keep(*lists, iou, classes is not None).view(valid.shape)
 
 
-def write(trained: Trained, out: Path, flags: Flags) -> Iterator[str]:
+def write(trained: Trained, out: Path, flags: ExportOptions) -> Iterator[str]:
     """Write the file and its reader, OUT with _predict.py in place of its suffix.
 
     Raises UserError where a flag does not fit, something else is beside it, or the answers differ.

@@ -21,10 +21,10 @@ from paceline.predict.runners import EXACT
 from paceline.training.trained import Trained
 
 if TYPE_CHECKING:
-    from paceline.export.verb import Flags
+    from paceline.export.forms import ExportOptions
 
 
-def write(trained: Trained, out: Path, flags: Flags) -> Iterator[str]:
+def write(trained: Trained, out: Path, flags: ExportOptions) -> Iterator[str]:
     """Write the file and its numbers. Raises UserError where a flag does not fit, something else is there, or the answers differ."""
     numbers = out.with_suffix(".bin")
     if os.path.lexists(numbers) and not out.exists():

@@ -23,11 +23,11 @@ from paceline.tasks.task import spread
 from paceline.training.trained import Trained
 
 if TYPE_CHECKING:
-    from paceline.export.verb import Flags
+    from paceline.export.forms import ExportOptions
 
 
 def inputs(
-    trained: Trained, flags: Flags, shape: tuple[int, int] | None = None, photos: Iterable[Photo] | None = None
+    trained: Trained, flags: ExportOptions, shape: tuple[int, int] | None = None, photos: Iterable[Photo] | None = None
 ) -> list[Input]:
     """The photos that are readable, of `photos`; else of --photos or the run's validation set `flags.compare`, evenly spread.
 
@@ -56,7 +56,7 @@ def named_photos(folder: str, most: int) -> list[Path]:
     return [photos[place] for place in spread(len(photos), most)]
 
 
-def _photos(trained: Trained, flags: Flags) -> Iterator[Photo]:
+def _photos(trained: Trained, flags: ExportOptions) -> Iterator[Photo]:
     if flags.photos:
         yield from named_photos(flags.photos, flags.compare)
         return

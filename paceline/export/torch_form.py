@@ -22,10 +22,10 @@ from paceline.export.written import Written
 from paceline.training.trained import Trained
 
 if TYPE_CHECKING:
-    from paceline.export.verb import Flags
+    from paceline.export.forms import ExportOptions
 
 
-def write(trained: Trained, out: Path, flags: Flags) -> Iterator[str]:
+def write(trained: Trained, out: Path, flags: ExportOptions) -> Iterator[str]:
     """Raises UserError where a flag does not fit, there is no compiler, something else is there, or the answers differ."""
     compiled = flags.to == "aoti"
     compiler = os.environ.get("CXX", "g++")

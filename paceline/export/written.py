@@ -21,13 +21,13 @@ from paceline.predict.runners import run_of
 from paceline.training.trained import Trained
 
 if TYPE_CHECKING:
-    from paceline.export.verb import Flags
+    from paceline.export.forms import ExportOptions
 
 
 class Written:
     """A graph on its way into a file. The model answers first, then its precision changes."""
 
-    def __init__(self, trained: Trained, flags: Flags) -> None:
+    def __init__(self, trained: Trained, flags: ExportOptions) -> None:
         """Raises UserError for flags that do not fit, and where there are no photos to compare answers on."""
         self.trained, self.flags = trained, flags
         self.graph, self._card = Graph(trained, flags), json.loads(card_of(trained))

@@ -24,7 +24,6 @@ from typing import Any
 
 from paceline._utils.atomic_write import write_whole
 from paceline._utils.cache import cache_folder
-from paceline.command.choose import choose_system
 from paceline.config.system import System
 from paceline.launch.preflight_rank import Board
 from paceline.launch.preflight_report import Preflight, write_report
@@ -44,6 +43,7 @@ from paceline.machine.doctor.node import from_json, known_fields, look_here
 from paceline.machine.doctor.preflight import Look, Reach, bad, judge
 from paceline.ranks.interfaces import free_port, interface_towards, interfaces, is_address_of_this_host
 from paceline.ranks.launcher import SINGLE
+from paceline.training.choose import choose_system
 
 # For every node to report what it is: a Python that starts from a slow shared disk, and a second of measuring.
 LOOK_SECONDS = 120.0

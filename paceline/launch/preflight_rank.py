@@ -19,10 +19,10 @@ from typing import Any
 from paceline._utils.atomic_write import write_whole
 from paceline._utils.errors import UserError
 from paceline._utils.safe_read import read_entry
-from paceline.command.choose import choose_system
-from paceline.command.printing import print_error
+from paceline._utils.text import printable
 from paceline.ranks.exit_code import USER_ERROR, settle_environment
 from paceline.ranks.launcher import read_launch
+from paceline.training.choose import choose_system
 
 # A contender's time for each message, and the largest one: a CPU's ranks have no use for a network's whole gradient here.
 SECONDS, LARGEST_MIB, LARGEST_MIB_CPU = 0.05, 512, 2
@@ -103,5 +103,5 @@ if __name__ == "__main__":
     try:
         sys.exit(run(Path(sys.argv[1]), sys.argv[2], sys.argv[3]))
     except UserError as problem:
-        print_error(f"paceline: {problem}", problem)
+        print(printable(f"paceline: {problem}"), file=sys.stderr)
         sys.exit(USER_ERROR)

@@ -12,7 +12,7 @@ from typing import Literal
 
 from paceline._utils.cache import cache_folder
 from paceline._utils.errors import UserError
-from paceline._utils.text import one_line
+from paceline._utils.text import one_line, parse_duration
 from paceline.config.system import System
 from paceline.launch.carry_out import USUAL_START, check_together
 from paceline.launch.containers import CONTAINER
@@ -227,18 +227,13 @@ def compute_threads(system: System, environ: Mapping[str, str], *, local: bool) 
 
 
 def minutes_in(text: str) -> int:
-    """Whole minutes of 90s, 30m, 2h, 1d or H:MM:SS, rounded up; 0 for ''.
+    """Whole minutes of a duration, as `parse_duration` reads it, rounded up; 0 for ''.
 
     Raises UserError for anything else.
     """
     if not text:
         return 0
-    clock, unit = re.fullmatch(r"(?:(\d+):)?(\d+):(\d\d)", text), re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text)
-    if clock:
-        seconds = int(clock[1] or 0) * 3600 + int(clock[2]) * 60 + int(clock[3])
-    else:
-        seconds = float(unit[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[unit[2]] if unit else 0
-    minutes = math.ceil(seconds / 60)
+    minutes = 0 if text.isdecimal() else math.ceil(parse_duration(text) / 60)  # a bare number could mean minutes
     if not 0 < minutes <= MOST_MINUTES:
         raise UserError(
             f"--walltime {text!r}: write auto, or a time such as 90m, 2h or 2:00:00 (hours:minutes:seconds)."

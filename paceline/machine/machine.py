@@ -18,7 +18,7 @@ from paceline.config.system import MOST_THREADS, System
 from paceline.machine.detect import cpu_cores
 from paceline.machine.torch_builds import no_code_for
 from paceline.ranks.exchange import smallest
-from paceline.ranks.interactive import pty_note
+from paceline.ranks.launcher import pty_note
 from paceline.ranks.world import World
 
 # Number formats of matrix products that autocast knows; fp32 needs none.

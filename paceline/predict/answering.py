@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from paceline._utils.errors import DataError, UserError
 from paceline._utils.safe_read import read_plain
 from paceline._utils.text import did_you_mean, some
-from paceline.command.printing import say
 from paceline.input.picture import dropped_notes, dropped_of
 from paceline.machine.detect import cpu_cores
 from paceline.pages.pictures import jpeg
@@ -66,6 +65,7 @@ class Printed:
     """What of it goes to stdout."""
 
     note: Callable[[object], object]  # takes a line for people
+    write: Callable[[object], object]  # takes a line of JSON
     quiet: bool = False  # no line a photo
     json: bool = False  # one JSON object a photo, and nothing else
 
@@ -77,7 +77,7 @@ class Printed:
     def record(self, record: Mapping[str, Any]) -> None:
         """What was written of a photo, or why it has no answer."""
         if self.json:
-            say(json.dumps(record))
+            self.write(json.dumps(record))
 
 
 class Asked(NamedTuple):

@@ -2,7 +2,7 @@
 
 Launchers nest: torchrun inside srun, mpirun inside a Slurm allocation. The innermost one that started this process is
 read, and no other; variables of two launchers are never mixed, and a contradiction between them is an error.
-Nothing here imports torch or opens a socket; the machine is read only in a shell of `srun --pty` (interactive.py).
+Nothing here imports torch or opens a socket; the machine is read only in a shell of `srun --pty` (is_pty_shell).
 
 Sources: torch.distributed.run (environment variables), srun(1) (output environment variables), Open MPI's mpirun(1)
 and PRRTE's prterun(1), MPICH's Hydra and Cray PALS (PMI); scontrol(1) for Slurm's lists of hosts.
@@ -10,13 +10,15 @@ and PRRTE's prterun(1), MPICH's Hydra and Cray PALS (PMI); scontrol(1) for Slurm
 
 from __future__ import annotations
 
+import os
 import re
 import zlib
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from paceline._utils.errors import UserError
-from paceline.ranks.interactive import is_pty_shell
 
 # Rank 0 listens in this range when the launcher names no port: below Linux's ephemeral ports (32768 and up).
 FIRST_DERIVED_PORT, NUM_DERIVED_PORTS = 20_000, 10_000
@@ -306,3 +308,31 @@ LAUNCHERS: dict[str, Launcher] = {
     "pmi": Launcher(("PMI_RANK", "PMI_SIZE"), _pmi),
     "slurm": Launcher(("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"), _slurm),
 }
+
+
+def is_pty_shell(environ: Mapping[str, str], tasks: int) -> bool:
+    """True if this process was started in the shell of `srun --pty`; tasks: of the step on this host.
+
+    Slurm's variables say rank 0 of many there, and no other rank runs: Slurm gives only the first task of such a step a terminal.
+    The others read the end of their input, and end. An `srun` in the shell starts tasks that inherit SLURM_PTY_PORT. That variable
+    does not tell the two apart, so the processes of the step are looked up. Source: srun(1), --pty and SLURM_PTY_PORT.
+    """
+    if not environ.get("SLURM_PTY_PORT") or environ.get("SLURM_PROCID") != "0":
+        return False
+    if tasks == 1:
+        return os.isatty(0)
+    step = {f"{name}={environ.get(name)}".encode() for name in ("SLURM_JOB_ID", "SLURM_STEP_ID")}
+    for process in os.listdir("/proc") if os.path.isdir("/proc/self") else ():
+        with suppress(OSError):
+            found = Path("/proc", process, "environ").read_bytes().split(b"\0") if process.isdecimal() else ()
+            if step <= {*found} and b"SLURM_PROCID=0" not in found:
+                return False
+    return True
+
+
+def pty_note(environ: Mapping[str, str], world: int) -> str:
+    """What to do in such a shell, where `world` is 1, though Slurm has more tasks; "" elsewhere."""
+    tasks = environ.get("SLURM_NTASKS", "")
+    if world > 1 or not environ.get("SLURM_PTY_PORT") or tasks in ("", "1"):
+        return ""
+    return f"one process, as this is a shell of srun --pty. To start {tasks} ranks:  srun --overlap --ntasks {tasks} paceline ..."

@@ -8,53 +8,26 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from paceline._utils.commands import command
 from paceline._utils.errors import RecipeError, UserError
 from paceline._utils.listing import listed
+from paceline._utils.names import flatten
 from paceline._utils.reporter import Reporter
 from paceline._utils.text import did_you_mean
-from paceline.command.choose import choose_recipe
-from paceline.command.flags import parse_recipe, take_value
-from paceline.command.printing import print_error
 from paceline.config.card import has_card
 from paceline.config.graph_file import GRAPHS, refuse_graph
-from paceline.config.recipe import Recipe
-from paceline.config.run import Controls, check_controls, data_from_here, fill, read_run, saved_system
-from paceline.config.system import System
+from paceline.config.recipe import Recipe, override
+from paceline.config.run import read_run
 from paceline.tasks.workloads import saved_recipe
 from paceline.training.checkpoint.layout import INDEX
+from paceline.training.choose import choose_recipe
 from paceline.weights.forms.bring import PUBLISHED, is_published
 
 # More images than any data set has.
 MOST_IMAGES = 2**40
-
-
-def saved_request(
-    path: Path, words: Sequence[str], verb: str
-) -> tuple[tuple[str, Recipe, str, System], Controls, dict[str, Any], list[str]]:
-    """The request in a run.json as defaults of the same command, all its facts, and the words left over.
-
-    words   what follows the run on the command line: --workload is taken out
-    A recipe of one's own is read without its Python file; --out is not kept. An edited run.json is accepted with a warning.
-    Raises RecipeError for a workload of one's own that --workload does not name, UserError when `path` is no run.
-    """
-    refuse_graph(path, verb)
-    named, rest = take_value(words, "--workload", "./file.py:name")
-    facts = read_run(path, changed=print_error)
-    recipe = saved_recipe(facts, path, named=named, again=naming(verb, path))
-    # How a run was followed is no part of it; and a sink may be a Python file, which only a command line may name.
-    anew = {"out": "", "mirror": "", "quiet": False, "json": False, "sink": ()}
-    # fill() complains of a value that is no path.
-    found = {"data": data_from_here(facts)} if isinstance(facts["controls"].get("data"), str) else {}
-    controls = fill(Controls(), {**facts["controls"], **found, **anew}, f"{path}: controls")
-    # A claim about the moment before that run, not this one.
-    controls = replace(controls, mlperf=replace(controls.mlperf, cache_cleared=False))
-    check_controls(controls)
-    return (facts["name"], recipe, facts.get("system_name", "auto"), saved_system(facts, path)), controls, facts, rest
 
 
 def open_run(path: Path, *, verb: str, recipe: str, workload: str) -> tuple[dict[str, Any], Recipe]:
@@ -103,11 +76,6 @@ def saved_count(facts: Mapping[str, Any], name: str) -> int:
     return number
 
 
-@dataclass(frozen=True)
-class NoMore:
-    """No flags beside the recipe's own."""
-
-
 def means_weights(path: Path, recipe: str = "") -> bool:
     """Whether a command's first word names weights, not a run: a file, a folder of arrays, a checkpoint, a published name.
 
@@ -142,7 +110,7 @@ def weights_of(path: Path, reporter: Reporter) -> Path:
 def named_recipe(words: str) -> tuple[dict[str, Recipe], frozenset[str]]:
     """--recipe 'NAME [--model.x VALUE ...]' -> the recipe by those words, and its fields that were set by hand; ({}, none) of "".
 
-    Raises RecipeError for a recipe that is not there, UserError for a flag that it has not.
+    Raises RecipeError for a recipe that does not exist, and for a flag or a value that it does not take.
     """
     try:
         name, *flags = shlex.split(words) or [""]
@@ -150,7 +118,41 @@ def named_recipe(words: str) -> tuple[dict[str, Recipe], frozenset[str]]:
         raise RecipeError(f"--recipe {words}: {problem}.") from None
     if not name:
         return {}, frozenset()
+    recipe = choose_recipe(name)
     if not flags:
-        return {name: choose_recipe(name)}, frozenset()
-    asked = parse_recipe([name, *flags], NoMore(), verb="weights check FILE --recipe")
-    return {words: asked.recipe}, asked.given
+        return {name: recipe}, frozenset()
+    try:
+        changes = _changes(flags, flatten(recipe))
+        return {words: override(recipe, changes)}, frozenset(changes)
+    except RecipeError as problem:
+        raise RecipeError(f"--recipe {words}: {problem}") from None
+
+
+def _changes(words: Sequence[str], fields: Mapping[str, Any]) -> dict[str, Any]:
+    """["--model.depth", "18", "--model.no-x"] -> {"model.depth": 18, "model.x": False}, as `override` takes them."""
+    texts: dict[str, list[str]] = {}
+    for word in words:
+        flag, _, value = word.partition("=")
+        if flag.startswith("--"):
+            texts[flag[2:].replace("-", "_")] = [value] if value else []
+        elif texts:
+            texts[list(texts)[-1]].append(word)
+        else:
+            raise RecipeError(f"{word} is no flag.")
+    found: dict[str, Any] = {}
+    for name, given in texts.items():
+        above, dot, last = name.rpartition(".")
+        if not given and last.startswith("no_"):
+            found[f"{above}{dot}{last[3:]}"] = False
+        elif isinstance(fields.get(name), tuple):
+            found[name] = tuple(map(_value, given))
+        else:
+            found[name] = _value(" ".join(given)) if given else True
+    return found
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

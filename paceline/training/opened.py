@@ -17,7 +17,6 @@ from typing import Any
 
 from paceline._utils.errors import CheckpointError
 from paceline._utils.reporter import Reporter
-from paceline.command.printing import columns, laid_out
 from paceline.config.length import fit_schedule, plan_in_words, steps_in_time
 from paceline.config.plan import Plan, shorten
 from paceline.config.recipe import Recipe
@@ -113,8 +112,7 @@ def open_data(settled: Settled, held: ExitStack) -> Opened:
         **({} if auto is None else {"auto": auto}),
     }
     run = Run(request.name, run.recipe, request.system_name, system, plan, run.controls, facts)
-    for line in laid_out(describe(request.name, run.recipe, request.system_name, system, plan, memory), columns()):
-        reporter.line(line)
+    reporter.rows(describe(request.name, run.recipe, request.system_name, system, plan, memory))
     if feeding is not None:
         asked.console.input_rate = feeding.in_words()
         reporter.line(f"input: {feeding.in_words()}")

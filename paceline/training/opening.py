@@ -80,7 +80,7 @@ def open_task(
         manifest = prepared_once(world, lambda: ensure_prepared(root, kind=workload.kind, reporter=reporter))
     prepared()
     if controls.lint and world.is_main:
-        from paceline.datasets.lint_verb import refuse_spoilt
+        from paceline.datasets.lint import refuse_spoilt
 
         refuse_spoilt(manifest, reporter)
     if controls.folds:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from paceline._utils.text import counted
-from paceline.command.printing import Row
+from paceline._utils.text import Row, counted
 from paceline.config.plan import Plan, lr_at
 from paceline.config.recipe import Recipe
 from paceline.config.run import NONE
@@ -31,7 +30,7 @@ def describe(
     *,
     weights: str | None = None,
 ) -> list[Row]:
-    """What is trained, from which weights, how much at a time, how long, at which rate, on what: rows for `laid_out`.
+    """What is trained, from which weights, how much at a time, how long, at which rate, on what: rows for a reporter.
 
     weights  as --weights named them; "": none were named; None: no row, for a run that reports them itself
     """

@@ -43,7 +43,7 @@ FACTS: dict[str, Callable[[Any], bool]] = {
     "world": lambda value: type(value) is int and value >= 1,
     "seconds": lambda value: type(value) is float,
     "meters": _is_interval,
-    EVALUATES: lambda value: value is None or type(value) is bool,
+    EVALUATES: lambda value: type(value) is bool,
     "recipe": lambda value: type(value) is dict,
     "data_hash": lambda value: type(value) is str,
     "train_images": lambda value: type(value) is int,
@@ -190,6 +190,4 @@ def check_snapshot(snapshot: Snapshot) -> None:
 
 def evaluates(facts: Mapping[str, Any]) -> bool:
     """Whether an evaluation of the step follows the checkpoint of these facts."""
-    # Earlier versions had two facts in this one's place, and rewrote them when the result was known.
-    earlier = bool(facts.get("evaluation_pending")) or facts.get("evaluated_step") == facts["step"]
-    return facts.get(EVALUATES, earlier)
+    return facts[EVALUATES]

@@ -12,8 +12,8 @@ from tiny_runs import command, refused
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline.bench.comm import MIB, Message, _is_right, buckets, bus_share, fit, gradient_sizes, messages
+from paceline.cli.commands.bench_comm import Flags, _measure
 from paceline.config.system import System
-from paceline.launch.comm_verb import Flags, _measure
 from paceline.ranks.launcher import SINGLE, Place
 from paceline.ranks.messages import Messages
 from paceline.ranks.world import World

@@ -25,7 +25,7 @@ from paceline.bench import input as bench
 from paceline.bench import input_contenders, input_scaling, peers
 from paceline.bench.input import classification, maskrcnn, run_input_bench, ssd
 from paceline.bench.input_contenders import BATCH, bare_decode, ours, records_of
-from paceline.cli.bench import run as command
+from paceline.cli.commands.bench import run as command
 from paceline.input import stream as bench_stream
 from paceline.input.loader import Loader
 from paceline.store.records import digest_of

@@ -10,7 +10,7 @@ import pytest
 
 from paceline._utils.errors import UserError
 from paceline.bench import peers, scoring
-from paceline.cli.bench import run as bench
+from paceline.cli.commands.bench import run as bench
 
 
 def test_the_synthetic_data_set_is_the_same_on_every_call_and_has_its_hard_parts():

@@ -19,7 +19,7 @@ from paceline.bench.step import StepBench, our_step, run_step_bench
 from paceline.bench.step_resnet import ResNetBench
 from paceline.bench.tables import print_step
 from paceline.bench.timing import Seconds
-from paceline.cli.bench import run as command
+from paceline.cli.commands.bench import run as command
 from paceline.config.system import System
 
 CPU, META = torch.device("cpu"), torch.device("meta")

@@ -17,7 +17,7 @@ from paceline.bench.step import our_step, run_step_bench
 from paceline.bench.step_maskrcnn import MaskRCNNBench, synthetic_scene
 from paceline.boxes.geometry import pairwise_iou
 from paceline.boxes.roi_pooling import mask_targets
-from paceline.cli.bench import run as bench
+from paceline.cli.commands.bench import run as bench
 from paceline.config.instances import InstanceInput, MaskRCNNModel
 from paceline.config.system import System
 

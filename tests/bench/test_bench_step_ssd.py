@@ -15,7 +15,7 @@ from paceline.bench import step
 from paceline.bench.ceiling import Work
 from paceline.bench.step import our_step, run_step_bench
 from paceline.bench.step_ssd import SSDBench, synthetic_scene
-from paceline.cli.bench import run as bench
+from paceline.cli.commands.bench import run as bench
 from paceline.config.system import System
 
 CPU, META = torch.device("cpu"), torch.device("meta")

@@ -9,8 +9,8 @@ from messages import check_line, check_text
 from tiny_runs import command, refused
 
 from paceline.bench.verdict import SLOW, UNJUDGED, heavy, judge, scales, slowest
-from paceline.launch.qualify_verb import Flags as QualifyFlags
-from paceline.launch.qualify_verb import _finish, lines
+from paceline.cli.commands.qualify import Flags as QualifyFlags
+from paceline.cli.commands.qualify import _finish, lines
 from paceline.machine.rates import RECORDED
 
 RECORD = RECORDED[0]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.command.flags import Asked
+from paceline.cli.flags import Asked
 from paceline.launch.carry_out import check_combination, files_of
 from paceline.launch.where import check_where, job_of
 

@@ -178,7 +178,7 @@ PREPARING = {
         (0,),
     ),
     "a set that has changed": Situation(
-        (("datasets/data_verb.py", "run", "prepare_again"), ("store/manifest.py", "prepare_again", "prepare_command")),
+        (("cli/commands/data.py", "run", "prepare_again"), ("store/manifest.py", "prepare_again", "prepare_command")),
         _after(_changed, "data", "info", "my photos"),
         2,
         (0,),

@@ -249,7 +249,9 @@ def test_flags_of_runs_are_refused_for_weights_and_those_of_weights_for_runs(res
     refused(command(capsys, "predict", tmp_path / "gone.pth", photo), "run ... weights")
     refused(command(capsys, "predict", "resnet3", photo), "run ... weights", "resnet34")
     refused(
-        command(capsys, "predict", tmp_path / "w.pth", photo, "--recipe", "resnet50 --model.dept 3"), "--model.depth"
+        command(capsys, "predict", tmp_path / "w.pth", photo, "--recipe", "resnet50 --model.dept 3"),
+        "model.dept",
+        "depth",
     )
 
 

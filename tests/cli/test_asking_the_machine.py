@@ -7,11 +7,11 @@ from messages import raises
 from tiny_runs import command, refused
 
 from paceline._utils.errors import RecipeError
-from paceline.cli.show import ShowFlags
-from paceline.command import choose
-from paceline.command.flags import parse_recipe
+from paceline.cli.commands.show import ShowFlags
+from paceline.cli.flags import parse_recipe
 from paceline.config.system import System
 from paceline.machine.machines import DETECTED, SYSTEMS
+from paceline.training import choose
 
 FOUND = System("cuda", per_node=4, memory_gib=33.0, precision="fp16", channels_last="off", loader_threads=5)
 

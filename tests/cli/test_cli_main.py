@@ -16,8 +16,8 @@ from tiny_runs import TINY, command, make_photos, refused, train, without_report
 
 import paceline
 from paceline.cli import main as front_door
+from paceline.cli.flags import _flags_of
 from paceline.cli.main import VERBS, main
-from paceline.command.flags import _flags_of
 from paceline.config.run import Controls
 from paceline.config.system import System
 from paceline.recipes import RECIPES
@@ -45,7 +45,7 @@ after = (dict(os.environ), os.getcwd(), threading.active_count(), list(warnings.
 assert before == after
 heavy = {"torch", "torchvision", "tyro", "numpy", "rich", "PIL", "tensorboard"} & set(sys.modules)
 assert not heavy, heavy
-assert sorted(paceline.__all__) == ["UserError", "__version__", "load", "train"] and paceline.__version__
+assert sorted(paceline.__all__) == ["DataError", "RecipeError", "UserError", "__version__", "load", "train"] and paceline.__version__
 try:
     paceline.trian
 except AttributeError as problem:
@@ -143,7 +143,7 @@ def test_a_checkpoint_between_two_readings_of_the_loss_never_holds_weights_that_
 
 
 def test_an_interrupt_is_75_and_a_bug_is_3_with_its_traceback(capsys, monkeypatch):
-    from paceline.launch import doctor_verb
+    from paceline.cli.commands import doctor as doctor_verb
 
     def interrupted(_):
         raise KeyboardInterrupt
@@ -401,7 +401,7 @@ def test_a_repeated_run_forgets_the_target_only_when_the_data_change(photos, tmp
 
 
 def test_naming_a_system_by_either_spelling_counts_as_given():
-    from paceline.command.flags import parse_recipe
+    from paceline.cli.flags import parse_recipe
 
     for words in (["--system", "h100x8"], ["--system=h100x8"], ["--system.prefetch", "4"]):
         assert "system" in parse_recipe(["resnet50", *words], Controls(), verb="train").given

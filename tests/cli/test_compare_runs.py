@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from messages import check_line, check_text
 from tiny_runs import command, forge, refused, train
 
-from paceline.cli import compare
+from paceline.cli.commands import compare
 from paceline.cli.compared_photos import paired
 from paceline.tasks.metrics.interval import accuracy_draws, difference
 

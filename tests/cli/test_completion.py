@@ -59,4 +59,4 @@ def test_the_other_shells_get_the_same_words(capsys):
     )
     fish = command(capsys, "completion", "fish").out
     assert "'__fish_seen_subcommand_from eval' -l score-above\n" in fish and "-l system -r -a 'auto cpu" in fish
-    refused(command(capsys, "completion", "tcsh"), "shell", "bash, zsh, fish")
+    refused(command(capsys, "completion", "tcsh"), "bash, zsh, fish")

@@ -8,7 +8,7 @@ import pytest
 from messages import check_text
 
 from paceline.cli import main as front_door
-from paceline.cli.from_original import translated
+from paceline.cli.commands.from_original import translated
 
 C4140 = "SYSTEM=C4140 sbatch -N 1 -n 4 run.slurm"
 

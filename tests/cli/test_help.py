@@ -9,8 +9,8 @@ import re
 import pytest
 from tiny_runs import command, refused
 
+from paceline.cli import flags
 from paceline.cli.main import VERBS
-from paceline.command import flags
 from paceline.config.run import Controls
 from paceline.config.system import System
 from paceline.log.live_line import LiveLine, Now

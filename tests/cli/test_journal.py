@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from by_night import ONE_MORE
 from messages import check_line
 from run_files import cut_after, events_of, tensor_files
 from tiny_runs import TINY, Said, command, of_its_own, without_report
@@ -19,7 +18,6 @@ from paceline.cli.main import main
 from paceline.log.events import MEASURED, read_events
 from paceline.log.mllog import PREFIX
 from paceline.training.checkpoint.read import load_checkpoint
-from paceline.training.checkpoint.write import Snapshot, save_checkpoint
 
 STEPS = 6
 
@@ -113,39 +111,6 @@ def test_an_evaluation_s_event_is_the_last_thing_written_of_it(whole, written):
         for key in ("eval_start", "eval_stop", "eval_accuracy"):
             assert written.index(("mllog.txt", key, step)) < event, (key, step)
         assert written[event + 1][1] not in ("block_stop", "block_start", "epoch_start")
-
-
-def of_an_older_version(run: Path, step: int, *, pending: bool) -> None:
-    """Give a checkpoint the facts that were rewritten with a result, as they stood after `step` or while it was pending."""
-    found = [event for event in events_of(run, "eval") if event["step"] <= step]
-    known = [event for event in found if not (pending and event["step"] == step)]
-    whole = load_checkpoint(run / "checkpoints" / f"step-{step:06d}")
-    facts = {name: value for name, value in whole.facts.items() if name != "evaluates"}
-    facts |= {
-        "best": {"top1": max([event["top1"] for event in known], default=0.0)},
-        "best_step": best_of(run) if known else -1,
-        "last_metrics": {"top1": known[-1]["top1"]} if known else {},
-        "evaluations_since_best": 0,
-        "evaluated_step": known[-1]["step"] if known else -1,
-        "evaluation_pending": pending,
-        "discarded_steps": 0,
-    }
-    save_checkpoint(run / "checkpoints", step, Snapshot(whole.tensors, facts))
-
-
-@pytest.mark.parametrize(
-    ("step", "pending", "but"),
-    [
-        pytest.param(4, False, (), id="judged"),
-        pytest.param(4, True, ("eval",), id="pending"),
-        pytest.param(4, True, (), id="killed before it was judged", marks=ONE_MORE),
-        pytest.param(3, False, (), id="between evaluations", marks=ONE_MORE),
-    ],
-)
-def test_a_run_of_an_older_version_goes_on_to_the_same_bits(class_photos, killed, whole, capsys, step, pending, but):
-    run = killed(step, but=but)
-    of_an_older_version(run, step, pending=pending)
-    went_on(command(capsys, *words_for(class_photos, run)), run, whole, step)
 
 
 def test_killed_between_a_result_s_event_and_its_link_the_link_comes(class_photos, killed, whole, capsys):

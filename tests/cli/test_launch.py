@@ -17,8 +17,8 @@ from launch_cells import check_cell
 from messages import check_line, check_text
 from shared_runs import SSD
 
+from paceline.cli.commands.launch import LaunchFlags, _checked, _parsed, without
 from paceline.cli.main import main
-from paceline.launch.verb import LaunchFlags, _checked, _parsed, without
 from paceline.launch.where import NETWORK_PREFIXES, Where
 from paceline.log.events import EventLog
 from paceline.machine.published import pairings_of
@@ -361,7 +361,7 @@ def test_a_trial_that_is_finished_already_counts_as_it_ended(capsys, tmp_path, m
     (tmp_path / "five" / "trial-0").mkdir(parents=True)
     log = EventLog(tmp_path / "five" / "trial-0" / "events.jsonl")
     log.write("end", step=3, epoch=1.0, seconds=12.5, status=status, best={})
-    monkeypatch.setattr("paceline.launch.verb.refuse_early", finished)
+    monkeypatch.setattr("paceline.cli.commands.launch.refuse_early", finished)
     assert main(["launch", *f"ssd-tiny --system cpu --out {tmp_path}/five --trials 1".split()]) == code
     said = capsys.readouterr().out
     assert check_line(said, "trial 0", "finished") and f",{status},unchecked\n" in said

@@ -14,7 +14,7 @@ from run_files import unfinished
 from shared_runs import SSD
 from tiny_runs import TINY, Said, command, forge, refused, without_report
 
-from paceline.cli.list import DECODERS, is_installed
+from paceline.cli.commands.list import DECODERS, is_installed
 from paceline.config.classification import Decoder
 from paceline.config.habits import OTHERWISE, OURS, SAME
 from paceline.config.recipe import DATA_CLASSES, DATA_IMAGES
@@ -57,7 +57,7 @@ def test_list_of_workloads_names_their_recipes_and_a_small_one_to_begin_with(cap
 def test_list_of_decoders_knows_each_one_and_says_how_to_install_what_is_missing(capsys, monkeypatch):
     assert list(DECODERS) == list(get_args(Decoder))
     assert is_installed("PIL") and not is_installed("nothing.of_this_name")
-    monkeypatch.setattr("paceline.cli.list.is_installed", lambda module: module != "simplejpeg")
+    monkeypatch.setattr("paceline.cli.commands.list.is_installed", lambda module: module != "simplejpeg")
     lines = command(capsys, "list", "decoders").out.splitlines()
     assert check_text(lines[1], "NOT installed", "pip install simplejpeg") and "  installed" in lines[3]
 

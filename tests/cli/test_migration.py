@@ -19,8 +19,8 @@ from launch_cells import check_cell
 from parsed import parse
 
 from paceline._utils.errors import UserError
+from paceline.cli import launch_checks
 from paceline.cli import main as front_door
-from paceline.launch import checks as launch_checks
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs" / "migration").glob("*.md"))

@@ -96,7 +96,7 @@ def test_a_prediction_that_is_broken_off_looks_unfinished_and_the_next_one_repla
             if len(lines) == 6:
                 raise KeyboardInterrupt
 
-        patch.setattr("paceline.predict.verb.say", interrupted)
+        patch.setattr("paceline.cli.commands.predict.say", interrupted)
         assert command(capsys, "predict", resnet_run.folder, photos, "--out", out).code == 75
     check_text(lines[-1], "not finished", "same command")
     assert not (out / "predictions.json").exists() and (out / "predictions.json.part").exists()

@@ -64,7 +64,7 @@ def edited(here: Path, data: Path) -> list[object]:
 SITUATIONS = {
     **PREPARING,
     "a speed that is not known": Situation(
-        (("command/estimate.py", "not_known", "train"), ("command/estimate.py", "not_known", "show")),
+        (("cli/estimate.py", "not_known", "train"), ("cli/estimate.py", "not_known", "show")),
         lambda here, data: ["show", recipe_file(here, data), "--system", "cpu"],
         0,
         (0, 0),
@@ -84,7 +84,7 @@ SITUATIONS = {
     "a run.json that was edited": Situation((), edited, 2, (0,)),
     "a verb that is none": Situation((), lambda here, data: ["trian"], 2, (2,)),
     "a flag that is none": Situation(
-        (("command/flags.py", "_check_names", "{}"),),
+        (("cli/flags.py", "_check_names", "{}"),),
         lambda here, data: ["train", "resnet50-tiny", "--nonsense", "1"],
         2,
         (0,),
@@ -108,17 +108,17 @@ ELSEWHERE = {
         ("training/start.py", "check_start", "eval"),
     ),
     ("store/test_download_verb.py", "test_an_interrupt_says_how_to_go_on"): (
-        ("datasets/download_verb.py", "run", "download"),
+        ("cli/commands/download.py", "run", "download"),
     ),
     ("store/test_download_verb.py", "test_one_command_ends_in_a_folder_to_train_on"): (
-        ("datasets/download_verb.py", "_carry_out", "prepare"),
-        ("datasets/download_verb.py", "_training", "train"),
+        ("cli/commands/download.py", "_carry_out", "prepare"),
+        ("cli/commands/download.py", "_training", "train"),
     ),
     (
         "cli/test_pickled_weights.py",
         "test_the_command_that_converts_them_is_to_be_pasted_from_check_and_from_training",
     ): (
-        ("cli/weights_check.py", "run_check", "conversion"),
+        ("cli/commands/weights_check.py", "run_check", "conversion"),
         ("weights/forms/files.py", "kind_of", "conversion"),
         ("weights/forms/files.py", "conversion", "weights"),
     ),
@@ -131,9 +131,9 @@ ELSEWHERE = {
     (
         "training/test_pretrained.py",
         "test_without_weights_it_is_refused_with_the_command_before_anything_is_opened",
-    ): (("training/verb.py", "run", "train"), ("launch/verb.py", "run", "launch")),
+    ): (("cli/commands/train.py", "run", "train"), ("cli/commands/launch.py", "run", "launch")),
     ("datasets/test_lint.py", "test_train_lint_ends_where_a_result_would_be_spoilt"): (
-        ("datasets/lint_verb.py", "refuse_spoilt", "data"),
+        ("datasets/lint.py", "refuse_spoilt", "data"),
     ),
     ("datasets/test_exports.py", "test_a_zip_with_boxes_is_refused_with_commands_that_prepare_it"): (
         ("store/containers/exports.py", "unpack_first", "prepare"),
@@ -164,23 +164,27 @@ ELSEWHERE = {
 MENUS = ("workloads", "recipes", "rows", "systems", "decoders")
 REASONS = {
     ("tasks/objects.py", "_limits", "prepare_again"): "prepares annotations that were corrected first",
-    ("cli/from_original.py", "run", "from"): "an example of what to quote; tests/cli/test_from.py types such lines",
-    ("datasets/download_verb.py", "_by_account", "prepare"): "wants ImageNet's archives, whole",
+    (
+        "cli/commands/from_original.py",
+        "run",
+        "from",
+    ): "an example of what to quote; tests/cli/test_from.py types such lines",
+    ("cli/commands/download.py", "_by_account", "prepare"): "wants ImageNet's archives, whole",
     ("datasets/formats/published.py", "check_flat_val", "prepare"): "wants ImageNet's development kit",
     ("datasets/formats/published.py", "_check_class_names", "prepare"): "names a verb, in a sentence",
-    ("datasets/data_verb.py", "run", "prepare"): "--help, in a sentence",
-    ("launch/doctor_verb.py", "run", "train"): "README's first command",
+    ("cli/commands/data.py", "run", "prepare"): "--help, in a sentence",
+    ("cli/commands/doctor.py", "run", "train"): "README's first command",
     ("cli/main.py", "overview", "train"): "README's first command",
-    ("command/help.py", "print_help", "{}"): "the usage of a verb; tests/cli/test_help.py asks each for it",
-    ("command/help.py", "_screen", "{}"): "--help of a verb; tests/cli/test_help.py asks each for it",
-    ("launch/image_verb.py", "_build", "image"): "wants a container engine",
-    ("cli/report.py", "run", "report"): "an example of a folder's name",
+    ("cli/help.py", "print_help", "{}"): "the usage of a verb; tests/cli/test_help.py asks each for it",
+    ("cli/help.py", "_screen", "{}"): "--help of a verb; tests/cli/test_help.py asks each for it",
+    ("cli/commands/image.py", "_build", "image"): "wants a container engine",
+    ("cli/commands/report.py", "run", "report"): "an example of a folder's name",
     ("training/named_run.py", "naming", "--workload"): "runs a Python file: tests/cli/test_own_workload.py types it",
     ("cli/bisect.py", "again", "compare"): "runs a Python file: tests/cli/test_own_workload.py types it",
     ("training/find_network.py", "of_its_run", "eval"): "runs a Python file: tests/cli/test_own_workload.py types it",
-    ("cli/weights.py", "_get", "weights"): "wants published weights",
-    ("cli/weights.py", "_get", "conversion"): "wants published weights",
-    ("cli/weights_check.py", "run_check", "weights"): "a form: timm/NAME is to be filled in",
+    ("cli/commands/weights.py", "_get", "weights"): "wants published weights",
+    ("cli/commands/weights.py", "_get", "conversion"): "wants published weights",
+    ("cli/commands/weights_check.py", "run_check", "weights"): "a form: timm/NAME is to be filled in",
     ("training/find_network.py", "_refusal", "train"): "a form: timm/NAME is to be filled in",
     ("machine/doctor/here.py", "read_host", "doctor"): "its output goes into a variable of the host",
     ("log/console.py", "_advise", "bench"): "a kind of measurement, in a sentence",
@@ -194,7 +198,11 @@ REASONS = {
         "refuse_few",
         "train",
     ): "wants pretrained weights; tests/training/test_few_photos.py holds it",
-    ("cli/show.py", "_opened", "train"): "as it was typed; tests/cli/test_auto_runs.py types what train prints so",
+    (
+        "cli/commands/show.py",
+        "_opened",
+        "train",
+    ): "as it was typed; tests/cli/test_auto_runs.py types what train prints so",
     ("training/local_copies.py", "staged_photos", "data"): "tests/store/test_staged_copy.py damages such a copy",
 }
 

@@ -11,7 +11,7 @@ from run_files import facts_of
 from tiny_runs import TINY_CHANGES, command, refused
 
 import paceline
-from paceline.cli.show import machine_flags, on_its_machine
+from paceline.cli.commands.show import machine_flags, on_its_machine
 from paceline.machine.machines import SYSTEMS
 from paceline.recipes import RECIPES
 from paceline.recipes.rows import LIKE, ROWS

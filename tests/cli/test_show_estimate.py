@@ -11,8 +11,8 @@ import pytest
 from messages import check_text
 from tiny_runs import command
 
-from paceline.command.estimate import estimate_of, not_known, speed_for, speed_of_run
-from paceline.command.printing import laid_out
+from paceline._utils.text import laid_out
+from paceline.cli.estimate import estimate_of, not_known, speed_for, speed_of_run
 from paceline.config.plan import make_plan
 from paceline.config.recipe import DATA_IMAGES
 from paceline.log.events import EventLog

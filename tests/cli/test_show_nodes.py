@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 from tiny_runs import command, refused
 
-from paceline.cli.show import ShowFlags
-from paceline.command.flags import parse_recipe
+from paceline.cli.commands.launch import LaunchFlags
+from paceline.cli.commands.show import ShowFlags
+from paceline.cli.flags import parse_recipe
 from paceline.config.run import Controls
 from paceline.config.system import env_pairs
-from paceline.launch.verb import LaunchFlags
 from paceline.machine.machines import SYSTEMS
 from paceline.recipes import RECIPES
 

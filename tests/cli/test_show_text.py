@@ -12,8 +12,8 @@ from shared_runs import SSD
 from tiny_runs import TINY, command, refused
 
 from paceline._utils.names import flatten
+from paceline._utils.text import laid_out
 from paceline.cli.recipe_text import base_recipe, cells, every_cell
-from paceline.command.printing import laid_out
 from paceline.config.recipe import differing, override
 from paceline.recipes import RECIPES, base_of
 from paceline.recipes.rows import ROWS

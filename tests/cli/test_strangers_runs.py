@@ -203,9 +203,11 @@ def test_an_index_that_comes_with_a_run_speaks_of_photos_in_its_folder_alone(run
 
 
 # Files that are opened in these rooms by another way than _utils/safe_read.py, and why that is right.
-ROOMS = ("log", "pages", "mlperf", "training", "predict", "config/run.py")
+ROOMS = ("log", "pages", "mlperf", "training", "predict", "config/run.py", "cli/commands")
 OWN_WAYS = {
-    "training/checkpoint/write.py": 2,  # written just now, and read back
+    "cli/commands/from_original.py": 1,  # a script that the command line names
+    "cli/commands/image.py": 1,  # the checkout's own
+    "training/checkpoint/write.py": 1,  # written just now, and read back
     "training/checkpoint/layout.py": 1,  # a probe, made exclusively
     "log/output.py": 4,  # the null device, and streams
     "log/pace.py": 1,  # the kernel's
@@ -213,7 +215,6 @@ OWN_WAYS = {
     "training/mirror.py": 3,  # this process's own run, on its way to a bucket; the descriptor of open_plain
     "mlperf/judge.py": 1,  # a log that was read before, copied for MLPerf's tool
     "training/local_copies.py": 1,  # the kernel's
-    "training/alike.py": 1,  # a file that the command line names
     "predict/folders.py": 1,  # a photo that the command line's folder has, of a plain kind
     "predict/answers.py": 2,  # for writing
     "predict/reader.py": 1,  # a photo that a program of its own is called with

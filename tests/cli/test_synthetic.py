@@ -12,7 +12,7 @@ import torch
 from messages import check_line, check_text
 from tiny_runs import TINY, command, forge, refused, without_report
 
-from paceline.command.flags import parse_recipe
+from paceline.cli.flags import parse_recipe
 from paceline.config.plan import make_plan
 from paceline.config.run import Controls
 from paceline.config.system import System

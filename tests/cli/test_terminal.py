@@ -72,4 +72,4 @@ def test_room_that_is_missing_is_said_in_a_unit_that_shows_it(needed: int) -> No
     from paceline._utils.formatting import byte_size
 
     assert byte_size(needed).split()[0] in ("0", "5", "5.0")
-    assert byte_size(needed).split()[1] == {0: "KiB", 5 << 10: "KiB", 5 << 20: "MiB", 5 << 30: "GiB"}[needed]
+    assert byte_size(needed).split()[1] == {0: "bytes", 5 << 10: "KiB", 5 << 20: "MiB", 5 << 30: "GiB"}[needed]

@@ -14,8 +14,8 @@ from messages import check_text
 from tiny_runs import TINY, command, train, without_report
 
 import paceline
+from paceline.cli import flags
 from paceline.cli.main import main
-from paceline.command import flags
 from paceline.config.recipe import Recipe
 from paceline.config.run import Controls
 from paceline.config.system import System
@@ -130,7 +130,7 @@ def test_every_flag_that_a_message_of_training_names_exists():
         "optim",
         "tasks",
         "training",
-        "training/verb.py",
+        "cli/commands/train.py",
     ):
         entries = list(PACKAGE.glob(room))
         assert entries, room

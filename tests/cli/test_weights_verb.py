@@ -16,8 +16,8 @@ from safetensors.torch import load_file, save_file
 from weight_bytes import params, tf_checkpoint
 
 from paceline.boxes.anchors import boxes_a_cell
+from paceline.cli import printing
 from paceline.cli.main import main
-from paceline.command import printing
 from paceline.config.detection import SSDModel, grids
 from paceline.config.instances import MaskHead, MaskRCNNModel, RoI
 from paceline.models.make_trunk import make_trunk
@@ -284,7 +284,7 @@ def test_get_says_how_far_it_is(tmp_path, monkeypatch, capsys):
         bring, "fetch", lambda urls, path, *, reporter, **__: reporter.progress(path.name, 2**20, 2**21)
     )
     assert weights_verb("get", "resnet50", "--out", tmp_path) == 0
-    assert "resnet50-11ad3fa6.pth: 1.0 MB of 2.1 MB" in capsys.readouterr().out
+    assert "resnet50-11ad3fa6.pth: 1.0 MiB of 2.0 MiB" in capsys.readouterr().out
 
 
 def test_published_names_carry_a_checksum_where_there_is_one():

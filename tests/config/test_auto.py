@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.command.flags import parse_recipe
+from paceline.cli.flags import parse_recipe
 from paceline.config.auto import Asked, Found, applied, choose, evaluations, total_steps
 from paceline.config.plan import make_plan
 from paceline.config.run import Controls

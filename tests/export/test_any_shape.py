@@ -18,10 +18,10 @@ from torch.export import Dim
 import paceline
 from paceline._utils.errors import CheckpointError
 from paceline.boxes.suppression import top_k
+from paceline.cli.commands.export import Flags
 from paceline.config.card import make_card
 from paceline.export.graph import Graph, _any_shape
 from paceline.export.photos import inputs
-from paceline.export.verb import Flags
 from paceline.models.segmenter import Segmenter
 from paceline.predict.graph_model import Input, through
 from paceline.predict.reader import as_input

@@ -14,9 +14,9 @@ from messages import raises
 
 import paceline
 from paceline._utils.errors import UserError
+from paceline.cli.commands.image import run
 from paceline.launch import image_build as image_tag
 from paceline.launch.image_build import ENGINES, Build, build_command, engine_found, source, tag, usual_image
-from paceline.launch.image_verb import run
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = (ROOT / "containers" / "Dockerfile").read_text()

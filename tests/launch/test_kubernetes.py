@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import yaml
 
-from paceline.command.choose import choose_system
-from paceline.command.flags import parse_recipe
+from paceline.cli.flags import parse_recipe
 from paceline.config.run import Controls
 from paceline.launch.job import NODE_VARIABLES
 from paceline.ranks.exit_code import EXIT_CODE_FILE
+from paceline.training.choose import choose_system
 
 PAGE = (Path(__file__).parents[2] / "docs" / "kubernetes.md").read_text()
 FOUND = re.search(r"^```yaml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from messages import check_text, raises
 
 from paceline._utils.errors import UserError
+from paceline.cli.commands.launch import Trial, read_trial, summary
 from paceline.launch.job import Batch
-from paceline.launch.verb import Trial, read_trial, summary
 from paceline.launch.where import check_walltime, minutes_in
 from paceline.log.events import EventLog
 from paceline.mlperf.logs import olympic_mean

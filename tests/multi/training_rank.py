@@ -14,6 +14,7 @@ import torch._dynamo
 import torch.utils.tensorboard  # noqa: F401
 import tyro  # noqa: F401
 
+import paceline.cli.commands.train
 import paceline.datasets.ensure
 import paceline.models.classifier
 import paceline.models.detector
@@ -24,7 +25,6 @@ import paceline.tasks.classification
 import paceline.tasks.maskrcnn
 import paceline.tasks.ssd
 import paceline.training.call
-import paceline.training.verb
 import paceline.weights.forms.table  # noqa: F401
 from paceline.cli import main as front_door
 from paceline.training.job import Job

@@ -166,7 +166,7 @@ def test_ctrl_c_ends_a_video_with_what_was_answered(resnet_run, clip, tmp_path, 
         if len(lines) == 15:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("paceline.predict.verb.say", interrupted)
+    monkeypatch.setattr("paceline.cli.commands.predict.say", interrupted)
     assert command(capsys, "predict", resnet_run.folder, clip, "--out", out).code == 75
     answered = len(json.loads((out / "predictions.json").read_text())["images"])
     assert 0 < answered < 15 and len(frames_of(out / "my clip.mp4")) == answered and "not finished" in lines[-1]

@@ -16,7 +16,7 @@ from messages import check_lines, check_text
 from paceline._utils.errors import AlikeError
 from paceline._utils.user_code import from_file
 from paceline._utils.version import PACKAGE
-from paceline.command.flags import parse_recipe
+from paceline.cli.flags import parse_recipe
 from paceline.config.run import Controls
 from paceline.machine.machines import SYSTEMS
 from paceline.ranks.agreement import agree

@@ -10,8 +10,7 @@ import pytest
 
 from paceline._utils.errors import UserError
 from paceline.ranks import interfaces
-from paceline.ranks.interactive import pty_note
-from paceline.ranks.launcher import SINGLE, Launch, derived_port, first_host, read_launch, tasks_per_host
+from paceline.ranks.launcher import SINGLE, Launch, derived_port, first_host, pty_note, read_launch, tasks_per_host
 
 
 def torchrun(rank=3, world=16, local_rank=3, local_world=8, **more) -> dict[str, str]:

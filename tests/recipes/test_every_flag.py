@@ -9,10 +9,10 @@ import shlex
 import pytest
 
 from paceline.cli import main as front_door
+from paceline.cli.commands.predict import Flags as PredictFlags
 from paceline.cli.eval_flags import Flags as EvalFlags
 from paceline.cli.eval_flags import check_flags
-from paceline.command.flags import parse
-from paceline.predict.verb import Flags as PredictFlags
+from paceline.cli.flags import parse
 from paceline.recipes.migrate import ORIGINALS
 from paceline.recipes.migrate.table import Entry, Program
 from paceline.recipes.migrate.translate import Translation, translate

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from by_night import ONE_MORE
 
-from paceline.cli.from_original import translated
+from paceline.cli.commands.from_original import translated
 from paceline.recipes.migrate import ORIGINALS, PAGES
 from paceline.recipes.migrate.table import Entry
 

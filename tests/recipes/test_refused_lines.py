@@ -4,7 +4,7 @@ import pytest
 from messages import check_text
 
 from paceline._utils.errors import UserError
-from paceline.cli.from_original import translated
+from paceline.cli.commands.from_original import translated
 
 RESNET, MASK = "python train_imagenet.py --use-dali", "python train_mask_rcnn.py --use-fpn"
 

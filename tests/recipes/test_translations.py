@@ -17,12 +17,12 @@ from lines import Line
 from originals import SYSTEMS
 from unseen import UNSEEN
 
-from paceline.cli.from_original import translated
-from paceline.command.flags import parse_recipe
+from paceline.cli.commands.from_original import translated
+from paceline.cli.commands.launch import LaunchFlags
+from paceline.cli.flags import parse_recipe
 from paceline.config.plan import lr_at, make_plan
 from paceline.config.recipe import DATA_IMAGES
 from paceline.config.run import Controls
-from paceline.launch.verb import LaunchFlags
 from paceline.recipes.migrate.translate import translate
 
 CONFIGS = Path(__file__).parent / "configs"

@@ -15,7 +15,7 @@ from serving import commanded, until
 from tiny_runs import command, refused
 
 from paceline._utils.commands import to_install
-from paceline.serve.verb import END_SECONDS, Flags
+from paceline.cli.commands.serve import END_SECONDS, Flags
 
 TOKEN = "a-token-of-24-characters"
 
@@ -55,7 +55,7 @@ def test_a_port_in_use_is_said_before_the_model_is_loaded(ssd_run, capsys):
 
 def test_a_missing_package_is_named_with_the_command_that_installs_it(ssd_run, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    monkeypatch.setattr("paceline.serve.verb.find_spec", lambda name: None if name == "uvicorn" else object())
+    monkeypatch.setattr("paceline.cli.commands.serve.find_spec", lambda name: None if name == "uvicorn" else object())
     refused(command(capsys, "serve", ssd_run.folder), "uvicorn", to_install("serve"))
 
 

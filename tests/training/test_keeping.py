@@ -101,7 +101,7 @@ def test_a_local_folder_is_left_to_the_page_cache_unless_a_size_is_named(task, m
     untouched = task.train_index
     assert said_of(task, "auto", monkeypatch, free=10 * MIB, numbers=[3]) == []
     said = said_of(task, "1GiB", monkeypatch, free=10 * MIB, numbers=[3, 4, 3])
-    assert check_text(said[0], "0 MiB of 0 MiB", "10 MiB")
+    assert check_text(said[0], "58.6 KiB of 58.6 KiB", "10.0 MiB")
     assert check_text(said[1], "2 of 60", "33%", "3 reads")
     assert task.train_index is untouched
 

@@ -17,7 +17,7 @@ from tiny_runs import TINY_CHANGES, command, forge, of_its_own, refused, train
 
 import paceline
 from paceline._utils.errors import DataError, RecipeError
-from paceline.command.printing import laid_out
+from paceline._utils.text import laid_out
 from paceline.config.plan import make_plan
 from paceline.config.recipe import override
 from paceline.config.run import Controls, check_first_weights, read_run

@@ -137,7 +137,7 @@ def test_what_cannot_be_staged_is_refused_in_a_line(photos, tmp_path, capsys, mo
     real = os.statvfs
     monkeypatch.setattr(os, "statvfs", lambda path: room if "disk" in str(path) else real(path))
     room.f_frsize = 1024
-    refused(train(capsys, photos, tmp_path / "run", "--stage", tmp_path / "disk"), "5.1 kB free", " kB of data")
+    refused(train(capsys, photos, tmp_path / "run", "--stage", tmp_path / "disk"), "5.0 KiB free", " MiB of data")
     assert not (tmp_path / "run").exists()
     refused(command(capsys, "data", "clear", tmp_path / "nothing"), "paceline data clear DIR")
     refused(command(capsys, "data", "forget", tmp_path), "Known: info, lint, clear")

@@ -12,8 +12,8 @@ from messages import check_text
 from shared_runs import MASKRCNN, SSD
 from tiny_runs import TINY, of_its_own
 
+from paceline.cli.flags import parse_recipe
 from paceline.cli.main import main
-from paceline.command.flags import parse_recipe
 from paceline.config.run import Controls
 from paceline.log.console import Console
 from paceline.ranks.launcher import SINGLE

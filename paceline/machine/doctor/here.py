@@ -24,9 +24,8 @@ from paceline.machine.placing import device_addresses, read_device
 from paceline.machine.provenance import cpu_name, versions
 from paceline.machine.topology import cores_of, processing_elements, read_topology, spelled
 from paceline.machine.torch_builds import no_code_for, pinned_for
-from paceline.ranks.interactive import pty_note
 from paceline.ranks.interfaces import interfaces
-from paceline.ranks.launcher import read_launch
+from paceline.ranks.launcher import pty_note, read_launch
 
 GIB = 2**30
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")

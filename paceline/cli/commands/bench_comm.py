@@ -1,0 +1,140 @@
+"""`paceline bench comm`: bandwidth and latency between ranks, at the sizes of gradients, beside plain torch.distributed."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paceline._utils.atomic_write import check_output
+from paceline._utils.errors import UserError
+from paceline.cli.flags import parse
+from paceline.cli.on_nodes import Elsewhere, is_launched, launch_verb
+from paceline.cli.printing import write_answer
+from paceline.ranks.launcher import SINGLE, Launch, read_launch
+from paceline.training.choose import choose_system
+
+if TYPE_CHECKING:
+    from paceline.config.system import System
+
+MOST_RANKS_HERE = 256
+OURS = "paceline"  # of paceline.bench.comm, whose torch no refusal waits for
+ABOUT = """All-reduce, broadcast and barrier between ranks, beside plain torch.distributed, interleaved. Start it under
+torchrun, srun or mpirun as a training is started, with --nodes N --through ... --start ... as a launch is, or alone with --ranks
+N. Prints alpha and beta of t = alpha + bytes * beta, fitted to the all-reduces. Exit code 3 where a sum is wrong."""
+
+
+@dataclass(frozen=True)
+class Flags(Elsewhere):
+    """What to measure, and which nodes to start on."""
+
+    ranks: int = 0  # start so many ranks a node; 0 = a launcher has started them, else one a device, 2 on a CPU
+    system: str = ""  # where to compute: gloo between CPUs, NCCL between CUDA devices; empty = auto
+    seconds: float = 0.3  # a contender's time for each message; every message is timed 5 times at least
+    largest_mib: float = 0.0  # leave out messages larger than this; 0 = none
+    bucket_mib: float = 0.0  # size of data parallel's buckets; 0 = the system's
+    json: bool = False  # print one JSON object instead of a table
+    out: str = ""  # also write the JSON here
+
+
+def run_comm(arguments: Sequence[str]) -> int:
+    """Measure, print a table, write the JSON; 0, or 3 where a sum was wrong.
+
+    Raises UserError where there would be nothing to measure.
+    """
+    flags = parse(arguments, Flags(), prog="bench comm", description=ABOUT)
+    check_output(flags.out)
+    if not 0 <= flags.ranks <= MOST_RANKS_HERE:
+        raise UserError(f"--ranks {flags.ranks}: lies in 2 to {MOST_RANKS_HERE}, or 0 under a launcher.")
+    if not 0 < flags.seconds < math.inf:
+        raise UserError(f"--seconds {flags.seconds:g}: must be above 0.")
+    for name, value in (("--largest-mib", flags.largest_mib), ("--bucket-mib", flags.bucket_mib)):
+        if not 0 <= value < math.inf:
+            raise UserError(f"{name} {value:g}: must be 0 or more.")
+    launch = read_launch(os.environ)
+    if launch.kind == SINGLE.kind:
+        ranks = flags.ranks
+        if not ranks and flags.through == "local":
+            ranks = max(2, choose_system(flags.system or "auto").per_node)
+        if ranks == 1 and flags.nodes == 1:
+            raise UserError("--ranks 1: one rank has nobody to talk to. Name 2 or more.")
+        named = (("--seconds", flags.seconds), ("--largest-mib", flags.largest_mib), ("--bucket-mib", flags.bucket_mib))
+        words = ("bench", "comm", *(word for name, value in named for word in (name, f"{value:g}")))
+        return launch_verb(
+            "bench-comm", words, flags, system_name=flags.system, ranks=ranks, json=flags.json, out=flags.out
+        )
+    if is_launched(arguments):
+        raise UserError(f"--nodes and the like: {launch.kind} has started this process already. Leave them out.")
+    if flags.ranks not in (0, launch.world):
+        raise UserError(f"--ranks {flags.ranks}: {launch.kind} has started {launch.world} ranks. Leave the flag out.")
+    if launch.world == 1:
+        raise UserError("bench comm: one rank has nobody to talk to. Start two or more.")
+    return _measure(flags, choose_system(flags.system or "auto"), launch)
+
+
+def _measure(flags: Flags, system: System, launch: Launch) -> int:
+    import torch
+
+    from paceline.bench.comm import MIB, measure, messages
+    from paceline.machine.detect import cpu_cores
+    from paceline.machine.machine import choose_device
+    from paceline.machine.provenance import cpu_name
+    from paceline.ranks.environment import environment
+    from paceline.ranks.world import open_world
+
+    torch.set_num_threads(1)  # sums of a message are gloo's own threads' work
+    found = messages(flags.bucket_mib or system.bucket_mib)
+    if flags.largest_mib:
+        found = [message for message in found if message.bytes <= flags.largest_mib * MIB]
+    device = choose_device(system, launch.local_rank, launch.local_world)
+    together = Path(flags.out).absolute().parent if flags.out else Path.cwd()  # where ranks find each other's secret
+    watched = not flags.json and os.isatty(1) and os.environ.get("TERM") != "dumb"
+    with (
+        environment(system, launch, named=False) as notes,
+        open_world(launch, device=device, secret_folder=together) as world,
+    ):
+        tell = print if world.is_main and watched else (lambda _: None)
+        for note in notes if world.is_main else ():
+            print(note, file=sys.stderr)
+        facts = {"launcher": launch.kind, "nodes": launch.nodes, **measure(world, found, flags.seconds, tell)}
+        if world.is_main:
+            facts["machine"] = {"cpu": cpu_name(), "cores": cpu_cores(), "load": os.getloadavg()}
+            write_answer(facts, out=flags.out, printed=flags.json)
+            if not flags.json:
+                _print(facts)
+    return 0 if facts["sums_are_right"] else 3
+
+
+def _print(facts: dict[str, Any]) -> None:
+    machine = facts["machine"]
+    print(
+        f"{facts['world']} ranks on {facts['nodes']} node{'s'[: facts['nodes'] > 1]}, {facts['backend']}, {facts['device']}, "
+        f"{machine['cpu']}, {machine['cores']} cores, load {machine['load'][0]:.1f}; torch {facts['torch']}. "
+        "Times are the slowest rank's, GB/s are of the median."
+    )
+    print(f"{'':<52}{'bytes':>12}  {'us min':>11}{'median':>11}{'max':>11}{'GB/s':>9}{'bus GB/s':>9}  right")
+    for row in facts["rows"]:
+        title = f"{row['kind']} {row['about']} {row['number']}".strip() if row["bytes"] else row["kind"]
+        for name, times in row["seconds"].items():
+            words = f"{title:<42.42}" if name == OURS else f"{'':<42}"
+            speeds = [times.get(f"{kind}_bandwidth") for kind in ("algorithm", "bus")]
+            print(
+                f"{words}{name:<10}{row['bytes']:>12,}  "
+                + "".join(f"{1e6 * times[which]:>11,.1f}" for which in ("min", "median", "max"))
+                + "".join(f"{'' if speed is None else format(speed / 1e9, ',.3f'):>9}" for speed in speeds)
+                + f"  {'yes' if row['right'][name] else 'NO'}"
+            )
+    for name, found in facts["fit"].items():
+        if found is not None:
+            bus = found["bus_bandwidth"]
+            print(
+                f"{name}: all-reduce = alpha + bytes * beta, alpha {1e6 * found['alpha_seconds']:,.1f} us, beta "
+                f"{1e9 * found['beta_seconds_per_byte']:,.4f} ns/B{'' if bus is None else f' (bus {bus / 1e9:,.3f} GB/s)'}, "
+                f"off by {found['worst_relative_error']:.0%} at worst"
+            )
+    if not facts["sums_are_right"]:
+        print("A SUM IS WRONG: see the last column.")

@@ -1,0 +1,195 @@
+"""`paceline bench input --data DIR`: photos to training batches beside torchvision in a DataLoader; loader simulations.
+
+With a recipe's name first: each stage of that recipe's input (--emulate: whether it keeps an accelerator busy).
+With `--task ssd` the photos' boxes go along, with `--task maskrcnn` their boxes and masks.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from paceline._utils.atomic_write import check_output
+from paceline._utils.errors import RecipeError, UserError
+from paceline.bench.peers import needed_peers
+from paceline.cli.commands.bench_step import benched
+from paceline.cli.flags import parse, parse_recipe
+from paceline.cli.printing import PRINTER, say, write_answer
+from paceline.config.classification import Decoder
+from paceline.config.run import Controls
+from paceline.training.opening import check_request, open_task
+
+
+@dataclass(frozen=True)
+class Flags:
+    """What to measure."""
+
+    data: tuple[Path, ...] = ()  # folder of JPEG photos; tasks: data with objects; --peers: prepared sets too
+    task: str = "classification"  # whose training input: a workload
+    decoders: tuple[Decoder, ...] = ()  # ours to run; empty = the default and installed extras
+    size: int = 0  # side of the output, pixels; 0 = 224, ssd 300, maskrcnn 800 (the shorter side)
+    seconds: float = 3.0  # measured per contender and round
+    rounds: int = 5  # rounds; every contender is measured once in each
+    out: Path | None = None  # also write the JSON here
+    scaling: tuple[int, ...] = ()  # instead: rates by these numbers of workers; 0 = 1, 2, 4 to twice the cores
+    simulate: int = 0  # instead: rate of the loader with this many workers and a sleeping stand-in for the pixels
+    latency: float = 0.0  # instead: with each read so many milliseconds later, with fetch threads, and kept in memory
+    peers: tuple[str, ...] = ()  # instead, beside torchvision: dali, ffcv, mxnet, webdataset, grain, spdl, or all
+    peers_in: Path | None = None  # folder of their environments; empty = a folder of the cache
+    install_peers: bool = False  # install those that are not there yet, each in an environment of its own
+    memory: bool = False  # instead: memory over two epochs of 1.3 million records, and the wait where one ends
+
+
+def run_input(arguments: Sequence[str]) -> int:
+    """Measure and print.
+
+    Raises RecipeError when there is nothing to measure.
+    """
+    if arguments and not arguments[0].startswith("-"):
+        return run_stages(arguments)
+    flags = parse(arguments, Flags(), prog="bench input", description="Input path beside its peers, interleaved.")
+    check_output(flags.out or "")
+    if flags.simulate > 0 or flags.memory:
+        simulation = needed_peers("input_simulation", "--simulate" if flags.simulate > 0 else "--memory")
+
+        if flags.simulate > 0:
+            simulation.simulate(flags.simulate)
+        if flags.memory:
+            simulation.memory()
+            simulation.boundary()
+        return 0
+    if flags.seconds <= 0 or flags.rounds < 1:
+        raise RecipeError("--seconds must be above 0, --rounds 1 or more.")
+    if flags.peers or flags.install_peers:
+        return _peers(flags)
+    if not flags.data:
+        raise RecipeError("name a folder with photos: paceline bench input --data DIR (or --simulate 16, or --memory).")
+    if len(flags.data) > 1:
+        raise RecipeError(f"--data names {len(flags.data)} folders: only --peers compares several.")
+    data = next(iter(flags.data))
+    if flags.latency < 0:
+        raise RecipeError(f"--latency {flags.latency:g}: milliseconds, 0 (off) or more.")
+    if flags.latency > 0:
+        if flags.task != Flags.task or flags.decoders:
+            raise RecipeError(
+                "--latency: measures classification's input with its default decoder. Leave --task and --decoders away."
+            )
+        run: Callable[..., dict[str, Any]] = needed_peers("input_fetch", "--latency").run_fetch_bench
+        further: dict[str, Any] = {"milliseconds": flags.latency, "size": flags.size or 224}
+    elif flags.scaling:
+        from paceline.bench.input import CONTESTS
+        from paceline.bench.input_scaling import run_scaling, workers_of
+
+        run = partial(run_scaling, benched(flags.task, "input", CONTESTS), workers=workers_of(flags.scaling))
+        further = {"size": flags.size}
+    else:
+        from paceline.bench.input import CONTESTS, run_input_bench
+
+        run = partial(run_input_bench, benched(flags.task, "input", CONTESTS))
+        further = {"size": flags.size, "decoders": list(flags.decoders) or None}
+    report = run(data, seconds=flags.seconds, rounds=flags.rounds, **further)
+    write_answer(report, out=str(flags.out or ""), printed=False)
+    return 0
+
+
+def _peers(flags: Flags) -> int:
+    """Other libraries beside ours."""
+    from paceline._utils.cache import cache_folder
+
+    installs = needed_peers("peer_installs", "--peers")
+    names = installs.named_peers(flags.peers or ("all",))
+    if flags.task != Flags.task:
+        raise RecipeError("--peers: measures classification's input. Leave --task away.")
+    place = flags.peers_in or cache_folder() / "peers"
+    absent = installs.install_peers(place, names, say) if flags.install_peers else {}
+    if not flags.data:
+        if flags.install_peers:
+            return 0
+        raise RecipeError("--peers: name a folder with photos: paceline bench input --peers all --data DIR")
+    for folder in flags.data:
+        if not folder.is_dir():
+            raise UserError(f"--data {folder}: there is no such folder.")
+
+    report = needed_peers("input_peers", "--peers").run_peers_bench(
+        flags.data,
+        peers=names,
+        environments=place,
+        absent=absent,
+        seconds=flags.seconds,
+        rounds=flags.rounds,
+        size=flags.size or 224,
+        decoders=list(flags.decoders) or None,
+    )
+    write_answer(report, out=str(flags.out or ""), printed=False)
+    return 0
+
+
+# Columns of a table that nobody's terminal limits.
+PIPED = 160
+
+
+@dataclass(frozen=True)
+class StageFlags:
+    """What to measure."""
+
+    data: str = ""  # data set, as for train; empty = the built-in shapes
+    emulate: str = ""  # feed a sleeping accelerator: a100:8 (of any recipe), h100 (a classifier's), ..., or images a second, as 2500
+    seconds: float = 2.0  # of each measurement
+    json: Path | None = None  # also write what was found here
+
+
+def run_stages(arguments: Sequence[str]) -> int:
+    """Measure, print a table and a line of advice."""
+    asked = parse_recipe(
+        arguments,
+        StageFlags(),
+        verb="bench input",
+        description="What each stage of this recipe's input costs, alone and together, its bare limits, and what to change.",
+    )
+    flags = asked.controls
+    check_output(flags.json or "", "--json")
+    if not 0 < flags.seconds <= 600:
+        raise RecipeError(f"--seconds {flags.seconds:g}: must be above 0, and 600 at most.")
+    from paceline.bench.input_advice import demand
+
+    wanted = demand(flags.emulate, asked.recipe.task) if flags.emulate else None
+    check_request(asked.recipe, flags.data)
+
+    from rich.console import Console
+
+    from paceline.bench.harness import machine_facts
+    from paceline.bench.input_advice import advice, emulated, gap, table
+    from paceline.bench.input_stages import bench_task_recipe, measure_stages
+    from paceline.machine.machine import choose_device, set_threads
+    from paceline.ranks.launcher import read_launch
+    from paceline.ranks.world import open_world
+    from paceline.training.local_copies import photos_in_memory
+
+    recipe, device = bench_task_recipe(asked.recipe), choose_device(asked.system, 0)
+    with open_world(read_launch({}), device=device) as world:
+        task = open_task(recipe, Controls(data=flags.data), world, PRINTER)
+        threads = set_threads(asked.system, world, PRINTER)["loader"]
+        say(
+            f"{task.train_images:,} photos, {recipe.input.decoder}, {threads} loader threads, {flags.seconds:g} s a measurement"
+        )
+        bare = task.train_index.records
+        with photos_in_memory(task, asked.system, world, PRINTER):
+            found = measure_stages(
+                task, asked.system, bare=bare, threads=threads, device=device, seconds=flags.seconds, wanted=wanted
+            )
+    report = {
+        "recipe": asked.name,
+        **found,
+        "advice": advice(found),
+        "machine": machine_facts(device),
+    }
+    write_answer(report, out=str(flags.json or ""), printed=False, flag="--json")
+    # What is piped has no width; a table that is cut there is of no use.
+    Console(width=None if sys.stdout.isatty() else PIPED).print(table(report))
+    for line in filter(None, (gap(report), emulated(report), report["advice"])):
+        say(line)
+    return 0

@@ -1,0 +1,76 @@
+"""`paceline bench startup`: the time from Enter to the first work, beside `import torch` alone."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from paceline._utils.atomic_write import check_output
+from paceline._utils.errors import UserError
+from paceline.bench.peers import needed_peers
+from paceline.cli.flags import parse
+from paceline.cli.printing import write_answer
+from paceline.tasks.workloads import WORKLOADS, workload_of
+
+
+@dataclass(frozen=True)
+class Flags:
+    """What to measure."""
+
+    workloads: tuple[str, ...] = tuple(WORKLOADS)  # whose commands
+    rounds: int = 5  # rounds; each command is started once in every one, after `import torch` alone
+    json: bool = False  # print one JSON object instead of tables
+    out: str = ""  # also write the JSON here
+
+
+def run_startup(arguments: Sequence[str]) -> int:
+    """Measure, print two tables, write the JSON.
+
+    Raises UserError where there would be nothing to measure.
+    """
+    flags = parse(arguments, Flags(), prog="bench startup", description="From Enter to the first work, interleaved.")
+    check_output(flags.out)
+    if flags.rounds < 1:
+        raise UserError(f"--rounds is {flags.rounds}; it must be at least 1.")
+    for name in flags.workloads:
+        workload_of(name)
+    measure = needed_peers("startup", "bench startup").measure
+
+    with tempfile.TemporaryDirectory(prefix="paceline-startup-") as folder:
+        facts = measure(flags.workloads, flags.rounds, Path(folder), say=(lambda _: None) if flags.json else print)
+    write_answer(facts, out=flags.out, printed=flags.json)
+    if not flags.json:
+        _print(facts)
+    return 0
+
+
+def _print(facts: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from paceline.bench.harness import format_ratio
+
+    console, machine = Console(), facts["machine"]
+    times = Table("command", "s (median)", "x torch", "s beyond it", "CPU-s", "x torch")
+    imports = Table("command", "modules", "heaviest imports, s of their own")
+    for name, found in facts["commands"].items():
+        times.add_row(
+            name,
+            f"{found['median_seconds']:.2f}",
+            format_ratio(found["times_import_torch"]),
+            f"{found['beyond_import_torch']:+.2f}",
+            f"{found['median_cpu_seconds']:.2f}",
+            format_ratio(found["times_import_torch_cpu"]),
+        )
+        heavy = "  ".join(f"{module} {seconds:.2f}" for module, seconds in found["imports"]["heaviest"])
+        imports.add_row(name, f"{found['imports']['modules']:,}", heavy)
+    console.print(
+        f"{facts['rounds']} rounds of fresh interpreters on {machine['device']}, {machine['cores']} cores, load "
+        f"{machine['load_before'][0]:.1f} before and {machine['load_after'][0]:.1f} after; torch {machine['versions']['torch']}. "
+        "x torch: times as long as `import torch` alone"
+    )
+    console.print(times)
+    console.print(imports)

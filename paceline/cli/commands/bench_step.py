@@ -1,0 +1,214 @@
+"""`paceline bench step`: the training step beside plain loops around the same network, ResNet's, SSD's or Mask R-CNN's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from paceline._utils.atomic_write import check_output
+from paceline._utils.errors import RecipeError, UserError
+from paceline.bench.peers import needed_peers
+from paceline.cli.flags import parse
+from paceline.cli.printing import write_answer
+from paceline.config.system import Precision
+from paceline.tasks.workloads import WORKLOADS
+from paceline.training.choose import choose_system
+
+if TYPE_CHECKING:
+    from paceline.bench.step import StepBench
+    from paceline.config.system import System
+
+
+Part = Literal["all", "ops", "step", "eval", "predict", "shapes"]
+
+
+@dataclass(frozen=True)
+class Flags:
+    """What to measure. 0 means the task's usual value; usual values stand in the order of the tasks."""
+
+    task: str = "classification"  # whose step: a workload
+    depth: int = 0  # depth of the ResNet: 18, 34, 50, 101 or 152; ssd: 18 or 34; maskrcnn: to 101. Usual: 50; 34; 50
+    batch: int = 0  # images of a step. Usual: 32; 8; 1
+    size: int = 0  # side of the input, pixels. Usual: 224; 300
+    height: int = 800  # maskrcnn: height of the input, pixels
+    width: int = 1216  # maskrcnn: width of the input, pixels
+    classes: int = 80  # ssd, maskrcnn: classes without background
+    objects: int = 7  # maskrcnn: objects of an image
+    positives: tuple[int, ...] = (30, 128)  # maskrcnn: sampled positive regions of an image; a run for each
+    part: Part = "all"  # ssd, maskrcnn: operations, whole step, evaluation or prediction; or --data's shapes
+    rounds: int = 5  # rounds; every contender is timed once in each
+    seconds: float = 4.0  # a contender's share of a round, at least one step
+    compile: bool = False  # further contenders, compiled by torch.compile; not for maskrcnn
+    precision: str = ""  # fp32, tf32, bf16, fp16 or several, as bf16,fp16; empty = the system's (detectors: fp32 too)
+    matrix: int = 2048  # side of the matrix products that are tried for the machine's ceiling, beside the step's own
+    threads: int = 0  # that compute on a CPU; 0 = as torch has it
+    data: Path | None = None  # maskrcnn --part shapes: the data set whose shapes are counted
+    system: str = "auto"  # where to compute
+    out: str = ""  # also write the JSON here
+
+
+def run_step(arguments: Sequence[str]) -> int:
+    """Measure, print a table, write the JSON; 0, or 1 where a step is faster than the ceiling, which then is wrong.
+
+    Raises UserError where there would be nothing to measure.
+    """
+    flags = parse(arguments, Flags(), prog="bench step", description="Training step beside plain loops, interleaved.")
+    check_output(flags.out)
+    for name, least in (
+        ("depth", 0), ("batch", 0), ("size", 0), ("classes", 1), ("rounds", 1), ("matrix", 1), ("threads", 0), ("objects", 1),
+    ):  # fmt: skip
+        if getattr(flags, name) < least:
+            raise UserError(f"--{name} is {getattr(flags, name)}; it must be at least {max(1, least)}.")
+    if not set(flags.precision.split(",")) <= {"", *get_args(Precision)}:
+        raise UserError(
+            f"--precision {flags.precision}: must be one of {', '.join(get_args(Precision))}, or several: bf16,fp16."
+        )
+    measure = benched(flags.task, "step", STEPS)
+    if flags.compile and (reason := WORKLOADS[flags.task].no_compile):
+        raise UserError(f"--compile: {flags.task}: {reason}; in training neither (docs/architecture.md).")
+    return measure(flags)
+
+
+def benched(task: str, kind: str, menu: Mapping[str, Callable[..., Any]]) -> Callable[..., Any]:
+    """What `paceline bench KIND` measures that workload of ours with. Raises UserError for others."""
+    if task not in menu:
+        raise UserError(f"--task {task}: bench {kind} does not know how to measure it. It measures {', '.join(menu)}.")
+    return menu[task]
+
+
+def _parts(flags: Flags, parts: Sequence[Part]) -> None:
+    if flags.part not in parts:
+        raise UserError(f"--part {flags.part}: --task {flags.task} has {', '.join(parts)}.")
+
+
+def _common(flags: Flags, system: System, *usual: Precision) -> dict[str, Any]:
+    """What every workload's benchmark is told in the same way; usual: number formats beside the system's, where none is asked for."""
+    precisions = flags.precision.split(",") if flags.precision else dict.fromkeys((*usual, system.precision))
+    same = {name: getattr(flags, name) for name in ("rounds", "seconds", "compile", "matrix", "threads")}
+    from paceline.training.forms import layout_for
+
+    if system.channels_last == "auto" and (layout := layout_for(flags.task, replace(system, precision="fp32"))):
+        system = replace(system, channels_last=layout.faster)
+    part = "predict" if flags.part == "eval" else flags.part
+    return {**same, "precisions": tuple(precisions), "part": part, "system": system}
+
+
+def classification(flags: Flags) -> int:
+    """Of a ResNet."""
+    from paceline.bench.step_resnet import ResNetBench
+
+    _parts(flags, ("all", "step"))
+    system = choose_system(flags.system)
+    bench = ResNetBench(
+        batch=flags.batch or 32, depth=flags.depth or 50, size=flags.size or 224, **_common(flags, system)
+    )
+    return _measure(flags, bench, f"ResNet-{bench.depth}, {bench.batch} x {bench.size} px")
+
+
+def ssd(flags: Flags) -> int:
+    """Of SSD."""
+    from paceline.bench.step_ssd import SSDBench
+
+    _parts(flags, ("all", "ops", "step", "eval"))
+    system = choose_system(flags.system)
+    depth = flags.depth or 34
+    if depth not in (18, 34):
+        raise UserError(f"--depth {depth}: SSD's trunk is a ResNet of depth 18 or 34 here.")
+    if flags.size and flags.size < 64:
+        raise UserError(f"--size {flags.size}: SSD needs an input of at least 64 pixels.")
+    bench = SSDBench(
+        batch=flags.batch or 8, depth=depth, size=flags.size or 300, classes=flags.classes,
+        **_common(flags, system, "fp32"),
+    )  # fmt: skip
+    return _measure(flags, bench, f"SSD, ResNet-{depth}, {bench.batch} x {bench.size} px, {bench.classes} classes")
+
+
+def maskrcnn(flags: Flags) -> int:
+    """Of Mask R-CNN."""
+    from paceline.bench.step_maskrcnn import MaskRCNNBench
+    from paceline.config.instances import MaskRCNNModel
+
+    _parts(flags, ("all", "ops", "step", "predict", "shapes"))
+    if flags.part == "shapes":
+        return _shapes(flags)
+    system = choose_system(flags.system)
+    depth = flags.depth or 50
+    if depth not in (18, 34, 50, 101):
+        raise UserError(f"--depth {depth}: Mask R-CNN's trunk is a ResNet of depth 18, 34, 50 or 101 here.")
+    for name in ("height", "width"):
+        if getattr(flags, name) < 64 or getattr(flags, name) % 32:
+            raise UserError(
+                f"--{name} {getattr(flags, name)}: a multiple of 32, the trunk's coarsest stride, from 64 on."
+            )
+    net = MaskRCNNModel(depth=depth)  # type: ignore[arg-type]
+    most = int(net.roi.samples * net.roi.positive_share)
+    if not flags.positives or not all(flags.objects <= count <= most for count in flags.positives):
+        raise UserError(
+            f"--positives {' '.join(map(str, flags.positives))}: each from --objects {flags.objects}, which are positive "
+            f"themselves, to {most}, which an image may have."
+        )
+    bench = MaskRCNNBench(
+        batch=flags.batch or 1, height=flags.height, width=flags.width, classes=flags.classes, objects=flags.objects,
+        positives=flags.positives, net=net, **_common(flags, system, "fp32"),
+    )  # fmt: skip
+    size = f"{bench.batch} x {bench.height} x {bench.width} px"
+    return _measure(flags, bench, f"Mask R-CNN, ResNet-{depth}, {size}, {bench.classes} classes")
+
+
+STEPS = {"classification": classification, "ssd": ssd, "maskrcnn": maskrcnn}
+
+
+def _measure(flags: Flags, bench: StepBench, title: str) -> int:
+    from rich.console import Console
+
+    from paceline.bench.step import run_step_bench
+    from paceline.bench.tables import print_operations, print_prediction, print_step
+    from paceline.machine.machine import choose_device
+
+    # Written after each part: a machine that is taken away leaves what it has measured.
+    facts = run_step_bench(
+        bench, choose_device(bench.system, 0), lambda known: write_answer(known, out=flags.out, printed=False)
+    )
+    console = Console()
+    console.print(f"{title}, on {facts['device']}, {facts['threads']} threads", markup=False)
+    if facts["peers"]:
+        console.print(f"{facts['peers']}: ours is measured alone", markup=False)
+    if "operations" in facts:
+        print_operations(facts["operations"], console)
+    for words, step in facts.get("step", {}).items():
+        print_step(words, step, console)
+    for precision, row in facts.get("predict", {}).items():
+        print_prediction(precision, row, bench.batch, console)
+    wrong = [step["above_the_ceiling"] for step in facts.get("step", {}).values() if step["above_the_ceiling"]]
+    for sentence in wrong:
+        console.print(sentence, markup=False)
+    return 1 if wrong else 0
+
+
+def _shapes(flags: Flags) -> int:
+    """Count the shapes of an epoch, and what of them is empty. Raises RecipeError without a data set."""
+    from rich.console import Console
+
+    from paceline.config.instances import InstanceInput
+
+    if flags.data is None:
+        raise RecipeError("name a data set with masks: paceline bench step --task maskrcnn --part shapes --data DIR")
+    batch = flags.batch or 2
+    facts = needed_peers("shapes_maskrcnn", "--part shapes").count_shapes(
+        flags.data, InstanceInput(), batch=batch, each=batch, positives=flags.positives, epochs=1
+    )
+    write_answer(facts, out=flags.out, printed=False)
+    console = Console()
+    console.print(
+        f"{facts['images']:,} photos, {facts['objects']:,} objects, {batch} a forward: {facts['distinct_shapes']} shapes of "
+        f"{len(facts['buckets'])} buckets; {facts['padding']:.1%} of pixels are padding, {facts['empty_object_slots']:.1%} of "
+        "object slots are empty"
+    )
+    for count, slots in facts["mask_slots"].items():
+        console.print(
+            f"mask-head slots with {count} positive regions an image: {slots['empty_on_an_accelerator']:.1%} of {slots['slots']} "
+            f"empty on an accelerator ({slots['gflop_of_empty_slots_forward']:.0f} GFLOP an image forward), none on a CPU"
+        )
+    return 0

@@ -1,0 +1,240 @@
+"""`paceline compare RUN RUN [RUN ...]`: what differs between runs, what came of it, and whether the difference is more than chance.
+
+Runs that differ by their seed alone are one side. Two kinds of chance are told apart: another seed (a permutation test over the runs
+of two sides, with LEAST_SEEDS or more each; with fewer no verdict is given), and other photos (a paired interval from the
+predictions of both sides on the same photos, tasks/metrics/interval.py).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import tyro
+
+from paceline._utils.errors import UserError
+from paceline._utils.text import some
+from paceline.cli.commands.runs import describe
+from paceline.cli.compare_text import in_lines
+from paceline.cli.flags import parse
+from paceline.cli.printing import say
+from paceline.cli.run_groups import key_of
+from paceline.config.run import run_folder
+from paceline.log.events import metrics_of, read_events
+from paceline.training.saved_run import ENDED
+
+LEAST_SEEDS = 3
+MOST_ORDERS = 200_000  # divisions of the runs that are all counted
+
+
+Words = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Flags:
+    """Which runs."""
+
+    runs: Annotated[Words, tyro.conf.Positional] = ()  # folders of two runs or more; those of other seeds are one side
+    metric: str = ""  # by which they are compared; empty = the workload's headline
+    bisect: bool = False  # of two runs: the first step and tensor at which they part, found by repeating their steps
+    data: str = ""  # with --bisect, where their data lie now; empty = where they lay
+    workload: str = ""  # with --bisect, a workload of your own that both name: ./file.py:name
+    json: bool = False  # print one JSON object instead of text
+
+
+class Compared(NamedTuple):
+    """One run."""
+
+    folder: Path
+    name: str
+    facts: Mapping[str, Any]  # its run.json
+    status: str
+    seed: int
+    steps: int
+    seconds: float
+    evaluations: Sequence[tuple[int, float, float]]  # step, seconds, value
+
+    @property
+    def best(self) -> float | None:
+        """Of its evaluations."""
+        return max((value for *_, value in self.evaluations), default=None)
+
+    @property
+    def last(self) -> float | None:
+        """At its end: chosen by nothing."""
+        return self.evaluations[-1][2] if self.evaluations else None
+
+    @property
+    def counts(self) -> bool:
+        """Whether it ended as it should, with a score."""
+        return self.status in ENDED and self.last is not None
+
+    def reached(self, value: float) -> tuple[int, int, float] | None:
+        """Steps, samples and seconds to an evaluation of that value or more."""
+        batch = int(self.facts["recipe"]["global_batch"])
+        return next(
+            ((step, step * batch, seconds) for step, seconds, found in self.evaluations if found >= value), None
+        )
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Print differences, a line a run, and the verdict."""
+    flags = parse(arguments, Flags(), prog="compare", description="What differs between runs, and what came of it.")
+    if flags.bisect:
+        from paceline.cli.bisect import bisect
+
+        return bisect(flags.runs, data=flags.data, workload=flags.workload, in_json=flags.json)
+    if len(flags.runs) < 2:
+        raise UserError("name two runs or more: paceline compare RUN RUN")
+    described = [_described(name) for name in flags.runs]
+    metric = _metric(flags, described)
+    runs = [_compared(folder, row, facts, metric) for folder, row, facts, _ in described]
+    sides: dict[str, list[Compared]] = {}
+    for one in runs:
+        sides.setdefault(key_of(one.facts, one.facts.get("data", {}).get("fold") or {}), []).append(one)
+    found = _record(list(sides.values()), metric)
+    if flags.json:
+        print(json.dumps(found, indent=1))
+        return 0
+    for line in in_lines(found):
+        say(line)
+    return 0
+
+
+def _metric(
+    flags: Flags, described: Sequence[tuple[Path, dict[str, Any], dict[str, Any], list[dict[str, float]]]]
+) -> str:
+    """The asked one, else the first headline that all scored runs have. Raises UserError where they have none in common."""
+    scored = [{name for found in scores for name in found} for *_, scores in described if scores]
+    common = set.intersection(*scored) if scored else set()
+    if not common:
+        tasks = some(sorted({str(facts["recipe"].get("task")) for _, _, facts, _ in described}))
+        why = (
+            f"runs of different tasks ({tasks}) have no score in common"
+            if scored
+            else "none of these runs was scored yet"
+        )
+        raise UserError(f"{some(list(flags.runs), 4)}: {why}.")
+    if flags.metric and flags.metric not in common:
+        raise UserError(f"--metric {flags.metric}: not every run was scored by it. Known: {some(sorted(common), 12)}.")
+    headlines = [row["headline"] for _, row, _, _ in described if row["headline"] in common]
+    return flags.metric or next(iter(headlines), min(common))
+
+
+def _described(name: str) -> tuple[Path, dict[str, Any], dict[str, Any], list[dict[str, float]]]:
+    folder = run_folder(Path(name).expanduser())
+    if not (folder / "run.json").is_file():
+        raise UserError(f"{name}: no run lies there (its folder holds run.json).")
+    row, facts, scores = describe(folder, [])
+    return folder, row, facts, scores
+
+
+def _compared(folder: Path, row: Mapping[str, Any], facts: Mapping[str, Any], metric: str) -> Compared:
+    events = read_events(folder / "events.jsonl")
+    scored = [
+        (event["step"], float(event["seconds"]), metrics_of(event)[metric])
+        for event in events
+        if event["event"] == "eval" and math.isfinite(metrics_of(event).get(metric, math.nan))
+    ]
+    seed = facts["recipe"].get("seed")
+    seconds = float(row["seconds"])
+    return Compared(
+        folder, row["name"], facts, row["status"], seed if type(seed) is int else 0, row["step"], seconds, scored
+    )
+
+
+def _differences(sides: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """Dotted name -> its value on each side, as the page of several runs has them, but for the seed."""
+    from paceline.pages.runs_page import differences
+
+    found = ((part, *row) for part, rows in differences(sides) for row in rows)
+    dotted = {f"{part}.{name}" if part != "run" else name: values for part, name, values in found}
+    return {name: values for name, values in dotted.items() if name != "recipe.seed"}
+
+
+def _record(sides: Sequence[Sequence[Compared]], metric: str) -> dict[str, Any]:
+    """What --json prints."""
+    every = [one for side in sides for one in side]
+    bests = [one.best for one in every if one.best is not None]
+    common = min(bests) if len(bests) == len(every) else None  # what all of them have reached
+    rows = []
+    for number, side in enumerate(sides):
+        for one in side:
+            reached = one.reached(common) if common is not None else None
+            rows.append(
+                {"side": letter(number), "name": one.name, "seed": one.seed, "status": one.status,
+                 "steps": one.steps, "seconds": one.seconds, "best": one.best, "last": one.last, "reached": reached}
+            )  # fmt: skip
+    spreads = [_spread([one.last for one in side if one.counts and one.last is not None]) for side in sides]
+    verdicts = [
+        {"sides": [first, second], "seeds": _seeds(*pair), "photos": _photos(*pair, metric)}
+        for first, second in combinations(range(len(sides)), 2)
+        for pair in [(sides[first], sides[second])]
+    ]
+    return {
+        "metric": metric,
+        "differences": _differences([side[0].facts for side in sides]),
+        "common": common,
+        "runs": rows,
+        "sides": spreads,
+        "verdicts": verdicts,
+    }
+
+
+def letter(number: int) -> str:
+    """A side's name: A to Z, then A1, B1, ..."""
+    return chr(ord("A") + number % 26) + (str(number // 26) if number >= 26 else "")
+
+
+def _spread(values: Sequence[float]) -> dict[str, Any]:
+    deviation = statistics.stdev(values) if len(values) > 1 else None
+    return {"runs": len(values), "mean": statistics.fmean(values) if values else None, "deviation": deviation}
+
+
+def _seeds(one: Sequence[Compared], other: Sequence[Compared]) -> dict[str, Any]:
+    """The difference of the means (other minus one), and how often chance alone would make one as large: p."""
+    values = [[run.last for run in side if run.counts and run.last is not None] for side in (one, other)]
+    if min(map(len, values)) < LEAST_SEEDS:
+        return {
+            "p": None,
+            "why": f"{len(values[0])} and {len(values[1])} finished runs; {LEAST_SEEDS} a side are the least",
+        }
+    return {
+        "difference": statistics.fmean(values[1]) - statistics.fmean(values[0]),
+        "p": permutation_p(*values),
+        "apart": min(values[1]) > max(values[0]) or max(values[1]) < min(values[0]),
+    }
+
+
+def permutation_p(one: Sequence[float], other: Sequence[float]) -> float:
+    """The share of all divisions of the values into two such sides whose means differ as much or more, both ways (Fisher 1935).
+
+    Beyond MOST_ORDERS divisions so many are drawn, always the same.
+    """
+    import numpy as np
+
+    values = np.array([*one, *other], np.float64)
+    count = len(one)
+    if math.comb(len(values), count) <= MOST_ORDERS:
+        chosen = np.array(list(combinations(range(len(values)), count)))
+    else:
+        random = np.random.default_rng(0)
+        chosen = np.stack([random.permutation(len(values))[:count] for _ in range(MOST_ORDERS)])
+    sums = values[chosen].sum(axis=1)
+    apart = np.abs(sums / count - (values.sum() - sums) / (len(values) - count))
+    seen = abs(statistics.fmean(one) - statistics.fmean(other))
+    return float((apart >= seen - 1e-12).mean())
+
+
+def _photos(one: Sequence[Compared], other: Sequence[Compared], metric: str) -> dict[str, Any]:
+    """The paired interval of the difference (other minus one) over the photos that both were scored on, runs of a side averaged."""
+    from paceline.cli.compared_photos import paired
+
+    folders = [[run.folder for run in side if run.counts] for side in (one, other)]
+    return paired(folders[0], folders[1], metric)

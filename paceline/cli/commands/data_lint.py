@@ -1,0 +1,131 @@
+"""`paceline data lint DIR [--runs RUN...] [--page FILE] [--json]`: exit code 1 where something in the set would spoil a result."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from paceline._utils.atomic_write import check_output, write_output
+from paceline._utils.errors import DataError, UserError
+from paceline._utils.reporter import SILENT, Reporter
+from paceline._utils.safe_read import read_entry
+from paceline._utils.text import counted
+from paceline.cli.flags import parse
+from paceline.cli.printing import PRINTER, say
+from paceline.config.run import run_folder
+from paceline.datasets.ensure import ensure_prepared, is_annotated
+from paceline.datasets.lint import Finding, lines_of, lint
+from paceline.pages.check.parts import Find, Linted, Notice
+from paceline.pages.check.suspicious import KINDS
+from paceline.pages.check.tiles import make_tile
+from paceline.pages.check.write import check_page, shown_splits
+from paceline.store.index import Index
+from paceline.store.manifest import Manifest, find_manifest
+
+TILES, SIDE = 24, 300  # pictures of a finding on the page, pixels of their longer side
+MOST_BYTES = 1 << 30  # of a predictions file
+
+
+Words = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Flags:
+    """What to look at."""
+
+    folder: Annotated[str, tyro.conf.Positional] = ""  # the data set
+    runs: Words = ()  # runs (or files of eval --out) scored on its photos, val or a fold: labels they contradict
+    page: str = ""  # also write a page with pictures of every finding to this file
+    json: bool = False  # print one JSON object instead of text
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Print the findings -> 1 where one is bad, else 0."""
+    flags = parse(arguments, Flags(), prog="data lint", description="Look for what in a data set spoils results.")
+    if not flags.folder:
+        raise UserError("name a data set: paceline data lint DIR")
+    check_output(flags.page, "--page")
+    answers = {name: _answers(name) for name in flags.runs}
+    manifest = _opened(Path(flags.folder).expanduser(), SILENT if flags.json else PRINTER)
+    splits, classes = shown_splits(manifest), manifest.class_names or manifest.classes
+    findings = lint(splits, classes, answers, folders=manifest.classes)
+    bad = any(one.colour == "bad" for one in findings)
+    if flags.page:
+        notices = [
+            Notice("bad", f"{_large(one.title)}: {len(one.found):,}. {_large(one.why)}.")
+            for one in findings
+            if one.colour == "bad"
+        ]
+        # The page has its own section of odd boxes.
+        finds = [_pictured(one, splits, manifest) for one in findings if one.key not in {kind.key for kind in KINDS}]
+        page = check_page(manifest, splits, Linted(notices, [find for find in finds if find.tiles]))
+        write_output(flags.page, page.html.encode("utf-8", "replace"), "--page")
+    if flags.json:
+        photos = {name: len(index) for name, index in splits.items()}
+        print(json.dumps({"photos": photos, "bad": bad, "findings": [one.record() for one in findings]}, indent=1))
+        return int(bad)
+    say(
+        f"{manifest.called}: "
+        + ", ".join(f"{counted(len(index), 'photo')} of {name}" for name, index in splits.items())
+    )
+    for line in lines_of(findings):
+        say(line)
+    say(
+        "nothing found"
+        if not findings
+        else f"page: {flags.page}"
+        if flags.page
+        else "pictures of them: --page lint.html"
+    )
+    return int(bad)
+
+
+def _opened(root: Path, reporter: Reporter) -> Manifest:
+    if not root.is_dir():
+        raise UserError(f"{root}: there is no such folder.")
+    place = find_manifest(root)
+    kind = (
+        Manifest.load(place).kind
+        if place
+        else "boxes"
+        if is_annotated(Path(os.path.realpath(root)))
+        else "class-folder"
+    )
+    return Manifest.load(ensure_prepared(root, kind=kind, reporter=reporter))
+
+
+def _answers(name: str) -> Mapping[str, Any]:
+    """The newest predictions of a run's folder, or those that `eval --out` wrote."""
+    path = run_folder(Path(name).expanduser())
+    files = [path] if path.is_file() else sorted((path / "predictions").glob("step-*.json"))
+    if not files:
+        raise UserError(
+            f"--runs {name}: neither a run with predictions/step-*.json nor a file that `eval --out` wrote."
+        )
+    try:
+        found = json.loads(read_entry(files[-1], MOST_BYTES))
+        if found["kind"] not in ("classification", "boxes", "instances"):
+            raise ValueError(f"its kind is {found['kind']!r}")
+    except (OSError, ValueError, KeyError, TypeError) as problem:
+        raise DataError(f"--runs {name}: {files[-1].name} cannot be read: {problem}.") from None
+    return found
+
+
+def _pictured(one: Finding, splits: Mapping[str, Index], manifest: Manifest) -> Find:
+    names = manifest.classes if manifest.kind == "boxes" else ()
+    tiles = []
+    for found in one.found[:TILES]:
+        if found.place:
+            index, row = splits[found.place[0]], found.place[1]
+            tiles.append(make_tile(index, row, names, side=SIDE, focus=found.objects, caption=found.note))
+    return Find(_large(one.title), f"{len(one.found):,}: {one.why}", tiles)
+
+
+def _large(text: str) -> str:
+    return text[0].upper() + text[1:]

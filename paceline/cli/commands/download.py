@@ -1,0 +1,122 @@
+"""`paceline download NAME DIR`: a data set from its publisher, checked, unpacked and prepared: ready to train on."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from paceline._utils.errors import DataError, UserError
+from paceline._utils.reporter import Reporter
+from paceline.cli.commands import prepare as prepare_verb
+from paceline.cli.flags import parse
+from paceline.cli.printing import live_progress, say
+from paceline.store.download.data_sets import DATA_SETS, DataSet, download, mismatch_of, missing_text
+
+ABOUT = "Bring a data set from its publisher, check, unpack and prepare it. The same command goes on after a stop."
+
+
+@dataclass(frozen=True)
+class Flags:
+    """Where from, and what stays."""
+
+    from_: Annotated[str, tyro.conf.arg(name="from")] = ""  # a mirror's address or a folder that has the archives
+    keep_archives: bool = False  # archives stay beside what they held
+    unpack: bool = True  # --no-unpack: archives alone, to train from them as they are
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Bring one data set."""
+    names, words = _names(arguments)
+    flags = parse(words, Flags(), prog="download", description=f"{ABOUT}\n\n{_usage()}")
+    if len(names) != 2:
+        raise UserError(f"name a data set and a folder.\n{_usage()}")
+    name, folder = names[0], Path(names[1]).expanduser()
+    if name not in DATA_SETS:
+        raise UserError(f"download {name!r}: there is no such data set.\n{_usage()}")
+    if os.path.lexists(folder) and not folder.is_dir():
+        raise DataError(f"{folder}: this is a file, a folder is needed. Choose another place.")
+    try:
+        return _carry_out(name, folder, flags)
+    except KeyboardInterrupt:
+        say(f"stopped; the same command goes on from here:  paceline download {shlex.join(arguments)}")
+        raise
+
+
+def _carry_out(name: str, folder: Path, flags: Flags) -> int:
+    chosen = DATA_SETS[name]
+    with live_progress() as reporter:
+        if chosen.account:
+            _by_account(chosen, name, folder, flags, reporter)
+            return 0
+        download(
+            chosen,
+            folder,
+            source=flags.from_,
+            keep=flags.keep_archives,
+            unpacked=flags.unpack,
+            reporter=reporter,
+        )
+    if not flags.unpack:
+        if chosen.prepare[0] == "coco":
+            place = _quoted(folder)
+            say(f"train from the archives as they are:  paceline prepare coco --zips {place} --out {place}")
+        return 0
+    root = folder / chosen.inside
+    command = [chosen.prepare[0], str(root), *chosen.prepare[1:]]
+    say(f"paceline prepare {shlex.join(command)}")
+    code = prepare_verb.run(command)
+    if not code:
+        say(f"train with:  {_training(chosen.recipe, root)}")
+    return code
+
+
+def _by_account(chosen: DataSet, name: str, folder: Path, flags: Flags, reporter: Reporter) -> None:
+    """What an account gives out: fetched from a copy where one is named, checked, never unpacked.
+
+    Raises UserError, with what to fetch and where to put it, where a file is missing or another one.
+    """
+    if flags.from_:
+        download(chosen, folder, source=flags.from_, keep=True, unpacked=False, reporter=reporter)
+    problems = (
+        {archive.name: mismatch_of(archive, folder, reporter) for archive in chosen.archives} if not flags.from_ else {}
+    )
+    if any(problems.values()):
+        raise UserError(missing_text(chosen, name, folder, problems))
+    train, val, devkit = (_quoted(folder / archive.name) for archive in chosen.archives)
+    say("all files are there, as published; they are trained from as they are:")
+    say(f"paceline prepare imagenet --train-tar {train} --val-tar {val} --devkit {devkit} --out {_quoted(folder)}")
+    say(_training(chosen.recipe, folder))
+
+
+def _training(recipe: str, folder: Path) -> str:
+    """The command that trains a recipe on `folder`, from the weights that are its own."""
+    from paceline.recipes import RECIPES
+
+    pretrained = RECIPES[recipe]().pretrained
+    return f"paceline train {recipe} --data {_quoted(folder)}{f' --weights {pretrained}' if pretrained else ''}"
+
+
+def _names(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """-> words that stand for themselves, and flags with their values."""
+    names: list[str] = []
+    flags: list[str] = []
+    takes_value = False
+    for word in arguments:
+        (flags if takes_value or word.startswith("-") else names).append(word)
+        takes_value = word == "--from"
+    return names, flags
+
+
+def _usage() -> str:
+    rows = "\n".join(f"  {name:<9} {chosen.about}" for name, chosen in DATA_SETS.items())
+    return f"usage: paceline download NAME DIR [--from URL_OR_DIR] [--keep-archives] [--no-unpack]\n{rows}"
+
+
+def _quoted(path: Path) -> str:
+    return shlex.quote(str(path))

@@ -1,0 +1,369 @@
+"""`paceline eval RUN [--data DIR] [--checkpoint best|last|all|step-N]`: score a trained run, on any number of ranks.
+
+Also `paceline eval WEIGHTS --data DIR [--recipe NAME]`: a file of weights, anybody's, or the name of published ones; and
+`paceline eval FILE.onnx --data DIR`: an exported graph (.onnx, .xml, .pt2), by its own package; and `paceline eval --predictions
+FILE --data DIR`: answers that any model has written.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paceline._utils.atomic_write import KEY, write_output
+from paceline._utils.commands import command
+from paceline._utils.errors import DataError, RecipeError, UserError
+from paceline._utils.formatting import left_open
+from paceline._utils.reporter import SILENT, Lines, Reporter
+from paceline._utils.text import counted
+from paceline.cli.eval_flags import DETECT, IN_GRAPH, Flags, answers_of, check_flags
+from paceline.cli.eval_table import record, table
+from paceline.cli.flags import parse
+from paceline.cli.printing import print_error, say
+from paceline.config.graph_file import GRAPHS
+from paceline.config.plan import evaluation_batch
+from paceline.config.recipe import Recipe, override
+from paceline.config.run import (
+    FOLD,
+    Controls,
+    check_controls,
+    check_fold,
+    data_from_here,
+    fill,
+    refuse_synthetic,
+    run_folder,
+    saved_system,
+)
+from paceline.config.system import System
+from paceline.log.console import open_console
+from paceline.ranks.launcher import read_launch
+from paceline.store.splits import fold_in_words, half_in_words
+from paceline.tasks.workloads import workload_of
+from paceline.training.choose import choose_system
+from paceline.training.named_run import means_weights, named_recipe, open_run, saved_count
+from paceline.training.opening import check_request
+
+if TYPE_CHECKING:
+    from paceline.predict.foreign_scores import Answers
+    from paceline.ranks.world import World
+    from paceline.store.manifest import Manifest
+    from paceline.tasks.task import Evaluation, Task
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A run, or a file of weights, to score."""
+
+    recipe: Recipe  # the run's, or the one that the weights fit
+    facts: Mapping[str, Any] | None  # run.json's; None for weights
+    system: System  # where to compute
+    controls: Controls  # data set, images and fold of the run's own evaluations
+    checkpoints: Sequence[str]  # their names
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Print each asked checkpoint's metrics."""
+    flags = parse(arguments, Flags(), prog="eval", description="Score a run's checkpoint, or a file of weights.")
+    flags = replace(flags, run=run_folder(flags.run))
+    check_flags(flags)
+    launch = read_launch(os.environ)
+    if answers := answers_of(flags, launch.world) if flags.predictions else None:
+        subject = _scored_alone(answers)
+    elif means_weights(flags.run, flags.recipe):
+        flags, subject = _weights(flags, launch.world)
+    else:
+        subject = _run(flags, launch.world)
+    _refuse_early(subject.recipe, flags.data if launch.world == 1 else "")
+
+    from paceline.cli.eval_weights import classes_of
+    from paceline.machine.machine import choose_device, choose_kernels, set_threads
+    from paceline.machine.placing import bound, choose_adapter
+    from paceline.ranks.environment import environment
+    from paceline.ranks.world import open_world
+    from paceline.tasks.metrics.interval import intervals
+    from paceline.tasks.task import InputRank
+    from paceline.training.alike import data_facts, request_facts, weight_facts
+    from paceline.training.evaluate import predictions_of
+
+    system, recipe = subject.system, subject.recipe
+    device = choose_device(system, launch.local_rank, launch.local_world)
+    choose_kernels(system)
+    controls = _chosen_photos(flags, subject)
+    alike = None
+    if launch.world > 1:
+        asked = {"checkpoint": flags.checkpoint, "batch": flags.batch, "split": flags.split}
+        alike = request_facts("eval", recipe, system, controls, **asked)
+    with environment(system, launch, named=False) as notes, ExitStack() as to_the_end:
+        choose_adapter(system, launch, os.environ)
+        world = to_the_end.enter_context(open_world(launch, device=device, facts=alike, secret_folder=flags.run))
+        # With --json stdout is for objects alone.
+        reporter = SILENT if not world.is_main else Lines(print_error if flags.json else say)
+        for note in notes:
+            reporter.line(note)
+        placed = to_the_end.enter_context(bound(system, world, reporter))
+        threads = set_threads(system, world, reporter, placed.share)
+        task = _open(flags, subject, controls, world, reporter)
+        world.agree(data_facts(task), "data")
+        place = InputRank(world.rank, world.world, device, threads["loader"])
+        lines = answers.notes(task) if answers else [classes_of(flags.run, task)] if subject.facts is None else []
+        for line in filter(None, lines):
+            reporter.line(line)
+        for name in subject.checkpoints:
+            evaluate, model, label, step = _model(flags, subject, name, task, device, reporter, answers)
+            if world.world > 1:
+                which = {} if subject.facts is None else {"scored checkpoint": label}
+                world.agree({**which, **weight_facts(model.state_dict(), name)}, f"weights of {name}")
+            with open_console(Controls(json=flags.json), world.rank) as console:
+                console.doing(f"scoring {label}", task.val_images)
+                result = evaluate(
+                    model,
+                    task,
+                    key=name,
+                    batch=flags.batch or _batch(subject, task, world.world),
+                    system=system,
+                    place=place,
+                    world=world,
+                    passed=lambda images: console.done(images * world.world),
+                )
+            if not world.is_main:
+                continue
+            own = subject.facts.get("metrics", {}) if subject.facts and is_graph(flags.run) else {}
+            ends = intervals(result.draws()) if flags.intervals else {}
+            if flags.json:
+                print(json.dumps({"checkpoint": label, "step": step} | record(result, own, ends)))
+            else:
+                say(f"{label}  {counted(result.images, 'image')} of {_where(flags, task)}")
+                for line in table(result, own, ends):
+                    say(line)
+            for kind, count in result.approximated.items():
+                if count:
+                    reporter.line(left_open(kind, count))
+            if flags.out:
+                write_output(flags.out, json.dumps({KEY: "eval", "step": step, **predictions_of(task, result)}))
+    return 0
+
+
+def _run(flags: Flags, world: int) -> Subject:
+    """A run folder, or a file of weights with a card."""
+    if flags.run.is_file():
+        _need_data(flags)
+    if graph := is_graph(flags.run):
+        if world > 1:
+            raise UserError(f"{flags.run}: a graph is scored by one process, on all cores. Leave the launcher away.")
+        usual = Flags()
+        for name in IN_GRAPH:
+            if (value := getattr(flags, name)) != getattr(usual, name):
+                flag = f"--{name.replace('_', '-')} {value}"
+                raise UserError(
+                    f"{flag}: for a run; {flags.run} has it inside, and computes on the CPU. Leave it away."
+                )
+    facts, recipe = open_run(flags.run, verb="eval", recipe=flags.recipe, workload=flags.workload)
+    saved = fill(Controls(), facts["controls"], f"{flags.run}: controls")
+    check_controls(saved)
+    if facts["plan"]:
+        saved_count(facts, "images_per_forward")
+    names = [flags.checkpoint]
+    if flags.checkpoint == "all" and flags.run.is_dir():
+        from paceline.training.checkpoint.layout import list_steps, step_name
+
+        names = [step_name(step) for step in list_steps(flags.run / "checkpoints")]
+        if not names:
+            raise UserError(f"{flags.run}: this run has no checkpoint yet.")
+    system = choose_system("cpu") if graph else _system(flags.run, facts, flags.system)
+    own = {name: getattr(saved, name) for name in ("limit_val", *FOLD)}
+    return Subject(_detecting(recipe, flags), facts, system, Controls(data=data_from_here(facts), **own), names)
+
+
+def _scored_alone(answers: Answers) -> Subject:
+    """Answers, whose task any recipe of their kind has."""
+    recipe = named_recipe(answers.recipe)[0][answers.recipe]
+    return Subject(recipe, None, choose_system("cpu"), Controls(), [str(answers.path)])
+
+
+def _chosen_photos(flags: Flags, subject: Subject) -> Controls:
+    """Which photos are scored. Raises RecipeError for a half of a fold's."""
+    own = Controls(data=flags.data or subject.controls.data) if flags.elsewhere else subject.controls
+    limit, half = flags.limit_val or own.limit_val, flags.val_half or own.val_half
+    check_fold(controls := replace(own, limit_val=limit, val_half=half))
+    return controls
+
+
+def is_graph(path: Path) -> bool:
+    """Whether an exported graph is named."""
+    return path.suffix in GRAPHS and path.is_file()
+
+
+def _need_data(flags: Flags) -> None:
+    if not flags.elsewhere:
+        raise UserError(
+            f"{flags.run}: weights have no data of their own; name those to score on:  "
+            f"{command('eval', flags.run, '--data', 'DIR')}"
+        )
+
+
+def _weights(flags: Flags, world: int) -> tuple[Flags, Subject]:
+    """A file of weights, in the network of --recipe, else in the one that it fits -> the flags with the file, and it."""
+    if flags.workload:
+        raise UserError(f"--workload {flags.workload}: {flags.run} is weights; its --recipe names the workload.")
+    _need_data(flags)
+    asked, given = named_recipe(flags.recipe)
+    for recipe in asked.values():  # before torch is loaded
+        _refuse_early(_detecting(recipe, flags), flags.data if world == 1 else "")
+    from paceline.cli.eval_weights import fitted
+
+    path, called, recipe = fitted(flags.run, asked, given, world)
+    flags = replace(flags, run=path, recipe=called)
+    return flags, Subject(
+        _detecting(recipe, flags), None, choose_system(flags.system or "auto"), Controls(), ["weights"]
+    )
+
+
+def _detecting(recipe: Recipe, flags: Flags) -> Recipe:
+    """The recipe with the asked thresholds. Raises RecipeError for one that cannot be, or a network without any."""
+    changes = {f"model.detect.{name}": value for name in DETECT if (value := getattr(flags, name)) is not None}
+    model = asdict(recipe.model)
+    known = model.get("detect", {}).keys() - ({"mask_above"} if not model.get("masks", True) else set())
+    for name in (name.removeprefix("model.detect.") for name in changes):
+        if name not in known:
+            raise RecipeError(f"--{name.replace('_', '-')}: this network has no such threshold.")
+    with _own_flags():
+        return override(recipe, changes)
+
+
+def _refuse_early(recipe: Recipe, data: str) -> None:
+    """Refuse before torch is loaded thresholds that cannot be and a data folder that is not there. Raises UserError."""
+    with _own_flags():
+        check_request(recipe, data, scored=True)
+
+
+@contextmanager
+def _own_flags() -> Iterator[None]:
+    """Shorten the flags that a recipe's checks name to those of `eval`."""
+    try:
+        yield
+    except RecipeError as problem:
+        raise RecipeError(str(problem).replace("--model.detect.", "--")) from None
+
+
+def _open(flags: Flags, subject: Subject, controls: Controls, world: World, reporter: Reporter) -> Task:
+    from paceline.training.opening import open_task
+
+    if subject.facts is not None:
+        refuse_synthetic(subject.facts, flags.run, "score")
+    try:
+        manifest = _held_out(flags, subject, world, reporter) if flags.elsewhere else None
+        task = open_task(subject.recipe, controls, world, reporter, manifest=manifest)
+    except UserError as problem:
+        if flags.elsewhere or not subject.controls.data:
+            raise
+        raise DataError(
+            f"{flags.run}: its run.json names the data set {subject.controls.data!r}; name another with --data DIR. {problem}"
+        ) from None
+    if subject.facts is not None and manifest is None:
+        check_classes(task, subject.facts, controls.data)
+    return task
+
+
+def _held_out(flags: Flags, subject: Subject, world: World, reporter: Reporter) -> Manifest:
+    """The data to score on, prepared once on each node, in the run's classes."""
+    from paceline.datasets.held_out import HeldOut, ensure_held_out
+    from paceline.store.scored_as import scored_as
+    from paceline.training.opening import prepared_once
+
+    kind = workload_of(subject.recipe.task).kind
+    wanted = HeldOut(flags.data, flags.split, flags.images, flags.annotations)
+    manifest = prepared_once(world, lambda: ensure_held_out(wanted, kind, reporter=reporter))
+    return manifest if subject.facts is None else scored_as(manifest, subject.facts)
+
+
+def _model(
+    flags: Flags,
+    subject: Subject,
+    checkpoint: str,
+    task: Task,
+    device: Any,
+    reporter: Reporter,
+    answers: Answers | None,
+) -> tuple[Callable[..., Evaluation], Any, str, int]:
+    """-> what scores it; the model in eval mode, the opened graph or the answers; the name of its weights, their step, or 0."""
+    if answers:
+        from paceline.predict.foreign_scores import score_answers
+
+        return score_answers, answers, checkpoint, 0
+    if is_graph(flags.run):
+        from paceline.predict.graph_model import open_graph
+        from paceline.predict.graph_scores import evaluate_file
+
+        opened = open_graph(flags.run, trust=flags.trust)
+        return evaluate_file, opened, opened.checkpoint, opened.step
+    from paceline.training.evaluate import evaluate
+
+    if subject.facts is None:
+        from paceline.cli.eval_weights import with_weights
+
+        return evaluate, with_weights(task, flags.run, flags.recipe, device), str(flags.run), 0
+    from paceline.training.trained import open_trained
+
+    trained = open_trained(flags.run, checkpoint=checkpoint, device=device, recipe=subject.recipe, reporter=reporter)
+    return evaluate, trained.model, trained.checkpoint, trained.step
+
+
+def _batch(subject: Subject, task: Task, world: int) -> int:
+    """Images in one forward, as the run did; for weights, as training would."""
+    if subject.facts is not None and subject.facts["plan"]:
+        return evaluation_batch(saved_count(subject.facts, "images_per_forward"), task.val_images, world)
+    from paceline.tasks.memory import images_that_fit
+
+    most = images_that_fit(task.memory(subject.system), subject.system)
+    return evaluation_batch(min(most, subject.recipe.global_batch), task.val_images, world)
+
+
+def _where(flags: Flags, task: Task) -> str:
+    """Which images were scored: the JSON, or the data set and its split, by its folder where it has one."""
+    if flags.annotations:
+        return flags.annotations
+    if fold := fold_in_words(task.facts.get("fold")):
+        return f"{task.manifest.called}, {fold}"
+    split, request = task.manifest.splits["val"], task.manifest.request or {}
+    telling = any(
+        name in split.folder.lower() for name in ("train", "val", "test")
+    )  # Pascal VOC has one folder for all
+    folder = f"{split.folder}/" if telling and not request.get("val_fraction") else flags.split or "val"
+    named = f"{flags.split}: {folder}" if flags.split not in ("", folder.rstrip("/")) else folder
+    if flags.data and split.folder == Path(os.path.realpath(os.path.expanduser(flags.data))).name:
+        named = ""  # class folders alone, whose manifest lies in the cache
+    return ", ".join(filter(None, (flags.data or str(task.manifest.called), named, half_in_words(task.manifest.half))))
+
+
+def check_classes(task: Task, facts: Mapping[str, Any], data: str) -> None:
+    """The data's classes must be the run's, in the same order; of class folders, those of the folders.
+
+    Raises DataError naming the difference.
+    """
+    now, then = list(task.classes), list(facts["classes"])
+    folders = task.facts.get("class_folders")
+    if now == then or (folders is not None and folders == facts["data"].get("class_folders")):
+        return
+    missing, extra = sorted(set(map(str, then)) - set(now)), sorted(set(now) - set(map(str, then)))
+    raise DataError(
+        f"--data {data or facts['controls']['data']}: its classes are not the run's. "
+        f"Missing: {', '.join(missing[:5]) or 'none'}; unknown: {', '.join(extra[:5]) or 'none'}; "
+        f"{len(now)} classes here, {len(then)} in the run. Scores between them would mean nothing."
+    )
+
+
+def _system(run: Path, facts: Mapping[str, Any], asked: str) -> System:
+    """Where to compute: as asked; else the run's own system, so that the run's own numbers come out, where it is to be had."""
+    if asked:
+        return choose_system(asked)
+    own = saved_system(facts, run)
+    if own.accelerator == "cpu":
+        return own
+    from paceline.accelerators import count
+
+    return own if count(own.accelerator) else choose_system("auto")

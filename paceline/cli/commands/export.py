@@ -1,0 +1,63 @@
+"""`paceline export RUN [--to FORM] --out FILE`: a trained model as one file, for paceline and for others."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from paceline._utils.errors import UserError
+from paceline.cli.flags import parse
+from paceline.cli.printing import PRINTER, say, waiting
+from paceline.export.forms import FORMS, ExportOptions, form_named
+from paceline.training.named_run import check_named
+
+
+@dataclass(frozen=True)
+class Flags(ExportOptions):
+    """What to write."""
+
+    run: Annotated[Path, tyro.conf.Positional] = Path()  # run folder, file of weights, or name of published ones
+    checkpoint: str = "best"  # best, last or step-N
+    workload: str = ""  # of a run whose workload is your own: its file, ./file.py:name, which is run as Python
+    recipe: str = ""  # of weights: the recipe that they fit, with flags in quotes; empty = found from them
+
+
+# Flags of every form.
+OF_ALL = ("run", "to", "out", "checkpoint", "workload", "recipe")
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Write the file."""
+    flags = parse(arguments, Flags(), prog="export", description="Write a trained model as one file.")
+    if flags.run == Path() or not flags.out:
+        raise UserError("name a run and the file to write: paceline export RUN --out cats.safetensors")
+    out = Path(flags.out).expanduser()
+    name = form_named(flags.to, out)
+    for field, usual in vars(Flags()).items():
+        if field not in (*OF_ALL, *FORMS[name].takes) and getattr(flags, field) != usual:
+            forms = " or ".join(known for known, form in FORMS.items() if field in form.takes)
+            raise UserError(f"--{field.replace('_', '-')}: for --to {forms}, and this is {name}. Leave it away.")
+    if flags.precision == "int8" and name != "onnx":
+        raise UserError(f"--precision int8: for --to onnx, and this is {name}. Write that, and convert it.")
+    asked: dict[str, Any] = {"checkpoint": flags.checkpoint, "workload": flags.workload, "recipe": flags.recipe}
+    check_named(flags.run, verb="export", **asked)
+    from paceline import predict
+
+    trained: Any = predict.load(flags.run, **asked, say=say).trained
+    with waiting(f"writing {flags.out}"):
+        lines = importlib.import_module(f"paceline.export.{FORMS[name].module}").write(trained, out, flags)
+        for line in lines:
+            say(line)
+    PRINTER.facts = {
+        "file": out,
+        "to": name,
+        "bytes": out.stat().st_size,
+        "checkpoint": trained.checkpoint,
+        "step": trained.step,
+    }
+    return 0

@@ -1,0 +1,170 @@
+"""`paceline from 'ORIGINAL COMMAND' [--system-of NAME] [--json]`: our command for one of the four systems' own."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import shlex
+import textwrap
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from paceline._utils.errors import UserError
+from paceline.cli.flags import explain, parse, parse_recipe
+from paceline.cli.help import HELP
+from paceline.cli.printing import say
+from paceline.config.plan import make_plan, shorten
+from paceline.config.recipe import DATA_IMAGES
+from paceline.config.run import Controls
+
+ABOUT = """Our command for an original's: a command line in one quoted argument (its variables, mpirun, sbatch, source and &&
+with it), a script, or a configuration file. It is read, never run. The first line printed is ours; then what carries over, what is
+dead and why, what differs (with its row of docs/deviations.md), and what both compute: batch, steps, rates. docs/migration.md has all
+flags."""
+VERB = "from 'ORIGINAL COMMAND'"
+WIDTH = 80
+MOST_BYTES = 2**20
+
+
+@dataclass(frozen=True)
+class FromFlags:
+    """How to read and print."""
+
+    system_of: str = ""  # mxnet-ssd, mxnet-resnet, gaudi-ssd or gluoncv-maskrcnn, where the command cannot tell
+    json: bool = False  # print one JSON object instead of text
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Translate, and return 0."""
+    if not arguments or arguments[0] in HELP:
+        explain(VERB, ABOUT, FromFlags(), arguments)
+    texts = [
+        place
+        for place, word in enumerate(arguments)
+        if word[:2] != "--" and arguments[place - 1 : place] != ["--system-of"]
+    ]
+    words = [word for place, word in enumerate(arguments) if place not in texts[:1]]
+    own = ("--json", "--system-of", "--no-json", "--help", "--help-all")
+    if len(texts) != 1 or any(word.partition("=")[0] not in own for word in words if word[:2] == "--"):
+        text = shlex.join(word for word in arguments if word not in own)
+        raise UserError(
+            f"it takes one original command, in quotes:  paceline from {shlex.quote(text or 'ORIGINAL COMMAND')}"
+        )
+    flags = parse(words, FromFlags(), prog=VERB, description=ABOUT)
+    found = translated(arguments[texts[0]], flags.system_of)
+    if flags.json:
+        print(json.dumps(found, indent=1))
+    else:
+        _print(found)
+    return 0
+
+
+def translated(text: str, system_of: str = "") -> dict[str, Any]:
+    """What `--json` prints: command, system_of, carries, dead, differs, facts of theirs and of ours.
+
+    text  a command line, or the path of a script or a configuration
+    Raises UserError for what cannot be read or told.
+    """
+    from paceline.recipes.migrate.translate import translate
+
+    folder, path = Path(), Path(os.path.expanduser(text))
+    if os.path.isfile(path):  # False, too, for what is no name of a file
+        folder = path.parent
+        text = f"source {path.name}" if path.name.startswith("config") else _text(path)
+        text = _habana_line(text) if path.suffix in (".yaml", ".yml") else text
+    found = translate(text, read=lambda name: _beside(folder, name), system_of=system_of)
+    facts: dict[str, Any] = {"theirs": {}, "ours": {}}
+    differs = list(found.differs)
+    if found.facts is not None:
+        facts = {"theirs": asdict(found.facts), "ours": ours_of(found.words, found.devices)}
+        for name, theirs in facts["theirs"].items():
+            ours = facts["ours"][name]
+            if not _same(theirs, ours):
+                row = found.explains.get(name, "")
+                differs.append({"what": f"{name}: {_cell(theirs)} there, {_cell(ours)} here", "row": row})
+    parts = {"command": found.command, "system_of": found.system_of, "carries": found.carries, "dead": found.dead}
+    return parts | {"differs": differs, "facts": facts}
+
+
+def ours_of(words: Sequence[str], devices: int) -> dict[str, Any]:
+    """The facts of a command of ours: parsed as its verb does, and planned for so many accelerators."""
+    from paceline.cli.commands.launch import LaunchFlags
+    from paceline.recipes.migrate.translate import facts_of
+
+    asked = parse_recipe(words[1:], LaunchFlags() if words[0] == "launch" else Controls(), verb=words[0])
+    recipe, controls = asked.recipe, asked.controls
+    train, val = DATA_IMAGES[recipe.target_data]
+    plan = make_plan(
+        recipe,
+        replace(
+            asked.system_flags, graph="off"
+        ),  # of no number here, and refused where this machine has no such device
+        world=devices,
+        most=recipe.global_batch,
+        train_images=controls.limit_train or train,
+        val_images=controls.limit_val or val,
+    )
+    plan = shorten(plan, steps=controls.steps)
+    return asdict(facts_of(recipe, plan, str(controls.weights), cut=bool(controls.steps)))
+
+
+def _same(theirs: Any, ours: Any) -> bool:
+    if isinstance(theirs, tuple):
+        return len(theirs) == len(ours) and all(map(_same, theirs, ours))
+    if isinstance(theirs, int | float) and isinstance(ours, int | float):
+        return math.isclose(theirs, ours, rel_tol=1e-9, abs_tol=1e-9)
+    return theirs == ours
+
+
+def _print(found: dict[str, Any]) -> None:
+    from paceline.recipes.migrate.translate import DEFAULT
+
+    print(found["command"])
+    for title, name in (("carries over", "carries"), ("dead", "dead"), ("differs", "differs")):
+        if found[name]:
+            say("")
+            say(title)
+        for row in found[name]:
+            first, second, *rest = row.values()
+            remark = f" ({rest[0]})" if rest and rest[0] and second != DEFAULT else ""
+            lines = textwrap.wrap(f"{first}  ->  {second}{remark}", WIDTH - 2, subsequent_indent="    ")
+            for line in lines:
+                say(f"  {line}")
+    if found["facts"]["theirs"]:
+        say("")
+        say(f"{'computed':<18}{'theirs':>30}{'ours':>30}")
+    for name, theirs in found["facts"]["theirs"].items():
+        say(f"{name.replace('_', ' '):<18}{_cell(theirs):>30}{_cell(found['facts']['ours'][name]):>30}")
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, tuple | list):
+        return " ".join(map(_cell, value)) or "none"
+    return f"{value:,.10g}" if isinstance(value, int | float) else str(value)
+
+
+def _text(path: Path) -> str:
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise UserError(f"{path}: larger than any script or configuration; name the file that starts the training.")
+        return path.read_text()
+    except (OSError, UnicodeDecodeError) as problem:
+        raise UserError(f"{path}: cannot be read as a script ({problem}).") from None
+
+
+def _habana_line(text: str) -> str:
+    """The command line of Habana's model runner for one of its hb_configs: each parameter is a flag."""
+    pairs = re.findall(r"^ +(\w+): *[\"']?([^\"'\n]*)", text.partition("parameters:")[2], flags=re.MULTILINE)
+    return shlex.join(["demo_ssd.py", *(f"--{name}={value.strip()}" for name, value in pairs)])
+
+
+def _beside(folder: Path, name: str) -> str | None:
+    """The text of a file that a script names: where it says, or beside the script."""
+    for path in (folder / name, folder / Path(name).name):
+        if os.path.isfile(path):
+            return _text(path)
+    return None

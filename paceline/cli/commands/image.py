@@ -1,0 +1,160 @@
+"""`paceline image build | shell`: the container image of this checkout, and a shell or a command inside it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from paceline._utils.errors import UserError
+from paceline.cli.flags import parse
+from paceline.cli.help import HELP
+from paceline.cli.printing import say
+from paceline.launch.job import Words
+from paceline.training.choose import choose_system
+
+KINDS = """usage: paceline image KIND ...
+
+  build [-- WORDS FOR THE ENGINE]   the image of this checkout, called as containers/TAG says
+  shell [-- COMMAND]                a shell inside it, or a command: paceline image shell -- paceline doctor
+
+Each answers --help. To bring it to other machines:  docker push NAME:TAG . docs/images.md explains every flag inside."""
+
+
+# Named, so that the fields fit on one line with their comments.
+Builder = Literal["auto", "docker", "podman", "buildah", "apptainer"]
+Runner = Literal["auto", "docker", "podman", "apptainer"]
+
+
+@dataclass(frozen=True)
+class BuildFlags:
+    """What to build, and with what."""
+
+    engine: Builder = "auto"  # what builds it: docker, podman, buildah or apptainer; auto = the first one found
+    tag: str = ""  # NAME:TAG of the image; empty = as containers/TAG says
+    base: str = ""  # image to start from, in place of the Dockerfile's; a Debian or Ubuntu with Python 3.11 or 3.12
+    torch: str = ""  # which torch: cpu, cu130, rocm7.0, ...; empty = PyPI's, with CUDA
+    system: str = ""  # machine it is for: V100s (c4140, p3dn, dgx1, ...) have an older torch; empty = any
+    dry_run: bool = False  # print the command, build nothing
+
+
+@dataclass(frozen=True)
+class ShellFlags:
+    """Where the shell runs, and what it sees."""
+
+    engine: Runner = "auto"  # what runs it: docker, podman or apptainer; auto = the first one found
+    image: str = ""  # its name, or apptainer's file; empty = as containers/TAG says
+    system: str = "auto"  # whose devices come inside: a name of `paceline list systems`
+    mount: tuple[str, ...] = ()  # further folders inside: HOST or HOST:INSIDE, with :rw at the end to write
+    dry_run: bool = False  # print the script, start nothing
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Carry out one of them; -> the engine's exit code."""
+    if not arguments or arguments[0] in HELP:
+        print(KINDS)
+        return 0 if arguments else 2
+    kind, rest = arguments[0], list(arguments[1:])
+    cut = rest.index("--") if "--" in rest else len(rest)
+    if kind == "build":
+        return _build(rest[:cut], tuple(rest[cut + 1 :]))
+    if kind == "shell":
+        return _shell(rest[:cut], tuple(rest[cut + 1 :]) or ("bash",))
+    raise UserError(
+        f"image {kind!r}: there is no such thing. Known: build, shell. "
+        "To push or pull, use the engine's own command: docker push NAME:TAG"
+    )
+
+
+def _build(arguments: Sequence[str], extra: Words) -> int:
+    """`extra`: the words behind `--`, for the engine as they are."""
+    flags = parse(arguments, BuildFlags(), prog="image build", description="Build the image of this checkout.")
+    from paceline.launch.image_build import ENGINES, Build, build_command, engine_found, source, tag
+    from paceline.machine.provenance import git_commit
+
+    root = source()
+    name = flags.tag or tag()
+    engine = engine_found(flags.engine, ENGINES)
+    constraints = _constraints(flags.system, flags.torch)
+    command = build_command(engine, Build(name, flags.base, flags.torch, git_commit(), extra, constraints), root)
+    print(shlex.join(command))
+    if flags.dry_run:
+        return 0
+    (root / "build").mkdir(exist_ok=True)
+    code = _carry_out(command, root)
+    if code == 0:
+        say(f"built {name}. A look inside:  paceline image shell -- paceline doctor")
+    return code
+
+
+def _constraints(system_name: str, torch: str) -> str:
+    """The file of versions that a system needs, a path in the checkout; '' for the usual one.
+
+    Raises UserError where no torch of PyPI computes on it, or where it needs another than --torch names.
+    """
+    if not system_name:
+        return ""
+    from paceline.machine.torch_builds import pinned_for
+
+    system = choose_system(system_name)
+    if system.accelerator not in ("cpu", "cuda"):
+        raise UserError(
+            f"--system {system_name}: {system.chip or system.accelerator} computes with its maker's own torch. Make an image FROM its "
+            "maker's, with `RUN pip install .` in the checkout (docs/images.md)."
+        )
+    if system.chip.startswith("MI") and not torch.startswith("rocm"):
+        raise UserError(f"--system {system_name}: {system.chip} needs a torch for ROCm: add --torch rocm7.0.")
+    pin = pinned_for(system.chip)
+    if pin is None:
+        return ""
+    if torch:
+        raise UserError(
+            f"--torch {torch}: --system {system_name} takes torch {pin.torch} as PyPI has it ({pin.why}). Leave --torch away."
+        )
+    say(f"torch {pin.torch}, by {pin.constraints}: {pin.why}")
+    return pin.constraints
+
+
+def _shell(arguments: Sequence[str], command: Words) -> int:
+    """`command`: the words behind `--`, or a shell."""
+    flags = parse(arguments, ShellFlags(), prog="image shell", description="A shell inside the image, or a command.")
+    from paceline._utils.cache import cache_folder
+    from paceline.launch.carry_out import write_files
+    from paceline.launch.containers import apptainer_files, check_docker, docker_files
+    from paceline.launch.image_build import engine_found
+    from paceline.launch.job import Job
+    from paceline.launch.where import inside
+
+    engine = engine_found(flags.engine, ("docker", "podman", "apptainer"))
+    kind = "apptainer" if engine == "apptainer" else "docker"
+    job = Job(
+        words=command,
+        folder=cache_folder() / "image-shell",
+        name="shell",
+        container=kind,
+        image=flags.image,
+        system=choose_system(flags.system),
+    )
+    job = inside(job, (f"{Path.cwd()}:rw", *flags.mount))
+    if kind == "docker":
+        check_docker(job, engine)
+        files = docker_files(job, engine)
+    else:
+        files = apptainer_files(job)
+    script = write_files(job, files)[0]
+    print(script.read_text())
+    if flags.dry_run:
+        return 0
+    return _carry_out((str(script), *command), Path.cwd())
+
+
+def _carry_out(command: Words, folder: Path) -> int:
+    """Run it here, with this terminal; -> its exit code, and 3 for one that a signal ended."""
+    sys.stdout.flush()
+    code = subprocess.run(command, cwd=folder, env=os.environ, check=False).returncode
+    return code if code >= 0 else 3

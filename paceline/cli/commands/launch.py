@@ -1,0 +1,295 @@
+"""`paceline launch RECIPE --system NAME --nodes N [--through ...] [--start ...] [--container ...] [train flags]`."""
+
+from __future__ import annotations
+
+import glob
+import importlib.util
+import math
+import shlex
+import statistics
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from paceline._utils.commands import command, shown
+from paceline._utils.errors import UserError
+from paceline._utils.formatting import duration
+from paceline._utils.names import numbered
+from paceline.cli.commands.train import refuse_early, refuse_random
+from paceline.cli.estimate import check_rates
+from paceline.cli.flags import Asked, explain, parse_recipe
+from paceline.cli.help import HELP
+from paceline.cli.launch_checks import check_devices, check_plan, check_port, walltime_of
+from paceline.cli.printing import say
+from paceline.cli.saved_request import saved_request
+from paceline.config.run import Controls, check_controls, named_weights
+from paceline.config.submission import check_submission
+from paceline.launch.carry_out import launch
+from paceline.launch.follow import CODES, INTERRUPTED
+from paceline.launch.job import Batch
+from paceline.launch.where import Where, check_walltime, check_where, job_of, left_outside
+from paceline.log.events import read_events
+from paceline.machine.published import published_for
+from paceline.mlperf.logs import LEAST_FOR_MEAN, olympic_mean
+from paceline.ranks.environment import check_interface
+from paceline.ranks.interfaces import interfaces
+from paceline.tasks.workloads import workload_of
+from paceline.training.choose import is_folder
+from paceline.training.saved_run import FinishedError
+from paceline.weights.forms.bring import in_cache, is_published
+
+ABOUT = """Start a training on one node or on many: write the files that start it (sbatch script, mpirun line, container command) into
+the run's folder, print them, run them, follow the log, and return the run's own exit code. Three things are chosen by themselves:
+who gives the nodes (--through), who starts the ranks (--start), what they run inside (--container). Every flag of `paceline
+train` may follow. --dry-run only writes and prints. docs/launch.md has the commands of other systems beside ours."""
+MOST_TRIALS, MOST_SPARES = 1000, 64
+
+
+@dataclass(frozen=True)
+class LaunchFlags(Controls, Where):
+    """What `launch` takes beside the recipe's and the system's fields: those of `train`, and these."""
+
+    trials: int = 0  # seeded runs one after another in OUT/trial-0, -1, ...: a RESULT line each, a summary; 0 = one run
+    preflight: bool = False  # before training look at every node, in the job itself (docs/launch.md)
+    spares: int = 0  # with --preflight: nodes asked for beside --nodes; one of them takes a bad node's place
+    dry_run: bool = False  # write and print the files, start nothing
+    rate: float = 0.0  # for --walltime auto: images per second of one rank; 0 = of the run so far, else as published
+    link_gbit: float = 0.0  # for --walltime auto: Gbit/s of a node's links to others together; 0 = the system's
+
+
+# Flags of LaunchFlags itself, which `train` does not take; --out is given to it for each run.
+OWN = ("trials", "preflight", "spares", "dry_run", "rate", "link_gbit", "out")
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Launch, and return the run's exit code; of several trials the worst."""
+    if not arguments or arguments[0] in HELP:
+        explain("launch RECIPE|RUN/run.json", ABOUT, LaunchFlags(), arguments)
+    asked, repeats = _parsed(arguments)
+    flags: LaunchFlags = replace(asked.controls, slurm=_slurm_batch(asked))
+    check_controls(flags)
+    check_submission(flags.mlperf, asked.recipe)
+    check_where(flags)
+    if not 0 <= flags.trials <= MOST_TRIALS:
+        raise UserError(f"--trials {flags.trials}: must lie in 0 (one run) to {MOST_TRIALS:,}.")
+    folders = _trial_folders(Path(flags.out), flags.trials) if flags.out else []
+    refuse_random(asked, command("launch", *arguments), *(folders or [flags.out]))
+    if flags.trials and flags.mirror:
+        raise UserError(
+            "--mirror: a folder of a bucket holds one run, and --trials makes several. Leave one of them away."
+        )
+    check_rates(flags.rate, flags.link_gbit)
+    _check_spares(flags)
+    planned = check_plan(asked, flags, repeats=repeats)
+    if flags.walltime != "auto" and (flags.rate or flags.link_gbit):
+        raise UserError("--rate and --link-gbit are read with --walltime auto alone.")
+    check_devices(asked.system_name, planned.system, flags)
+    check_port(flags)
+    if flags.through == "local" and "system.interface" in asked.given:
+        check_interface(planned.system.interface, interfaces())
+    minutes = walltime_of(asked, planned, flags)
+    if flags.through == "slurm":
+        check_walltime(minutes, flags.slurm)
+    words = without(arguments, flags, Where, (*OWN, "seed") if flags.trials else OWN)
+    base = Path(flags.out).expanduser().absolute() if flags.out else numbered(asked.name)
+
+    again = "the same command" if flags.out else f"the same command with {shlex.join(['--out', str(shown(base))])}"
+    if not flags.out:
+        say(f"run: {shown(base)}; {again} follows it and goes on with it, without it another run begins")
+    if outside := left_outside(flags, planned.system):
+        say(outside)
+    here = flags.data
+    if flags.data and flags.through != "local" and not Path(flags.data).expanduser().exists():
+        say(f"--data {flags.data}: not on this machine; the nodes will look for it")
+        here = ""
+    named = _weights_file(flags)
+
+    def start(folder: Path, more: tuple[str, ...] = ()) -> int:
+        refuse_early(replace(asked, controls=replace(flags, out=str(folder), data=here)), repeats=repeats)
+        job = job_of(
+            ("train", *words, "--out", str(folder), *more),
+            folder,
+            name=asked.name,
+            where=flags,
+            system_name=asked.system_name,
+            system=planned.system,
+            minutes=minutes,
+            reads=(flags.data, named),
+            writes=(flags.stage,),
+            again=again,
+        )
+        if flags.preflight:
+            # A name of published weights, or a bucket, is no file that a node could lack.
+            local = [flags.data] if flags.data and "://" not in flags.data else []
+            local += [named] if named and Path(named).expanduser().exists() else []
+            reads = tuple(str(Path(path).expanduser().absolute()) for path in local)
+            writes = (str(Path(flags.stage).expanduser().absolute()),) if flags.stage else ()
+            job = replace(job, preflight=True, spares=flags.spares, preflight_reads=reads, preflight_writes=writes)
+        return launch(job, dry=flags.dry_run, say=print)
+
+    if not flags.trials:
+        code = start(base)
+        if code == INTERRUPTED and not flags.out:  # the ranks were given an --out, and speak of it
+            say(f"{again} goes on from here")
+        return code
+    return _trials(asked, flags, base, start, again)
+
+
+def _weights_file(flags: LaunchFlags) -> str:
+    """The file that --weights names, which nodes must find; "" for none and for published ones, which come from the cache.
+
+    Raises UserError for a file that this machine lacks where the job runs here.
+    """
+    named = named_weights(flags)
+    weights = Path(named).expanduser()
+    if is_published(named):
+        if not in_cache(named).is_file():
+            say(f"--weights {named}: not in this machine's cache; each node takes them from its own, or brings them")
+        return ""
+    if named and not any(weights.parent.glob(f"{glob.escape(weights.name)}*")):  # TensorFlow's are called by a prefix
+        if flags.through == "local":
+            raise UserError(f"--weights {named}: there is no such file. Check the path.")
+        say(f"--weights {named}: not on this machine; the nodes will look for it")
+    return named
+
+
+def _check_spares(flags: LaunchFlags) -> None:
+    """Raises UserError for spare nodes that nobody would look at, or that are not there."""
+    if not 0 <= flags.spares <= MOST_SPARES:
+        raise UserError(f"--spares {flags.spares}: must lie in 0 to {MOST_SPARES}.")
+    if flags.spares and not flags.preflight:
+        raise UserError(
+            f"--spares {flags.spares}: a spare node takes a bad one's place, which --preflight finds. Give it too."
+        )
+
+
+def _slurm_batch(asked: Asked) -> Batch:
+    """--slurm, with the network that was published for exactly this."""
+    batch, published = asked.controls.slurm, published_for(asked.name, asked.system_name, asked.controls.nodes)
+    if published is None or not published.slurm_network or "slurm.network" in asked.given:
+        return batch
+    return replace(batch, network=published.slurm_network)
+
+
+def _trial_folders(base: Path, count: int) -> list[Path]:
+    return [base / f"trial-{number}" for number in range(count)]
+
+
+def _trials(asked: Asked, flags: LaunchFlags, base: Path, start: Any, again: str) -> int:
+    """One run a seed; those that are finished already are counted as they are."""
+    done: list[Trial] = []
+    codes: list[int] = []
+    for number, folder in enumerate(_trial_folders(base, flags.trials)):
+        seed = asked.recipe.seed + number
+        try:
+            codes.append(start(folder, ("--seed", str(seed))))
+        except FinishedError:
+            codes.append(CODES[read_trial(number, seed, folder).status])
+            say(f"trial {number} is finished already")
+        if flags.dry_run:
+            continue
+        if codes[-1] == INTERRUPTED:
+            say(f"interrupted in trial {number}; {again} goes on from here")
+            return INTERRUPTED
+        done.append(replace(read_trial(number, seed, folder), checked=_checked(asked, folder)))
+        say(done[-1].line(asked.name))
+    if done:
+        say(summary(done))
+    return max(codes)
+
+
+def _checked(asked: Asked, folder: Path) -> bool | None:
+    """MLPerf's compliance checker on a trial's log; its objections are printed. None where the benchmark, the log or it is missing."""
+    from paceline.mlperf import judge
+
+    ruleset, log = workload_of(asked.recipe.task).rules(asked.recipe)[1], folder / "mllog.txt"
+    if not ruleset or not log.is_file() or importlib.util.find_spec("mlperf_logging") is None:
+        return None
+    verdict = judge.compliance(log, ruleset)
+    for line in verdict.failed:
+        say(f"{log}: {line}")
+    return verdict.passed
+
+
+def _parsed(arguments: Sequence[str]) -> tuple[Asked, bool]:
+    """The request, as `train` parses it; and whether it repeats a run.json."""
+    if not arguments[0].endswith(".json"):
+        if is_folder(arguments[0]):
+            raise UserError(f"{arguments[0]} is a folder; to repeat a run name its run.json: {arguments[0]}/run.json")
+        return parse_recipe(arguments, LaunchFlags(), verb="launch"), False
+    base, controls, _, words = saved_request(Path(arguments[0]), arguments[1:], "launch")
+    flags = LaunchFlags(**{field.name: getattr(controls, field.name) for field in fields(Controls)})
+    return parse_recipe(words, flags, verb="launch", base=base, description=f"Repeat {arguments[0]}"), True
+
+
+# The words of a launch that are for `train`: all but the flags of the launch itself.
+
+
+def without(arguments: Sequence[str], flags: Any, kind: type, more: Collection[str]) -> tuple[str, ...]:
+    """The words without the fields of dataclass `kind` and those called `more`, and without their values.
+
+    flags   the parsed flags: which fields are nested, and which take no value, is seen by theirs
+    A value never starts with two dashes unless it is joined to its flag by =, so it ends at the next flag.
+    """
+    names = {field.name for field in fields(kind)} | set(more)
+    kept: list[str] = []
+    inside = False
+    for word in arguments:
+        if word.startswith("--"):
+            name = word[2:].partition("=")[0].replace("-", "_")
+            top, _, _ = name.partition(".")
+            inside = (top in names and is_dataclass(getattr(flags, top, None)) == ("." in name)) or (
+                name.startswith("no_") and name[3:] in names
+            )
+            if not inside:
+                kept.append(word)
+        elif not inside:
+            kept.append(word)
+    return tuple(kept)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One run's end."""
+
+    number: int  # of the trial, from 0
+    seed: int  # the recipe's
+    seconds: float  # from the run's start to its end; infinite where it reached no target
+    status: str  # of its `end` event; "no end" where it left none
+    checked: bool | None = None  # whether MLPerf's compliance checker passed its log; None: unchecked
+
+    def line(self, name: str) -> str:
+        """RESULT,recipe,trial,seed,seconds,status,checker: for scripts."""
+        verdict = {True: "passed", False: "failed", None: "unchecked"}[self.checked]
+        return f"RESULT,{name},{self.number},{self.seed},{self.seconds:.3f},{self.status},{verdict}"
+
+
+def read_trial(number: int, seed: int, folder: Path) -> Trial:
+    """How the run in `folder` ended."""
+    file = folder / "events.jsonl"
+    events = read_events(file) if file.exists() else []
+    if not events or events[-1]["event"] != "end":
+        return Trial(number, seed, math.inf, "no end")
+    end = events[-1]
+    return Trial(number, seed, end["seconds"] if end["status"] == "success" else math.inf, str(end["status"]))
+
+
+def summary(trials: Sequence[Trial]) -> str:
+    """One line of all trials: how many reached the target, the median, and MLPerf's mean.
+
+    MLPerf's score of five runs drops the fastest and the slowest and takes the mean of the others; a run that missed its target
+    counts as the slowest (MLPerf training rules, section 12, "Benchmark Results").
+    """
+    seconds = [trial.seconds for trial in trials]
+    reached = sum(math.isfinite(one) for one in seconds)
+    parts = [f"{reached} of {len(trials)} trials reached the target", f"median {_time(statistics.median(seconds))}"]
+    if len(trials) >= LEAST_FOR_MEAN:
+        parts.append(f"mean without fastest and slowest {_time(olympic_mean(seconds))}")
+    if judged := [trial.checked for trial in trials if trial.checked is not None]:
+        parts.append(f"MLPerf's checker passed {sum(judged)} of {len(judged)} log{'s'[: len(judged) != 1]}")
+    return ", ".join(parts)
+
+
+def _time(seconds: float) -> str:
+    return duration(seconds) if math.isfinite(seconds) else "none (a run that missed its target is left)"

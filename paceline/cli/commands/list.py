@@ -1,0 +1,173 @@
+"""`paceline list workloads|recipes|rows|systems|decoders [--json]`: the menus, in a line each; imports no torch."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import json
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from paceline._utils.commands import to_install
+from paceline.cli.flags import parse, run_kind
+from paceline.cli.printing import say
+
+KINDS = """usage: paceline list KIND [--json]
+
+  workloads   what can be trained, and what its data folder holds
+  recipes     every recipe by its name for train, show and preview
+  rows        published configurations that are no recipes: show plans one on its machine, train takes it too
+  systems     every machine by its name for --system
+  decoders    what --input.decoder may be, and which are installed
+
+One of your own needs no entry: ./file.py:function (docs/recipe.md)."""
+# Decoder -> the module that it is, how to install it, what it is good for.
+DECODERS = {
+    "auto": ("torch", "", "nvjpeg in a run on CUDA whose cores would be too slow, else simplejpeg"),
+    "simplejpeg": ("simplejpeg", "pip install simplejpeg", "libjpeg-turbo, the default; the same pixels as Pillow"),
+    "nvimgcodec": ("nvidia.nvimgcodec", to_install("fast"), "decodes only the crop where it can; Linux"),
+    "nvjpeg": ("torchvision", "pip install torchvision", "decodes whole photos on a CUDA device"),
+    "pillow": ("PIL", "pip install pillow", "the reference; resizes differently by two levels of 255 at most"),
+}
+
+
+@dataclass(frozen=True)
+class Flags:
+    """How to print."""
+
+    json: bool = False  # print one JSON list instead of text
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Print one menu."""
+    return run_kind(arguments, KINDS, "list", {kind: partial(_print_menu, kind) for kind in MENUS})
+
+
+def _print_menu(kind: str, arguments: Sequence[str]) -> int:
+    flags = parse(arguments, Flags(), prog=f"list {kind}", description=f"The {kind} there are.")
+    rows = MENUS[kind]()
+    if flags.json:
+        print(json.dumps(rows, indent=1))
+        return 0
+    width = max(len(row["name"]) for row in rows)
+    head = ""
+    # A terminal gets a line each, a file or a pipe all of it.
+    most = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
+    for row in rows:
+        if head != row.get("group", ""):
+            for line in ([""] if head else []) + [f"{row['group']}:"]:
+                say(line)
+            head = row["group"]
+        text = f"{'  ' if head else ''}{row['name']:<{width}}  {row['about']}"
+        say(text if len(text) <= most else f"{text[: most - 3].rstrip()}...")
+    return 0
+
+
+def _workloads() -> list[dict[str, Any]]:
+    from paceline.recipes import RECIPES
+    from paceline.tasks.workloads import WORKLOADS
+
+    recipes: dict[str, list[str]] = {}
+    for name, make in RECIPES.items():
+        recipes.setdefault(make().task, []).append(name)
+    return [
+        {
+            "name": name,
+            "about": f"{workload.about}; start with {workload.start}",
+            "data": workload.data,
+            "headline": workload.headline,
+            "recipes": recipes[name],
+        }
+        for name, workload in WORKLOADS.items()
+    ]
+
+
+def _recipes() -> list[dict[str, Any]]:
+    from paceline.recipes import RECIPES, in_groups
+
+    made = {name: make() for name, make in RECIPES.items()}
+    return [
+        {
+            "name": name,
+            "about": _first_line(RECIPES[name]),
+            "group": group,
+            "task": made[name].task,
+            "data": made[name].target_data,
+            "pretrained": made[name].pretrained,
+        }
+        for name, group in in_groups().items()
+    ]
+
+
+def _rows() -> list[dict[str, Any]]:
+    from paceline.recipes.rows import ROWS
+
+    return [
+        {
+            "name": row.name,
+            "about": row.about,
+            "task": row.name.partition("@")[0],
+            "chip": row.chip,
+            "nodes": row.nodes,
+            "per_node": row.per_node,
+            "global_batch": row.make().global_batch,
+            "source": row.source,
+            "ours": row.ours,
+        }
+        for row in ROWS.values()
+    ]
+
+
+def _systems() -> list[dict[str, Any]]:
+    from paceline.machine.machines import DETECTED, SYSTEMS
+    from paceline.machine.published import pairings_of
+
+    rows = []
+    for name, make in SYSTEMS.items():
+        row: dict[str, Any] = {"name": name, "about": _first_line(make)}
+        if name not in DETECTED:  # those would ask the machine
+            system, nodes = make(), {}
+            for pairing in pairings_of(name):
+                nodes.setdefault(pairing.workload, []).append(pairing.nodes)
+            nodes = {workload: sorted(set(numbers)) for workload, numbers in nodes.items()}
+            row |= {"chip": system.chip, "per_node": system.per_node, "nodes": nodes}
+            words = "; ".join(f"{workload} on {', '.join(map(str, numbers))}" for workload, numbers in nodes.items())
+            row["about"] += f" {system.per_node} x {system.chip} a node" + (
+                f"; nodes published: {words}" if words else ""
+            )
+        rows.append(row)
+    return rows
+
+
+def _decoders() -> list[dict[str, Any]]:
+    rows = []
+    for name, (module, command, about) in DECODERS.items():
+        there = is_installed(module)
+        state = "installed" if there else f"NOT installed ({command})"
+        rows.append({"name": name, "about": f"{state}: {about}", "installed": there})
+    return rows
+
+
+def is_installed(module: str) -> bool:
+    """Whether a module could be imported; it is not."""
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # of a package above it
+        return False
+
+
+def _first_line(make: Callable[[], Any]) -> str:
+    return (inspect.getdoc(make) or "").partition("\n")[0]
+
+
+MENUS: dict[str, Callable[[], list[dict[str, Any]]]] = {
+    "workloads": _workloads,
+    "recipes": _recipes,
+    "rows": _rows,
+    "systems": _systems,
+    "decoders": _decoders,
+}

@@ -1,0 +1,207 @@
+"""`paceline mlperf check RUN|FILE...` and `paceline mlperf analyse FILES`."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from paceline._utils.errors import UserError
+from paceline._utils.text import printable
+from paceline.cli.flags import parse, run_kind
+from paceline.cli.printing import print_error, say
+from paceline.mlperf import judge
+from paceline.mlperf.analysis import analyse, summaries
+from paceline.mlperf.logs import Row, benchmark_of, find_logs, read_mllog, value_of
+from paceline.tasks.workloads import WORKLOADS
+
+KINDS = """usage: paceline mlperf KIND ...
+
+  check RUN|FILE ...     MLPerf's own checkers on logs, their verdict unedited; exit code 0 passed, 1 failed, 2 nothing to judge
+  analyse RUN|FILE ...   one table of logs, ours and others': time to train, epochs, images a second, evaluations, quality
+
+Each answers --help. docs/mlperf.md says what a log holds and how to make one that passes."""
+
+CHECK = """MLPerf's own checkers (mlperf-logging) on one log or on the runs of a submission: compliance of each log, in the
+closed division seeds and reference convergence points where there are some for as many runs as they judge, and a system description.
+What they print is shown as it is."""
+
+
+@dataclass(frozen=True)
+class CheckFlags:
+    """What to judge, and by which rules."""
+
+    logs: Annotated[tuple[str, ...], tyro.conf.Positional] = ()  # runs, logs, folders of trial-N/ or of result_N.txt
+    ruleset: str = ""  # rules to judge by, e.g. 3.0.0; empty = the last of the log's benchmark
+    system_desc: str = ""  # a submission's systems/NAME.json, to be judged too; empty = none
+    json: bool = False  # print one JSON object instead of text
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Carry out one of them."""
+    return run_kind(arguments, KINDS, "mlperf", {"check": _check, "analyse": run_analyse})
+
+
+def _check(arguments: Sequence[str]) -> int:
+    flags = parse(arguments, CheckFlags(), prog="mlperf check", description=CHECK)
+    files = find_logs(flags.logs, "check")
+    logs = {file: read_mllog(file) for file in files}
+    benchmarks = {file: benchmark_of(file, lines) for file, lines in logs.items()}
+    if len(set(benchmarks.values())) > 1:
+        told = ", ".join(f"{file} is of {benchmark}" for file, benchmark in list(benchmarks.items())[:3])
+        raise UserError(f"these logs are of several benchmarks: {told}. Name those of one.")
+    benchmark = benchmarks[files[0]]
+    ruleset = _ruleset(benchmark, flags.ruleset, files[0])
+    verdicts = [judge.compliance(file, ruleset) for file in files]
+    if all(value_of(lines, "submission_division") == "open" for lines in logs.values()):
+        verdicts += [judge.not_of_open(name, files) for name in ("seeds", "rcp")]
+    else:
+        verdicts += [judge.seeds(files, ruleset), judge.convergence(files, benchmark, ruleset)]
+    if flags.system_desc:
+        description = Path(flags.system_desc).expanduser()
+        if not description.is_file():
+            raise UserError(f"--system-desc {flags.system_desc}: there is no such file. Name a systems/NAME.json.")
+        verdicts.append(judge.system_description(description, ruleset))
+    missed = [verdict for verdict in verdicts if verdict.passed is False]
+    # As MLPerf's package checker has it: of the runs of a whole submission one may fail, which counts as its slowest.
+    allowed = len(files) == judge.runs_needed(benchmark) and [verdict.judge for verdict in missed] == ["compliance"]
+    passed = allowed or not missed
+    if flags.json:
+        failed = [line for verdict in verdicts for line in verdict.failed]
+        facts = {"ruleset": ruleset, "passed": passed, "failed": failed, "benchmark": benchmark}
+        print(json.dumps({**facts, "verdicts": [verdict.facts() for verdict in verdicts]}, indent=1))
+        return 0 if passed else 1
+    for verdict in verdicts:
+        said = {True: "passed", False: "FAILED", None: "not asked"}[verdict.passed]
+        say(f"== {verdict.judge} of {verdict.about}: {said}")
+        print(printable(verdict.text.rstrip()))
+    one = f", though not {missed[0].about}: of {len(files)} runs one may fail" if allowed else ""
+    say(f"== {benchmark}, rules {ruleset}: {'passed' if passed else 'FAILED'}{one}")
+    return 0 if passed else 1
+
+
+def _ruleset(benchmark: str, asked: str, file: Path) -> str:
+    known = judge.known_rulesets()
+    if asked:
+        if asked not in known:
+            raise UserError(f"--ruleset {asked}: the checker has no such rules. Known: {', '.join(known)}.")
+        return asked
+    last = {workload.benchmark: workload.ruleset for workload in WORKLOADS.values() if workload.ruleset}
+    if benchmark not in last:
+        raise UserError(
+            f"{file}: a log of {benchmark}, which is none of ours ({', '.join(last)}). Name its rules: --ruleset {known[-1]}"
+        )
+    return last[benchmark]
+
+
+ABOUT = """One table of logs: MLPerf's (published ones, and ours), GluonCV's, Habana's TensorFlow SSD, NVIDIA's DLLogger, Horovod's and
+MXNet's. Several runs of one system in one folder get a line of their own: the mean of their times without the fastest and the slowest,
+medians of the rest. The steady rate is of the median epoch, the first left out."""
+COLUMNS = (
+    "#",
+    "system",
+    "benchmark",
+    "acc",
+    "batch",
+    "status",
+    "minutes",
+    "epochs",
+    "img/s",
+    "img/s/acc",
+    "evals",
+    "eval s",
+    "quality",
+)
+WORDS = (1, 2, 5, 12)  # columns that are no numbers
+
+
+@dataclass(frozen=True)
+class AnalyseFlags:
+    """Which logs, and how the table is written."""
+
+    logs: Annotated[tuple[str, ...], tyro.conf.Positional] = ()  # runs, logs, folders of trial-N/ or of result_N.txt
+    accelerators: int = 0  # of each log; 0 = as it says, or as the systems/NAME.json of its submission says
+    json: bool = False  # print JSON: {"runs": [...], "summaries": [...]}
+    csv: bool = False  # print comma-separated values
+
+
+def run_analyse(arguments: Sequence[str]) -> int:
+    """Print the table; logs that cannot be read are named after it."""
+    flags = parse(arguments, AnalyseFlags(), prog="mlperf analyse", description=ABOUT)
+    if flags.json and flags.csv:
+        raise UserError("--json and --csv: name one of them.")
+    if flags.accelerators < 0:
+        raise UserError(f"--accelerators {flags.accelerators}: must be 0 (as the log says) or more.")
+    rows: list[Row] = []
+    problems: list[str] = []
+    for file in find_logs(flags.logs, "analyse"):
+        try:
+            rows.append(analyse(file, flags.accelerators))
+        except UserError as problem:
+            problems.append(str(problem))
+    if problems and not rows:
+        raise UserError("\n".join(problems))
+    means = summaries(rows)
+    if flags.json:
+        print(
+            json.dumps({"runs": [row.facts() for row in rows], "summaries": [row.facts() for row in means]}, indent=1)
+        )
+    elif flags.csv:
+        _print_csv([*rows, *means])
+    else:
+        _print_table(rows, means)
+    for problem in problems:
+        print_error(f"left out: {problem}")
+    return 2 if problems else 0
+
+
+def _print_csv(rows: Sequence[Row]) -> None:
+    flat = []
+    for row in rows:
+        facts = row.facts()
+        flat.append({**{name: value for name, value in facts.items() if name != "quality"}, **row.quality})
+    names = list(dict.fromkeys(name for facts in flat for name in facts))
+    writer = csv.DictWriter(sys.stdout, names, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(flat)
+
+
+def _print_table(rows: Sequence[Row], means: Sequence[Row]) -> None:
+    table = [COLUMNS, *((str(number), *_cells(row)) for number, row in enumerate((*rows, *means), start=1))]
+    widths = [max(len(line[column]) for line in table) for column in range(len(COLUMNS))]
+    for line in table:
+        say(
+            "  ".join(
+                f"{cell:<{width}}" if number in WORDS else f"{cell:>{width}}"
+                for number, (cell, width) in enumerate(zip(line, widths, strict=True))
+            ).rstrip()
+        )
+    for number, row in enumerate((*rows, *means), start=1):
+        say(f"{number:>3}: {row.file}  ({row.written_by})")
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    def number(value: float | None, digits: int = 0) -> str:
+        return "-" if value is None else f"{value:,.{digits}f}"
+
+    quality = "  ".join(f"{name} {value:.4f}" for name, value in row.quality.items())
+    return (
+        row.system or "-",
+        row.benchmark or "-",
+        number(row.accelerators),
+        number(row.global_batch),
+        row.status or "-",
+        number(row.minutes, 2),
+        "-" if row.epochs is None else f"{row.epochs:g}",
+        number(row.images_per_second),
+        number(row.per_accelerator),
+        number(row.evaluations),
+        number(row.eval_seconds, 1),
+        quality or "-",
+    )

@@ -1,0 +1,65 @@
+"""`paceline pack DIR --to webdataset|recordio|tfrecord --out DIR [--short N --quality Q]`: a data set into few large files."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import tyro
+
+from paceline._utils.errors import UserError
+from paceline._utils.text import counted
+from paceline.cli.commands.prepare import progress_bar
+from paceline.cli.flags import out_folder, parse
+from paceline.cli.printing import PRINTER, say
+
+
+@dataclass(frozen=True)
+class Flags:
+    """What to pack. Without --short and --quality every photo's bytes stay what they are."""
+
+    folder: Annotated[str, tyro.conf.Positional] = ""  # a data set: prepared, or class folders, COCO, VOC, YOLO
+    to: str = "webdataset"  # webdataset: tars of KEY.jpg with its label; recordio: MXNet's .rec; tfrecord: Examples
+    out: str = ""  # a new or empty folder; the same command given again goes on with what was begun there
+    short: int = 0  # pixels: photos whose shorter side is longer are made smaller and written as JPEG; 0 = keep sizes
+    quality: int = 0  # of the JPEGs that are written anew, 1 to 100, 0 = 90; without --short, every photo is
+    order: str = "kept"  # kept: as the data set has its records; shuffled: in an order that --seed draws
+    seed: int = 0  # another seed shuffles otherwise
+    shards: int = 0  # files of the training split; the others' have as many records each
+    shard_size: str = ""  # about so large a file, for instance 500MB; empty = 1GiB, and one file a split for recordio
+    workers: int = 0  # threads that read and encode; 0 = one a core, more for stores on a network
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Pack and prepare a data set, and print its splits and notes."""
+    about = "Pack a data set into WebDataset's tars, MXNet's RecordIO or TFRecord."
+    flags = parse(arguments, Flags(), prog="pack", description=about)
+    out = out_folder(flags.out)
+    if not flags.folder or out is None:
+        raise UserError("name a data set and a folder: paceline pack DIR --to webdataset|recordio|tfrecord --out DIR")
+    if flags.order not in ("kept", "shuffled"):
+        raise UserError(f"--order {flags.order}: kept or shuffled.")
+    from paceline.datasets.findings import facts_of
+    from paceline.datasets.pack.pack import pack
+    from paceline.datasets.pack.plan import PackRequest, check_request, parse_bytes, prepared_source
+
+    named: dict[str, Any] = {
+        name: getattr(flags, name) for name in ("to", "order", "seed", "short", "quality", "shards")
+    }
+    request = PackRequest(**named, shard_bytes=parse_bytes(flags.shard_size, "--shard-size"))
+    check_request(request)
+    manifest = prepared_source(flags.folder, PRINTER)
+    with progress_bar() as progress:
+        packed, notes = pack(manifest, request, out, workers=flags.workers, progress=progress)
+    PRINTER.facts = facts_of(packed)
+    for name, split in packed.splits.items():
+        files = split.arrays["file_sizes"][1]
+        objects = "" if split.boxes is None else f", {counted(split.boxes.objects, 'object')}"
+        say(f"{name}: {counted(split.images, 'photo')}{objects}, {split.bytes:,} bytes, in {counted(files, 'file')}")
+    for note in notes:
+        say(f"note: {note}")
+    say(f"content {packed.content_hash}")
+    say(f"train with:  --data {shlex.quote(str(packed.folder))}")
+    return 0

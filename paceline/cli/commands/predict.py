@@ -1,0 +1,234 @@
+"""`paceline predict RUN IMAGE_OR_DIR... --out DIR`: annotated pictures, predictions.json, and coco_results.json.
+
+Also `paceline predict WEIGHTS IMAGE_OR_DIR...`: a file of weights, anybody's, the name of published ones, or an exported graph.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from paceline._utils.errors import UserError
+from paceline._utils.text import counted, did_you_mean, some
+from paceline.cli.flags import parse
+from paceline.cli.printing import print_error, say, waiting
+from paceline.training.named_run import check_named
+
+if TYPE_CHECKING:
+    from paceline.predict.answering import Count, Printed, Shown
+    from paceline.predict.folders import Listing
+    from paceline.predict.formats import Format
+    from paceline.predict.photo_predictor import PhotoPredictor
+    from paceline.predict.video import Video
+
+
+@dataclass(frozen=True)
+class Flags:
+    """What to label."""
+
+    run: Annotated[Path, tyro.conf.Positional] = Path()  # run folder, weights, .onnx, .xml, .pt2, or published weights
+    photos: Annotated[tuple[Path, ...], tyro.conf.Positional] = ()  # photos, folders, 'a/**/*.jpg', a video, camera:0
+    out: Path = Path("predictions")  # folder for pictures and predictions.json; an earlier prediction's is replaced
+    checkpoint: str = "best"  # best, last or step-N
+    pictures: bool = True  # draw the photos with their answers
+    score_above: float | None = None  # objects: smallest score drawn and printed; None = the run's best by F1, else 0.3
+    classes: tuple[str, ...] = ()  # objects: draw and print these classes alone; empty = all
+    max_objects: int = 0  # objects: draw and print the best N of a photo; 0 = all
+    labels: bool = True  # objects: write names and scores beside the boxes
+    tile: int = 0  # objects: larger photos in tiles of N pixels a side too, for small objects; 0 = whole photos alone
+    overlap: float = 0.2  # share of a tile's side that its neighbour has too
+    every: int = 1  # of a video: answer each N-th frame
+    frames: bool = False  # of a video: pictures of its frames in place of one video
+    write: tuple[str, ...] = ()  # for other tools too: coco yolo yolo-scores csv labelme labelstudio cvat masks
+    annotations: str = ""  # COCO JSON that lists the photos: coco_results.json has its image ids
+    quiet: bool = False  # print no line a photo; only what was left out, and the end
+    json: bool = False  # print one JSON object a photo to stdout, and what is for people to stderr
+    workload: str = ""  # of a run whose workload is your own: its file, ./file.py:name, which is run as Python
+    recipe: str = ""  # of weights: the recipe that they fit, with flags in quotes; empty = found from them
+    trust: bool = False  # open a .pt2, which can run code of whoever made it
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Answer for photos; 1 where some of them have no answer."""
+    flags = parse(arguments, Flags(), prog="predict", description="Find classes, objects or masks in photos.")
+    if not flags.photos:
+        raise UserError("name a run and at least one photo or folder: paceline predict RUN photo.jpg --out DIR")
+    if flags.score_above is not None and not 0 <= flags.score_above <= 1:
+        raise UserError(f"--score-above {flags.score_above:g}: a score lies in [0, 1].")
+    if flags.max_objects < 0:
+        raise UserError(f"--max-objects {flags.max_objects}: must be 0 (all) or more.")
+    if flags.tile < 0 or 0 < flags.tile < 32:
+        raise UserError(f"--tile {flags.tile}: must be 32 pixels or more, or 0 (whole photos alone).")
+    if not 0 <= flags.overlap <= 0.9:
+        raise UserError(f"--overlap {flags.overlap:g}: a share of a tile's side, from 0 to 0.9.")
+    if flags.every < 1:
+        raise UserError(f"--every {flags.every}: must be 1 (each frame) or more.")
+    note = print_error if flags.json else say
+    video, listing = _found(flags)
+    with nullcontext() if video is None else closing(video):
+        return _carry_out(flags, video, listing, note)
+
+
+def _carry_out(flags: Flags, video: Video | None, listing: Listing, note: Callable) -> int:
+    """Open the run, answer, and say what came of it; `note` takes a line for people."""
+    asked = {"checkpoint": flags.checkpoint, "workload": flags.workload, "recipe": flags.recipe, "trust": flags.trust}
+    check_named(flags.run, verb="predict", **asked)
+    from paceline import predict
+    from paceline.predict.answering import formats_of
+    from paceline.predict.answers import check_answers_folder
+
+    check_answers_folder(flags.out)
+    with waiting(f"opening {flags.run}"):
+        predictor = predict.load(flags.run, **asked, say=note)
+    _check_objects(flags, predictor)
+    formats = formats_of(flags.write, flags.out, predictor, video=video is not None)
+    if passed_over := listing.skipped():
+        note(f"skipped {passed_over}")
+    began = time.perf_counter()
+    try:
+        count = (
+            _answer(flags, listing, predictor, formats, note)
+            if video is None
+            else _answer_video(flags, video, predictor, formats, note)
+        )
+    except KeyboardInterrupt:
+        note(f"{flags.out}: not finished; the same command starts over and replaces what is there")
+        raise
+    seconds = time.perf_counter() - began
+    answered, noun = count.answered, "photo" if video is None else "frame"
+    note(f"{counted(answered, noun)} in {seconds:.1f} s, {answered / max(seconds, 1e-9):.1f} images/s: {flags.out}")
+    if count.without:
+        note(
+            f"without an answer: {len(count.without):,} of {answered + len(count.without):,}"
+            if video is None
+            else "not whole:"
+        )
+        for photo in count.without:
+            note(f"  {photo.file}: {photo.reason}")
+    return 1 if count.without else 0
+
+
+def _found(flags: Flags) -> tuple[Video | None, Listing]:
+    """The one video, opened; or the photos. Raises UserError for a video among others, and for what cannot be read."""
+    from paceline.predict.folders import Listing, find_photos, is_video
+
+    videos = [path for path in flags.photos if is_video(path)]
+    if not videos:
+        for flag, given in (("--every", flags.every > 1), ("--frames", flags.frames)):
+            if given:
+                raise UserError(f"{flag}: for a video or a camera, and photos are named. Leave it away.")
+        return None, find_photos(flags.photos, apart_from=(flags.run, flags.out))
+    if len(flags.photos) > 1:
+        raise UserError(f"{videos[0]}: a video stands alone in a command, with an --out of its own. Name one of them.")
+    from paceline.predict.video import Video
+
+    return Video(videos[0], every=flags.every), Listing()
+
+
+def _least_score(flags: Flags, predictor: PhotoPredictor, note: Callable) -> float:
+    """The score from which on objects are printed and drawn."""
+    from paceline.predict.results import SHOWN_ABOVE
+
+    if flags.score_above is not None or not predictor.finds_objects:
+        return flags.score_above or 0.0
+    best = predictor.best_f1()
+    if best:
+        note(
+            f"shown from score {best['threshold']:g} on: F1 was best there on the photos that the run was evaluated on "
+            "(--score-above S shows others)"
+        )
+    return best.get("threshold", SHOWN_ABOVE)
+
+
+def _answer(
+    flags: Flags, listing: Listing, predictor: PhotoPredictor, formats: Sequence[Format], note: Callable
+) -> Count:
+    """Print, draw and write every photo's answer."""
+    from paceline.predict.answering import Asked, Count, answer_all, jpeg_of, notes_on_pixels, places_of
+    from paceline.predict.answers import new_answers
+
+    ids, about_ids = _image_ids(flags, listing, predictor)
+    head, printed, shown = _manner(flags, predictor, note)
+    places, top = places_of(listing, ids, formats)
+    results = predictor.stream(listing.photos, tile=flags.tile, overlap=flags.overlap)
+    asked = (
+        Asked(str(photo), place, ids.get(photo), result)
+        for photo, place, result in zip(listing.photos, places, results)
+    )
+    count = Count(without=list(listing.refused))
+    with new_answers(flags.out, head, coco=bool(ids), formats=formats) as answers:
+        answer_all(asked, answers, printed, shown, count, draw=jpeg_of if flags.pictures else None)
+        answers.finish(count.without)
+    if predictor.finds_objects:
+        note(f"coco_results.json: {about_ids}" if ids else f"no coco_results.json: {about_ids}")
+    if formats:
+        written = some([one.joined or f"{one.top}/" for one in formats], 99)
+        note(f"written for other tools: {written}; photos are named from {top} on")
+    if turned := count.turned:
+        carry = f"{turned:,} photo{' carries' if turned == 1 else 's carry'} an EXIF rotation"
+        applied = predictor.trained.recipe.input.exif == "apply"
+        note(f"{carry}: {'turned by it' if applied else 'not turned, because the run was trained so'}")
+    for line in notes_on_pixels(listing.photos):
+        note(line)
+    return count
+
+
+def _answer_video(
+    flags: Flags, video: Video, predictor: PhotoPredictor, formats: Sequence[Format], note: Callable
+) -> Count:
+    """Print, draw and write every frame's answer."""
+    from paceline.predict.video_answers import answer_video
+
+    head, printed, shown = _manner(flags, predictor, note)
+    stream = partial(predictor.stream, tile=flags.tile, overlap=flags.overlap)
+    return answer_video(video, stream, flags.out, head, formats, printed, shown, flags.pictures, flags.frames)
+
+
+def _manner(flags: Flags, predictor: PhotoPredictor, note: Callable) -> tuple[dict[str, object], Printed, Shown]:
+    """Facts for the head of predictions.json, what is printed, and what is shown."""
+    from paceline.predict.answering import Printed, Shown
+
+    head = {"run": str(flags.run), "checkpoint": predictor.trained.checkpoint, "classes": list(predictor.classes)}
+    least = _least_score(flags, predictor, note)
+    shown = Shown(least, flags.classes, flags.max_objects, flags.labels)
+    return head, Printed(note, say, flags.quiet, flags.json), shown
+
+
+def _check_objects(flags: Flags, predictor: PhotoPredictor) -> None:
+    """Refuse flags of objects for a run that names whole photos, and classes that the run does not have."""
+    if not predictor.finds_objects:
+        given = {
+            "--classes": flags.classes,
+            "--max-objects": flags.max_objects,
+            "--no-labels": not flags.labels,
+            "--annotations": flags.annotations,
+            "--tile": flags.tile,
+        }
+        for flag in (flag for flag, value in given.items() if value):
+            raise UserError(f"{flag}: for objects in photos; {flags.run} names whole photos. Leave it away.")
+    for name in flags.classes:
+        if name not in predictor.classes:
+            known = ", ".join(predictor.classes[:10]) + (", ..." if len(predictor.classes) > 10 else "")
+            hint = did_you_mean(name, predictor.classes) or f"Its classes: {known}."
+            raise UserError(f"--classes {name}: {flags.run} has no such class. {hint}")
+
+
+def _image_ids(flags: Flags, listing: Listing, predictor: PhotoPredictor) -> tuple[Mapping[Path, int], str]:
+    """The photos' ids in an annotation file, for coco_results.json, and whence; or none, and why."""
+    from paceline.predict.photo_ids import ids_in_file, known_ids
+
+    if not predictor.finds_objects:
+        return {}, ""
+    if not flags.annotations:
+        return known_ids(listing.photos, predictor.trained.facts)
+    categories = dict(zip(predictor.classes, predictor.category_ids))
+    ids = ids_in_file(listing.photos, Path(flags.annotations).expanduser(), categories)
+    left = sum(photo not in ids for photo in listing.photos)
+    return ids, f"ids of {flags.annotations}" + (f"; photos that it does not list: {left:,}" if left else "")

@@ -1,0 +1,294 @@
+"""`paceline prepare KIND ...`: verify every photo once, write manifest and index. Containers' bytes stay where they are."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from paceline._utils.errors import UserError
+from paceline.cli.flags import out_folder, parse
+from paceline.cli.help import HELP
+from paceline.cli.printing import PRINTER, say
+
+if TYPE_CHECKING:
+    from paceline.store.manifest import Manifest
+
+KINDS = """usage: paceline prepare KIND ...
+
+  folder DIR     class folders: DIR/train/CLASS/*.jpg and DIR/val/CLASS/*.jpg; or DIR/CLASS/*.jpg with --val-fraction
+  imagenet DIR   the same, checked to be ImageNet-1k: 1,281,167 and 50,000 photos; or --train-tar FILE --val-tar FILE
+  coco DIR       boxes and masks: DIR/annotations/instances_train2017.json with DIR/train2017; or --zips DIR; or the files
+  voc DIR        boxes: Pascal VOC's DIR/Annotations/*.xml with DIR/JPEGImages
+  yolo DIR       boxes, and masks as polygons: DIR/data.yaml and label files
+  photos         files that are a photo each, above all a bucket's: --train 's3://BUCKET/train/*/*.jpg'
+  tar, zip       photos in archives as they were downloaded: [--train] FILE... --val FILE... --out DIR; bytes stay there
+  webdataset     tars of KEY.jpg with KEY.cls or .json (these six take paths, patterns, and URLs: s3://, gs://, https://)
+  recordio       MXNet's .rec files
+  tfrecord       TensorFlow's, with the features of the original ImageNet and COCO scripts
+  shapes         the built-in data set, rendered into the cache
+
+Each answers --help."""
+
+
+DEVKIT = "ILSVRC2012_devkit_t12.tar.gz"
+COCO_ZIPS = ("train2017.zip", "val2017.zip", "annotations_trainval2017.zip")
+LAYOUTS = ("photos", "tar", "zip", "webdataset", "recordio", "tfrecord")
+OnUnreadable = Literal["refuse", "skip"]
+OnMismatch = Literal["refuse", "warn"]
+
+
+@dataclass(frozen=True)
+class FolderFlags:
+    """What to verify."""
+
+    data: str = ""  # the folder that holds train/ and val/; the flag's name may be left out
+    out: str = ""  # where manifest and index go; empty = into the folder itself, or the cache when it is read-only
+    workers: int = 0  # processes that decode; 0 = one a core
+    on_unreadable: OnUnreadable = "refuse"  # a file that does not decode: stop, or leave it out and count it
+    val_fraction: float = 0.0  # share of each class that is set apart for validation, where there is no val/
+    val_seed: int = 0  # another seed sets other photos apart
+    val_group: str = ""  # regular expression: photos whose paths match with the same captured text stay together
+
+
+@dataclass(frozen=True)
+class ImagenetFlags(FolderFlags):
+    """What to verify: class folders, or the official archives as they were downloaded."""
+
+    train_tar: str = ""  # ILSVRC2012_img_train.tar, a tar of 1000 tars; nothing is unpacked
+    val_tar: str = ""  # ILSVRC2012_img_val.tar
+    devkit: str = ""  # ILSVRC2012_devkit_t12.tar.gz; empty = beside --val-tar. With a folder: a flat val/ is sorted
+
+
+@dataclass(frozen=True)
+class BoxFlags:
+    """What to read, and what to do about flaws."""
+
+    data: str = ""  # the data set's folder; the flag's name may be left out
+    out: str = ""  # where manifest and index go; empty = into the folder itself, or the cache when it is read-only
+    workers: int = 0  # processes that decode; 0 = one a core
+    val_fraction: float = 0.0  # share of the images that is set apart for validation, where the set has none
+    val_seed: int = 0  # another seed sets other images apart
+    val_group: str = ""  # regular expression: images whose paths match with the same captured text stay together
+    on_missing: OnUnreadable = "refuse"  # an image not on disk or not listed: stop, or leave it out and count it
+    on_unreadable: OnUnreadable = "refuse"  # an image that does not decode: stop, or leave it out and count it
+    on_class_mismatch: OnMismatch = "refuse"  # objects in val of a class that train does not know: stop, or keep them
+
+
+@dataclass(frozen=True)
+class CocoFlags(BoxFlags):
+    """What to read, and what to do about flaws. Name the folder, or the four files and folders, or the zips as downloaded."""
+
+    zips: str = ""  # folder of train2017.zip, val2017.zip and annotations_trainval2017.zip; nothing is unpacked
+    images: str = ""  # folder of the training images, where the data set has a layout of its own
+    annotations: str = ""  # COCO JSON of the training images
+    val_images: str = ""  # folder of the validation images; empty = the training images'
+    val_annotations: str = ""  # COCO JSON of the validation images
+    expect: Literal["any", "coco2017"] = "any"  # coco2017: refuse whatever is not the whole of COCO 2017
+
+
+Files = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ContainerFlags:
+    """What to index, and what to do about flaws."""
+
+    train: Files = ()  # may be left out; paths, 'shards-*.tar', 'shard-{000..127}.tar', or addresses (s3://, gs://, https://)
+    val: Files = ()  # the same of the validation photos
+    out: str = ""  # where manifest and index go; empty = a folder in the cache, which is printed
+    annotations: str = ""  # boxes: COCO JSON of the training photos, or the zip that holds it
+    val_annotations: str = ""  # boxes: the same of the validation photos
+    classes: str = ""  # a file of class names, one a line or a JSON list; or how many classes there are
+    first_label: int = -1  # number of the first class in the files; -1 = 1 in TFRecords, 0 in others
+    label_column: int = -1  # RecordIO with several numbers as label, no boxes: which of them is the class, from 0
+    devkit: str = ""  # ILSVRC2012_devkit_t12.tar.gz, which knows the classes of ImageNet's validation tar
+    expect: Literal["any", "imagenet", "coco2017"] = "any"  # refuse whatever is not the whole of that set
+    val_fraction: float = 0.0  # share of the photos that is set apart for validation, where no --val is named
+    val_seed: int = 0  # another seed sets other photos apart
+    val_group: str = ""  # regular expression: photos whose names match with the same captured text stay together
+    on_truncated: OnUnreadable = "refuse"  # a file that is cut off: stop, or use its whole records
+    on_unreadable: OnUnreadable = "refuse"  # a photo that does not decode: stop, or leave it out and count it
+    on_missing: OnUnreadable = "refuse"  # an annotated photo that is not there: stop, or leave it out and count it
+    on_class_mismatch: OnMismatch = "refuse"  # objects in val of a class that train does not know
+    workers: int = 0  # processes that decode, threads that list; 0 = one a core
+
+
+@dataclass(frozen=True)
+class ShapesFlags:
+    """What to render."""
+
+    kind: Literal["classes", "boxes"] = "classes"  # class folders, or pictures with COCO annotations
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Prepare one data set."""
+    if not arguments or arguments[0] in HELP:
+        print(KINDS)
+        return 0 if arguments else 2
+    kind, rest = arguments[0], arguments[1:]
+    if kind == "shapes":
+        return _shapes(rest)
+    if kind in LAYOUTS:
+        return _containers(kind, rest)
+    if rest and not rest[0].startswith("-"):
+        rest = ["--data", *rest]
+    if kind in ("folder", "imagenet"):
+        return _folder(kind, rest)
+    if kind in ("coco", "voc", "yolo"):
+        return _boxes(kind, rest)
+    known = ", ".join(("folder", "imagenet", "coco", "voc", "yolo", *LAYOUTS, "shapes"))
+    raise UserError(f"prepare {kind!r}: there is no such kind. Known: {known}.")
+
+
+def _folder(kind: str, arguments: Sequence[str]) -> int:
+    default = ImagenetFlags() if kind == "imagenet" else FolderFlags()
+    flags = parse(arguments, default, prog=f"prepare {kind}", description="Verify class folders and index them.")
+    if isinstance(flags, ImagenetFlags) and (flags.train_tar or flags.val_tar):
+        if flags.data or flags.val_fraction or not (flags.train_tar and flags.val_tar):
+            raise UserError("--train-tar FILE and --val-tar FILE belong together, without --data and --val-fraction.")
+        devkit = flags.devkit or str(Path(flags.val_tar).with_name(DEVKIT))  # beside the second tar where none is named
+        if not Path(devkit).expanduser().is_file():
+            raise UserError(
+                f"{devkit}: not there. The classes of the validation photos are in {DEVKIT}, beside the tars' own "
+                "download; name it with --devkit FILE."
+            )
+        named: dict[str, Any] = {
+            "train": (flags.train_tar,),
+            "val": (flags.val_tar,),
+            "devkit": devkit,
+            "expect": "imagenet",
+        }
+        return _index_containers("tar", ContainerFlags(**named, **_flaws(flags)))
+    out = out_folder(flags.out)
+    if not flags.data:
+        raise UserError(f"name the folder that holds train/ and val/: paceline prepare {kind} --data DIR")
+    if isinstance(flags, ImagenetFlags) and flags.devkit:
+        _sort_val(Path(flags.data), Path(flags.devkit).expanduser())
+    from paceline.datasets.class_source import prepare_folder
+    from paceline.datasets.val_split import ValSplit
+
+    with progress_bar() as progress:
+        manifest = prepare_folder(
+            Path(flags.data),
+            out=out,
+            expect="imagenet" if kind == "imagenet" else "any",
+            workers=flags.workers or None,
+            on_unreadable=flags.on_unreadable,
+            val=ValSplit(flags.val_fraction, flags.val_seed, flags.val_group),
+            progress=progress,
+        )
+    return _printed(manifest)
+
+
+def _flaws(flags: FolderFlags | BoxFlags) -> dict[str, Any]:
+    """Where the index goes, who works, and what to do about flaws."""
+    return {name: getattr(flags, name) for name in ("out", "workers", "on_unreadable")}
+
+
+def _sort_val(root: Path, devkit: Path) -> None:
+    from paceline.datasets.formats.class_folders import VAL_FOLDERS
+    from paceline.datasets.formats.devkit import sort_val, validation_labels
+
+    labels = validation_labels(devkit)
+    for folder in (root / name for name in VAL_FOLDERS if (root / name).is_dir()):
+        if moved := sort_val(folder, labels):
+            say(f"{folder.name}: {moved:,} photos moved into class folders, by the development kit's labels")
+
+
+def _boxes(kind: Literal["coco", "voc", "yolo"], arguments: Sequence[str]) -> int:
+    default = CocoFlags() if kind == "coco" else BoxFlags()
+    about = "Verify images with boxes or masks and index them."
+    flags = parse(arguments, default, prog=f"prepare {kind}", description=about)
+    coco = flags if isinstance(flags, CocoFlags) else CocoFlags()
+    if coco.zips:
+        if flags.data or flags.val_fraction or coco.images:
+            raise UserError("--zips names all files of the data set; leave --data, --images and --val-fraction out.")
+        paths = [Path(coco.zips).expanduser() / name for name in COCO_ZIPS]
+        if lacking := [path for path in paths if not path.is_file()]:
+            raise UserError(
+                f"{lacking[0]}: not there. --zips names the folder of {', '.join(COCO_ZIPS)}, as downloaded."
+            )
+        train, val, boxes = map(str, paths)
+        named: dict[str, Any] = {"train": (train,), "val": (val,), "annotations": boxes, "val_annotations": boxes}
+        named |= {name: getattr(coco, name) for name in ("expect", "on_missing", "on_class_mismatch")}
+        return _index_containers("zip", ContainerFlags(**named, **_flaws(coco)))
+    out = out_folder(flags.out)
+    files = (coco.images, coco.annotations, coco.val_images, coco.val_annotations)
+    if flags.data and any(files):
+        raise UserError("name either the data set's folder or --images and --annotations, not both.")
+    if not flags.data and not any(files):
+        also = ", or --images DIR --annotations FILE" if kind == "coco" else ""
+        raise UserError(f"name the data set's folder: paceline prepare {kind} --data DIR{also}")
+    from paceline.datasets.box_source import BoxRequest, prepare_boxes
+
+    with progress_bar() as progress:
+        manifest = prepare_boxes(
+            Path(flags.data) if flags.data else None,
+            BoxRequest.of(flags, kind, *files),
+            out=out,
+            workers=flags.workers or None,
+            progress=progress,
+        )
+    return _printed(manifest)
+
+
+def _containers(layout: str, arguments: Sequence[str]) -> int:
+    if arguments and not arguments[0].startswith("-"):
+        if any(word.partition("=")[0] == "--train" for word in arguments):
+            raise UserError(f"{arguments[0]}: name the training files once, either with --train or without it.")
+        arguments = ["--train", *arguments]
+    about = "Verify photos in containers and index them."
+    flags = parse(arguments, ContainerFlags(), prog=f"prepare {layout}", description=about)
+    if not flags.train and not flags.val:
+        raise UserError(f"name the files: paceline prepare {layout} --train FILE... --val FILE... --out DIR")
+    return _index_containers(layout, flags)
+
+
+def _index_containers(layout: str, flags: ContainerFlags) -> int:
+    from paceline.datasets.containers.source import ContainerRequest, prepare_containers
+
+    wanted = asdict(flags)
+    out, workers = out_folder(wanted.pop("out")), wanted.pop("workers")
+    request = replace(ContainerRequest("tar"), **{**wanted, "layout": layout})
+    with progress_bar() as progress:
+        manifest = prepare_containers(
+            request,
+            out=out,
+            workers=workers or None,
+            walked=lambda done, total: progress(done, total, "listing"),
+            progress=progress,
+        )
+    return _printed(manifest)
+
+
+def _printed(manifest: Manifest) -> int:
+    from paceline.datasets.findings import facts_of, findings, next_step
+
+    PRINTER.facts = facts_of(manifest)
+    for line in [*findings(manifest), next_step(manifest)]:
+        say(line)
+    return 0
+
+
+@contextmanager
+def progress_bar() -> Iterator[Callable[..., None]]:
+    """(done, total, what is being done) -> a bar that shows it; it is gone afterwards."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    hidden = PRINTER.quiet or PRINTER.lines is not None or not sys.stdout.isatty()  # a pipe gets an empty line
+    with Progress("{task.description}", *columns, transient=True, disable=hidden) as bar:
+        job = bar.add_task("", total=None)
+        yield lambda done, total, what="verifying": bar.update(job, completed=done, total=total, description=what)
+
+
+def _shapes(arguments: Sequence[str]) -> int:
+    flags = parse(arguments, ShapesFlags(), prog="prepare shapes", description="Render the built-in data set.")
+    from paceline.datasets.shapes.render import shapes_folder
+
+    say(shapes_folder(flags.kind))
+    return 0

@@ -1,0 +1,88 @@
+"""`paceline preview RECIPE --data DIR`: a mosaic of training images exactly as the network will see them."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from paceline._utils.atomic_write import KEY, check_output, write_output
+from paceline._utils.errors import RecipeError, UserError
+from paceline.cli.flags import explain, parse_recipe
+from paceline.cli.help import HELP
+from paceline.cli.printing import PRINTER, say, waiting
+from paceline.config.run import Controls
+from paceline.training.opening import check_request, open_task
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+ABOUT = """Draw a mosaic of training images exactly as the network will see them: cropped, flipped, coloured, mixed, with their
+classes, boxes or masks. Look at it before a long run. RECIPE is a name (paceline list recipes) or ./file.py:function. Every flag of
+the recipe may follow, as for train: paceline preview RECIPE --help lists them."""
+
+
+@dataclass(frozen=True)
+class PreviewFlags:
+    """What to draw."""
+
+    data: str = ""  # data set; empty = the built-in shapes
+    out: Path = Path("preview.png")  # picture to write
+    images: int = 40  # pictures in the mosaic
+    columns: int = 8  # pictures in a row
+    step: int = 0  # first training step whose images are drawn
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Write the mosaic and print its path."""
+    if arguments and arguments[0] in HELP:
+        explain("preview RECIPE", ABOUT, PreviewFlags(), arguments)
+    asked = parse_recipe(arguments, PreviewFlags(), verb="preview")
+    flags = asked.controls
+    if flags.images < 1 or flags.columns < 1 or flags.step < 0:
+        raise RecipeError("--images and --columns must be 1 or more, --step 0 or more.")
+    check_output(flags.out)
+    check_request(asked.recipe, flags.data)
+    import torch
+
+    from paceline.pages.marks import sample_picture
+    from paceline.pages.pictures import mosaic
+    from paceline.ranks.launcher import read_launch
+    from paceline.ranks.world import open_world
+
+    with open_world(read_launch({}), device=torch.device("cpu")) as world:
+        task = open_task(asked.recipe, Controls(data=flags.data), world, PRINTER)
+    photos, captions = [], []
+    step = flags.step
+    with waiting("drawing"):
+        while len(photos) < flags.images:
+            for pixels, label in islice(task.samples_of_step(step), flags.images - len(photos)):
+                sample = pixels, label, task.classes
+                photo, caption = task.workload.picture(*sample) or sample_picture(*sample)
+                photos.append(photo)
+                captions.append(caption)
+            step += 1
+    picture = mosaic(photos, captions, flags.columns, tile=max(96, *(photo.width for photo in photos)))
+    write_output(flags.out, _encoded(picture, flags.out))
+    PRINTER.facts = {"file": flags.out, "images": len(photos), "step": flags.step}
+    say(f"{len(photos)} training images from step {flags.step:,} on: {flags.out}")
+    return 0
+
+
+def _encoded(picture: Image.Image, out: Path) -> bytes:
+    """A file of the kind that the suffix names; a PNG or JPEG says that it is ours, so that the next preview may replace it."""
+    from PIL import Image
+    from PIL.PngImagePlugin import PngInfo
+
+    kind, mark, buffer = Image.registered_extensions().get(out.suffix.lower(), ""), PngInfo(), io.BytesIO()
+    mark.add_text(KEY, "preview")
+    marks = {"PNG": {"pnginfo": mark}, "JPEG": {"comment": f"{KEY} preview"}}
+    try:
+        picture.save(buffer, kind, **marks.get(kind, {}))
+    except (OSError, ValueError, KeyError) as problem:
+        reason = f"a picture cannot be written as {out.suffix or 'a file without suffix'}: {problem}"
+        raise UserError(f"--out {out}: {reason}. Name a .png or .jpg file.") from None
+    return buffer.getvalue()

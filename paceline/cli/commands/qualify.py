@@ -1,0 +1,211 @@
+"""`paceline qualify`: is this machine as fast as it should be? With several devices and nodes, all at the same time."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any
+
+from paceline._utils.atomic_write import check_output, write_output
+from paceline._utils.cache import cache_folder
+from paceline._utils.errors import UserError
+from paceline._utils.text import WORDS, columns, one_line
+from paceline.cli.flags import parse
+from paceline.cli.on_nodes import Elsewhere, is_launched, launched_answer
+from paceline.cli.printing import PRINTER, write_answer
+from paceline.machine.detect import cpu_cores
+from paceline.ranks.launcher import SINGLE, Launch, read_launch
+from paceline.training.choose import choose_system
+
+if TYPE_CHECKING:
+    from paceline.bench.verdict import Row, Verdict
+    from paceline.config.system import System
+
+RANK_GIB = 3.0  # of memory that a rank takes on a CPU, where each core has one, as the rates were recorded
+MOST_MINUTES = 24 * 60.0
+JSON_FILE, PAGE = "qualify.json", "qualify.html"
+ABOUT = """Is this machine as fast as it should be? Training steps, their input, box scores, the disk and an all-reduce are
+measured on all devices at the same time and judged by published rates; on a CPU by recorded ones, made to fit by tests of
+its cores. Exit code 0: as fast as expected; 1: slower, with what to look at next; 2: bad input. docs/qualify.md has more."""
+
+
+@dataclass(frozen=True)
+class Flags(Elsewhere):
+    """How long to measure, where to write, and which nodes to start on."""
+
+    minutes: float = 30.0  # that it may take, about; 3 find a gross fault, 30 heat and neighbours that come and go
+    folder: str = ""  # test photos are rendered there and read: where data sets lie; empty = paceline's cache
+    system: str = ""  # what each node is (paceline list systems); empty = this machine as it is
+    ranks: int = 0  # ranks a node; 0 = one a device; on a CPU one a core, as far as memory allows
+    json: bool = False  # print one JSON object instead of a table
+    out: str = ""  # folder for qualify.json and qualify.html; empty = neither
+    facts: bool = False  # what each rank measured, unjudged, as JSON; --out is a file then
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Measure, judge, print; 0 as fast as expected, 1 slower.
+
+    Raises UserError where there would be nothing to measure.
+    """
+    flags = parse(arguments, Flags(), prog="qualify", description=ABOUT)
+    if not 0 < flags.minutes <= MOST_MINUTES:
+        raise UserError(f"--minutes {flags.minutes:g}: must be above 0, and {MOST_MINUTES:g} at most.")
+    if flags.out and not flags.facts:
+        if Path(flags.out).is_file():
+            raise UserError(f"--out {flags.out}: this is a file. Name a folder, for {JSON_FILE} and {PAGE}.")
+        for name in (JSON_FILE, PAGE):
+            check_output(Path(flags.out) / name)
+    folder = Path(flags.folder).expanduser().absolute() if flags.folder else cache_folder()
+    if flags.folder and not folder.is_dir():
+        raise UserError(f"--folder {flags.folder}: there is no such folder.")
+    launch = read_launch(os.environ)
+    if launch.kind != SINGLE.kind:
+        if is_launched(arguments):
+            raise UserError(f"--nodes and the like: {launch.kind} has started this process already. Leave them out.")
+        return _finish(flags, _measured(flags, choose_system(flags.system or "auto"), launch, folder))
+    if flags.through == "local":
+        system = choose_system(flags.system or "auto")
+        ranks = flags.ranks or (cpu_ranks(system) if system.accelerator == "cpu" else system.per_node)
+        if (ranks, flags.container, flags.nodes) == (1, "none", 1):
+            return _finish(flags, _measured(flags, system, SINGLE, folder))
+        flags = replace(flags, ranks=ranks)
+    quiet = ("--quiet",) if PRINTER.quiet else ()
+    words = ("qualify", "--facts", "--minutes", f"{flags.minutes:g}", "--folder", str(folder), *quiet)
+    silent = flags.json or PRINTER.quiet  # stdout is for the answer alone
+    same = {"system_name": flags.system, "ranks": flags.ranks, "json": silent, "writes": (str(folder),)}
+    code, text = launched_answer("qualify", words, flags, **same)
+    return _finish(flags, json.loads(text)) if text and not code else code
+
+
+def cpu_ranks(system: System) -> int:
+    """One a core, as many as the memory that training may plan with holds."""
+    return max(1, min(cpu_cores(), int(system.memory_gib / RANK_GIB)))
+
+
+def _measured(flags: Flags, system: System, launch: Launch, folder: Path) -> dict[str, Any] | None:
+    """What all ranks found; None but on rank 0."""
+    from paceline.bench.qualify import measure_rank
+    from paceline.machine.machine import choose_device
+    from paceline.machine.provenance import versions
+    from paceline.ranks.environment import environment
+    from paceline.ranks.world import open_world
+
+    # One table for CPUs with and without bf16.
+    system = replace(system, precision="fp32") if system.accelerator == "cpu" else system
+    device = choose_device(system, launch.local_rank, launch.local_world)
+    watched = launch.rank == 0 and not PRINTER.quiet
+    say = (lambda text: print(text, file=sys.stderr, flush=True)) if watched else (lambda _: None)
+    together = Path(flags.out).absolute().parent if flags.facts and flags.out else Path.cwd()  # which all nodes see
+    with environment(system, launch, named=False):
+        with open_world(launch, device=device, secret_folder=together) as world:
+            own = measure_rank(world, launch, system, minutes=flags.minutes, folder=folder, say=say)
+            ranks = world.gather_bytes(json.dumps(own).encode())
+        # Last, when clocks and heat are as training leaves them.
+        problems = _examined(flags, launch, together)
+    if problems is None or ranks is None:
+        return None
+    found = [json.loads(rank) for rank in ranks]
+    return {"minutes": flags.minutes, "versions": versions(), "doctor": problems, "ranks": found}
+
+
+def _examined(flags: Flags, launch: Launch, folder: Path) -> list[str] | None:
+    """What `paceline doctor` calls a problem; None but on rank 0."""
+    from paceline.machine.doctor.compare import examine_nodes, names
+    from paceline.machine.doctor.here import examine
+    from paceline.machine.doctor.together import examine_together
+
+    if launch.world == 1:
+        return [f"{finding.about}: {finding.text}" for finding in examine(folder) if finding.level == "problem"]
+    # A store of ours has its port for itself.
+    again = replace(launch, port=launch.port + (not launch.agent_store), job=f"{launch.job}-doctor")
+    if (nodes := examine_together(again, folder)) is None:
+        return None
+    called, expected = names(nodes), choose_system(flags.system) if flags.system else None
+    found = [finding.with_names(called) for finding in examine_nodes(nodes, expected) if finding.level == "problem"]
+    problems = [f"{finding.about}: {finding.text}" for finding in found]
+    for name, node in zip(called, nodes):
+        if "NV" in node.links and node.network.endswith("by SHM"):
+            problems.append(
+                f"{name}: GPUs have NVLink ({node.links}), and NCCL goes through memory: NCCL_P2P_DISABLE, IOMMU"
+            )
+    return problems
+
+
+def _finish(flags: Flags, facts: dict[str, Any] | None) -> int:
+    """Judge, print and write, on rank 0; -> the exit code."""
+    if facts is None:
+        return 0
+    if flags.facts:
+        write_answer(facts, out=flags.out, printed=not flags.out)
+        return 0
+    from paceline.bench.verdict import judge
+
+    verdict = judge(facts["ranks"], facts["doctor"])
+    rows = [{**asdict(row), "ratio": row.ratio, "verdict": row.verdict} for row in verdict.rows]
+    answer = {"good": verdict.good, "rows": rows, "slowest": verdict.slowest, "advice": list(verdict.advice), **facts}
+    write_answer(answer, out=str(Path(flags.out) / JSON_FILE) if flags.out else "", printed=flags.json)
+    if flags.out:
+        write_output(Path(flags.out) / PAGE, _page(verdict, facts))
+    if not flags.json:
+        print("\n".join(lines(verdict, facts)))
+        if flags.out:
+            print(f"the page is {Path(flags.out) / PAGE}")
+    return 0 if verdict.good else 1
+
+
+def lines(verdict: Verdict, facts: Mapping[str, Any]) -> list[str]:
+    """The table, who is slowest, the verdict and what to look at, at most as wide as the terminal."""
+    wide = min(columns(), 120)
+    found = wrap(one_line(about(facts)), wide, **WORDS)
+    found.append(f"{'':<30}{'measured':>10}{'expected':>10}{'':10}{'ratio':>6}")
+    for row in verdict.rows:
+        words = spelled(row)
+        found.append(f"{row.name:<30.30}{words[0]:>10}{words[1]:>10} {row.unit:<9}{words[2]:>6}  {row.verdict}")
+    for basis in dict.fromkeys(row.basis for row in verdict.rows if row.basis):
+        found += wrap(f"expected by {one_line(basis)}", wide, subsequent_indent="  ", **WORDS)
+    if verdict.slowest:
+        found += wrap(f"slowest: {one_line(verdict.slowest)}", wide, subsequent_indent="  ", **WORDS)
+    slow = sum(row.verdict == "slower" for row in verdict.rows)
+    found.append(f"slower than expected: {slow} of {len(verdict.rows)}" if slow else "as fast as expected")
+    for text in verdict.advice:
+        found += wrap(f"look at: {one_line(text)}", wide, subsequent_indent="  ", **WORDS)
+    return found
+
+
+def about(facts: Mapping[str, Any]) -> str:
+    """The machine, in a line."""
+    ranks, first = facts["ranks"], facts["ranks"][0]
+    nodes, threads = len({rank["node"] for rank in ranks}), first["threads"]
+    return (
+        f"{len(ranks)} rank{'s'[: len(ranks) > 1]} on {nodes} node{'s'[: nodes > 1]}, {first['device']}, {threads} "
+        f"thread{'s'[: threads > 1]} each of {first['cores']} cores, torch {facts['versions']['torch']}, {facts['minutes']:g} minutes"
+    )
+
+
+def spelled(row: Row) -> tuple[str, str, str]:
+    """Measured, expected and ratio as text."""
+    from paceline.bench.verdict import number
+
+    return number(row.measured), number(row.expected), f"{row.ratio:.2f}" if row.expected else ""
+
+
+def _page(verdict: Verdict, facts: Mapping[str, Any]) -> str:
+    from paceline.bench.verdict import TITLES
+    from paceline.pages import html
+
+    said = ("good", "as fast as expected") if verdict.good else ("bad", "slower than expected")
+    page = html.templates(Path(html.__file__).parent).get_template("qualify.html.jinja")
+    words = {
+        "name": "Qualify",
+        "verdict": said,
+        "about": about(facts),
+        "cards": [],
+        "titles": TITLES,
+        "ranks": facts["ranks"],
+    }
+    return page.render(judged=verdict, spelled=spelled, **words)

@@ -1,0 +1,143 @@
+"""`paceline runs [FOLDER] [--folds] [--json] [--html FILE]`: the runs in a folder, a line each, or by fold and seed; imports no torch
+but for a page."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from paceline._utils.atomic_write import check_output, write_output
+from paceline._utils.errors import UserError
+from paceline._utils.formatting import duration, metric_label, metric_text
+from paceline._utils.reporter import Lines
+from paceline.cli.flags import parse
+from paceline.cli.printing import print_error, say
+from paceline.cli.run_groups import groups_of, in_lines
+from paceline.config.run import read_run
+from paceline.log.events import metrics_of, read_events
+from paceline.tasks.workloads import WORKLOADS
+
+# Columns and their widths: 80 in all with a time of 6 and the spaces between them. Longer words get what others leave.
+COLUMNS = {"name": 17, "recipe": 13, "status": 11, "step": 11, "best": 12}
+NARROW, TIME = 80, 6
+
+
+@dataclass(frozen=True)
+class Flags:
+    """Which runs."""
+
+    folder: Annotated[Path, tyro.conf.Positional] = Path("runs")  # folder that holds runs, or a run
+    folds: bool = False  # runs that differ by fold or seed alone: mean, standard deviation, missing folds
+    json: bool = False  # print one JSON list instead of text
+    html: str = ""  # write a page of the runs to this file: best first, a picture each, links to their reports
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Print the runs, newest last; those that cannot be read are named after them."""
+    flags = parse(arguments, Flags(), prog="runs", description="The runs in a folder, a line each, newest last.")
+    if not flags.folder.is_dir():
+        raise UserError(f"{flags.folder}: there is no such folder. Name one that holds runs: paceline runs FOLDER")
+    if flags.html:
+        check_output(flags.html, "--html")
+    alone = (flags.folder / "run.json").exists()
+    folders = [flags.folder] if alone else sorted(path.parent for path in flags.folder.glob("*/run.json"))
+    found, damaged, places = [], [], {}
+    for folder in folders:
+        try:
+            found.append(describe(folder, damaged))
+            places[found[-1][0]["name"]] = folder
+        except UserError as problem:
+            damaged.append(str(problem))
+    found.sort(key=lambda run: (run[0]["started"], run[0]["name"]))
+    groups = groups_of(found) if flags.folds else []
+    if flags.html:
+        from paceline.pages.runs_page import Described, runs_page
+
+        runs = [Described(places[row["name"]], row, *rest) for row, *rest in found]
+        write_output(flags.html, runs_page(runs, Path(flags.html), compared=False), "--html")
+        say(flags.html)
+    elif flags.json:
+        print(json.dumps(groups if flags.folds else [row for row, *_ in found], indent=1))
+    elif flags.folds:
+        for line in [line for group in groups for line in in_lines(group)]:
+            say(line)
+        if not groups:
+            say(f"no runs in {flags.folder} differ by fold or seed alone")
+    elif found:
+        rows = [{name: name for name in (*COLUMNS, "time")}, *(_in_words(row) for row, *_ in found)]
+        widths = _widths(rows, shutil.get_terminal_size((NARROW, 24)).columns)
+        for row in rows:
+            say("  ".join([*(_cut(row[name], width) for name, width in widths.items()), row["time"]]).rstrip())
+    elif not damaged:
+        say(f"no runs in {flags.folder}")
+    for problem in damaged:
+        print_error(f"damaged: {problem}")
+    return 0
+
+
+def describe(folder: Path, damaged: list[str]) -> tuple[dict[str, Any], dict[str, Any], list[dict[str, float]]]:
+    """One run in JSON's types, its run.json, and the metrics of its evaluations.
+
+    damaged   gets a line about events that are left out
+    Raises UserError for a folder whose run.json is none, or not as it was written.
+    """
+    facts = read_run(folder)
+    events = read_events(folder / "events.jsonl", Lines(damaged.append))
+    last = events[-1] if events else {"event": "", "step": 0, "seconds": 0.0}
+    workload = WORKLOADS.get(str(facts["recipe"].get("task")))
+    scores = [metrics_of(event) for event in events if event["event"] == "eval"]
+    # A workload of one's own has a headline that its run does not name, boxes alone no mask_ap: the first metric then.
+    first = next(iter(scores[0]), "") if scores else ""
+    headline = workload.headline if workload is not None and (not scores or workload.headline in scores[0]) else first
+    values = [found[headline] for found in scores if headline in found]
+    row = {
+        "name": folder.resolve().name,
+        "recipe": facts["name"],
+        "status": last["status"] if last["event"] == "end" else "unfinished",
+        "step": last["step"],
+        # The recipe's length, whatever ended the run or cut it short: --steps is one command's, and the last one's alone is kept.
+        "steps": facts["plan"].get("total_steps"),
+        "headline": headline,
+        "best": max((value for value in values if not math.isnan(value)), default=None),
+        "synthetic": bool(facts["controls"].get("synthetic")),
+        "seconds": last["seconds"],
+        "started": facts.get("started", ""),
+    }
+    return row, facts, scores
+
+
+def _in_words(row: dict[str, Any]) -> dict[str, str]:
+    steps = row["steps"] if isinstance(row["steps"], int) else "?"
+    best = "synthetic" if row["synthetic"] else "-"
+    if row["best"] is not None:
+        best = f"{metric_label(row['headline'])} {metric_text(row['headline'], row['best'])}"
+    return {
+        "name": row["name"],
+        "recipe": row["recipe"],
+        "status": row["status"].removesuffix("_early").replace("_", " "),
+        "step": f"{row['step']}/{steps}",
+        "best": best,
+        "time": duration(row["seconds"]).replace("min", "m").replace(" ", ""),  # 3m20s, 2h05m
+    }
+
+
+def _widths(rows: Sequence[Mapping[str, str]], columns: int) -> dict[str, int]:
+    """Each column as wide as its words, where a terminal of so many columns has room for them; else the first ones first."""
+    wanted = {name: max(len(row[name]) for row in rows) for name in COLUMNS}
+    widths = {name: min(width, wanted[name]) for name, width in COLUMNS.items()}
+    spare = max(columns, NARROW) - TIME - sum(width + 2 for width in widths.values())
+    for name in COLUMNS:
+        more = max(0, min(spare, wanted[name] - widths[name]))
+        widths[name], spare = widths[name] + more, spare - more
+    return widths
+
+
+def _cut(text: str, width: int) -> str:
+    return f"{text:<{width}}" if len(text) <= width else f"{text[: width - 1]}~"

@@ -1,0 +1,155 @@
+"""`paceline serve RUN`: a page to drop photos on, and a JSON API beside it; RUN as `predict` takes it, a run or a file."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from paceline._utils.commands import to_install
+from paceline._utils.errors import UserError
+from paceline.cli.flags import parse
+from paceline.cli.printing import say, waiting
+from paceline.training.named_run import check_named
+
+if TYPE_CHECKING:
+    import uvicorn
+
+    from paceline.predict.photo_predictor import PhotoPredictor
+
+TOKEN = "PACELINE_TOKEN"
+# Kubernetes' own patience between SIGTERM and SIGKILL.
+END_SECONDS = 30
+
+
+@dataclass(frozen=True)
+class Flags:
+    """What to serve, to whom."""
+
+    run: Annotated[Path, tyro.conf.Positional] = Path()  # run folder, weights, .onnx, .xml, .pt2, or published weights
+    host: str = "127.0.0.1"  # address to listen on; any but this machine's own needs a token
+    port: int = 8000  # 0 = a free one
+    token: str = ""  # what clients have to send, 16 characters or more; better in PACELINE_TOKEN, which no `ps` shows
+    checkpoint: str = "best"  # best, last or step-N
+    workload: str = ""  # of a run whose workload is your own: its file, ./file.py:name, which is run as Python
+    recipe: str = ""  # of weights: the recipe that they fit, with flags in quotes; empty = found from them
+    trust: bool = False  # open a .pt2, which can run code of whoever made it
+    batch: int = 0  # most photos in one forward; 0 = as many as suit the model
+    wait: float = 5.0  # milliseconds that a photo waits for others to share a forward
+    queue: int = 64  # photos that may wait; a request beyond them is told to come again
+    max_bytes: int = 32 << 20  # most of one upload
+    timeout: float = 60.0  # seconds that a client has for its upload, and again for taking the answer
+    connections: int = 256  # open at once
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Serve until SIGTERM or Ctrl-C; 0 where everything in flight was answered, 75 where a second Ctrl-C cut it off."""
+    flags = parse(arguments, Flags(), prog="serve", description="Answer for photos over HTTP, with a page to try it.")
+    for package in ("starlette", "uvicorn", "python_multipart"):
+        if find_spec(package) is None:
+            raise UserError(f"serve needs {package}, which is not installed:  {to_install('serve')}")
+    token = _checked(flags)
+    asked = {"checkpoint": flags.checkpoint, "workload": flags.workload, "recipe": flags.recipe, "trust": flags.trust}
+    check_named(flags.run, verb="serve", **asked)
+    with _listen(flags) as listener:
+        with waiting(f"opening {flags.run}"):
+            import numpy as np
+
+            from paceline import predict
+
+            predictor = predict.load(flags.run, **asked, say=say)
+            # The first forward takes longer; and whether the network answers at all shows before anybody asks.
+            predictor.predict(np.zeros((64, 64, 3), np.uint8))
+        return _serve(flags, token, predictor, listener)
+
+
+def _checked(flags: Flags) -> str:
+    """The token, "" for none. Raises UserError for flags that cannot be."""
+    from paceline.serve.guard import FEWEST_LETTERS, is_loopback
+
+    if flags.run == Path():
+        raise UserError("name a run or a file of weights: paceline serve RUN")
+    for name in ("queue", "max_bytes", "timeout", "connections"):
+        if not getattr(flags, name) > 0:
+            raise UserError(f"--{name.replace('_', '-')} {getattr(flags, name):g}: must be above 0.")
+    for name in ("batch", "wait"):
+        if not getattr(flags, name) >= 0:
+            raise UserError(f"--{name} {getattr(flags, name):g}: must be 0 or more.")
+    if not 0 <= flags.port < 1 << 16:
+        raise UserError(f"--port {flags.port}: ports are 1 to 65535; 0 takes a free one.")
+    token, named = flags.token or os.environ.get(TOKEN, ""), "--token" if flags.token else TOKEN
+    if token and (len(token) < FEWEST_LETTERS or not token.isascii() or not token.isprintable() or " " in token):
+        raise UserError(f"{named}: must be {FEWEST_LETTERS} or more letters, digits and signs, without spaces.")
+    if not token and not is_loopback(flags.host):
+        raise UserError(
+            f"--host {flags.host}: others reach this address, so it needs a token: {TOKEN}, or --token, of "
+            f"{FEWEST_LETTERS} or more characters."
+        )
+    return token
+
+
+def _listen(flags: Flags) -> socket.socket:
+    """A listening socket, before the model is loaded: who comes early waits, and a port in use is said at once."""
+    family = socket.AF_INET6 if ":" in flags.host else socket.AF_INET
+    try:
+        return socket.create_server((flags.host, flags.port), family=family, backlog=flags.connections)
+    except OSError as problem:
+        where = f"--host {flags.host} --port {flags.port}: cannot be listened on ({problem.strerror})"
+        raise UserError(f"{where}. Name another; --port 0 takes a free one.") from None
+
+
+def _serve(flags: Flags, token: str, predictor: PhotoPredictor, listener: socket.socket) -> int:
+    from paceline.ranks.exit_code import INTERRUPTED
+
+    server = server_of(predictor, flags, token)
+    host, port = listener.getsockname()[:2]
+    address = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
+    whom = " for holders of the token" if token else ""
+    say(f"{flags.run}: {len(predictor.classes):,} classes, at {address}{whom}")
+    say("Ctrl-C ends it, when what is in flight is answered")
+    sys.stdout.flush()  # a pipe or a log keeps lines back, and whoever starts the service waits for these
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)  # uvicorn's own stand above these, and raise the signal again at its end
+    asyncio.run(server.serve([listener]))
+    return INTERRUPTED if server.force_exit else 0
+
+
+def server_of(predictor: PhotoPredictor, flags: Flags, token: str = "") -> uvicorn.Server:
+    """A server for `serve` to be called on, within the flags' limits."""
+    import uvicorn
+
+    from paceline.serve.app import application
+    from paceline.serve.limits import guarded
+
+    app = application(
+        predictor,
+        most=flags.batch or predictor.trained.workload.photos_at_once,
+        wait=flags.wait / 1000,
+        queue=flags.queue,
+        token=token,
+        max_bytes=flags.max_bytes,
+        seconds=flags.timeout,
+    )
+    config = uvicorn.Config(
+        app,
+        http=guarded(flags.connections, flags.timeout),
+        ws="none",
+        loop="asyncio",
+        log_config=None,
+        log_level="error",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        backlog=flags.connections,
+        timeout_graceful_shutdown=END_SECONDS,
+    )
+    return uvicorn.Server(config)

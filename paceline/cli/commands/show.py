@@ -1,0 +1,372 @@
+"""`paceline show RECIPE|RUN [--data DIR] [--system NAME] [--world N]`: recipe, system, plan, memory; needs no accelerator."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paceline._utils.commands import command
+from paceline._utils.errors import RecipeError
+from paceline._utils.formatting import where_time_goes
+from paceline._utils.reporter import SILENT, Reporter
+from paceline._utils.text import Row, columns, laid_out
+from paceline.cli.estimate import check_rates, estimate_of, not_known, speed_for, speed_of_run
+from paceline.cli.flags import Asked, explain, parse_recipe
+from paceline.cli.help import HELP
+from paceline.cli.nodes import published_there, ranks_of
+from paceline.cli.printing import PRINTER, print_error, say
+from paceline.cli.recipe_text import base_recipe, cells, every_cell, grid, table
+from paceline.cli.saved_request import saved_request
+from paceline.config.bounds import Whole
+from paceline.config.card import SUFFIX, in_words
+from paceline.config.graph_file import GRAPHS
+from paceline.config.plan import Plan, make_plan, training_ranks
+from paceline.config.recipe import DATA_CLASSES, DATA_IMAGES, Recipe, differing
+from paceline.config.run import FOLD, NONE, Controls, check_fold, run_file, run_folder
+from paceline.log.events import read_events
+from paceline.recipes.rows import LIKE
+from paceline.recipes.rows import Row as PublishedRow
+from paceline.store.splits import fold_in_words, half_in_words
+from paceline.tasks.workloads import workload_of
+from paceline.training.choose import MARK, choose_recipe, is_folder
+from paceline.training.few_photos import refuse_auto, refuse_few, report_length
+from paceline.training.named_run import saved_count
+from paceline.training.opening import check_request, open_task
+from paceline.training.pixels import settle_pixels
+from paceline.training.plan_text import describe
+from paceline.weights.forms.bring import fitting
+
+if TYPE_CHECKING:
+    from paceline.tasks.memory import MemoryEstimate
+
+ABOUT = """Print what `train` would do: recipe, system, plan (steps, batches, learning rate, evaluations) and an estimate of the
+memory. Needs no accelerator: --system names the machine to plan for. RECIPE is a name (paceline list recipes), a published row
+(paceline list rows), planned on the machine that it ran on, or ./file.py:function; RUN is a run's folder or run.json (./NAME where
+it is called like a recipe), or a file that `paceline export` wrote, whose card is shown too. Every flag of the recipe may follow, as
+for train: paceline show RECIPE --help lists them.
+--workload ./file.py:name names the file of a RUN whose workload is your own."""
+
+
+@dataclass(frozen=True)
+class ShowFlags:
+    """What `show` plans for."""
+
+    data: str = ""  # plan for this data set: its images, classes and shapes; empty = the recipe's own, or the run's
+    nodes: int = 1  # machines that take part
+    world: int = 0  # ranks; 0 = nodes x ranks of one node
+    eval_ranks: int = 0  # of these, the last N only evaluate
+    train_images: int = 0  # training images; 0 = those of the data set
+    val_images: int = 0  # validation images; 0 = those of the data set
+    folds: Whole = 0  # with --data: divide its training images into so many parts, as train does
+    fold: Whole = 0  # which of them is evaluated
+    auto: bool = False  # with --data: choose by its images, as train does, and print the command that says so by flags
+    rate: float = 0.0  # estimate: images per second of one rank at this plan's batch; 0 = measured or published
+    link_gbit: float = 0.0  # estimate: Gbit/s of all of a node's links to other nodes together; 0 = the system's
+    weights: str = ""  # start from these, as train does: whether they fit is seen, published ones are not brought
+    all: bool = False  # print every value of the recipe too, not only those that differ from what it is built on
+    diff: str = ""  # print instead how it differs from this recipe, or from the recipe of this run
+    json: bool = False  # print one JSON object instead of text
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What a command line asks to see."""
+
+    asked: Asked  # the parsed flags
+    words: Sequence[str]  # of the command line, with those of a published row's machine
+    controls: Controls  # of the run
+    run: Path  # the run, or a file that `export` wrote; empty: a recipe
+    facts: Mapping[str, Any]  # its run.json, or its card
+    about_row: Sequence[str]  # of a published row
+
+    @property
+    def repeats(self) -> bool:
+        """Whether a run is shown."""
+        return bool(self.facts)
+
+    @property
+    def card(self) -> Mapping[str, Any]:
+        """Of a file, which has no events to read."""
+        return self.facts if self.run.suffix == SUFFIX else {}
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Print what would run, and return 0."""
+    if arguments and arguments[0] in HELP:
+        explain("show RECIPE|RUN", ABOUT, ShowFlags(), arguments)
+    shown = _read(arguments)
+    asked, flags = shown.asked, shown.asked.controls
+    if flags.diff:
+        return _print_difference(shown)
+    if flags.nodes < 1 or flags.world < 0:
+        raise RecipeError("--nodes must be 1 or more, --world 0 (automatic) or more.")
+    check_rates(flags.rate, flags.link_gbit)
+    controls = _with_fold(shown.controls, flags, asked.given)
+    if flags.auto:
+        refuse_auto(asked.name, repeats=shown.repeats)
+    check_request(asked.recipe, flags.data)
+    reporter, note = (SILENT, print_error) if flags.json else (PRINTER, say)
+    if not shown.repeats:
+        first = flags.weights or fitting(asked.recipe)
+        asked = replace(asked, recipe=settle_pixels(asked.recipe, first, asked.given, reporter))
+    for line in shown.about_row:
+        note(line)
+    if not (flags.world or shown.repeats) and (text := published_there(asked)):
+        note(text)
+    recipe, plan, memory, facts, to_train = _planned(replace(shown, asked=asked), controls, reporter)
+    if (shown.facts.get("plan") or {}).get("nodes") and not asked.given & {
+        "nodes",
+        "world",
+        "system",
+        "system.per_node",
+    }:
+        plan = replace(plan, nodes=saved_count(shown.facts, "nodes"))
+    own = None
+    if shown.repeats and not shown.card and not asked.given & {"system"}:
+        own = speed_of_run(shown.run, facts, recipe, asked.system.chip)
+    speed = speed_for(recipe, asked.name, asked.system_name, asked.system, plan, rate=flags.rate, run=own)
+    lines, estimate = estimate_of(
+        asked.name, recipe.task, asked.system_name, asked.system, plan, memory.parameters, speed, flags.link_gbit
+    )
+    card = in_words(shown.card)
+    if flags.json:
+        parts = {"recipe": recipe, "system": asked.system, "plan": plan, "memory": memory}
+        more = {"estimate": estimate} | ({"card": card} if card else {})
+        print(json.dumps({name: asdict(part) for name, part in parts.items()} | more, indent=2))
+        return 0
+    rows: list[Row] = [(head, [line] if head == "holds" else line.split(", ")) for head, line in card.items()]
+    named = flags.weights or controls.weights
+    rows += describe(asked.name, recipe, asked.system_name, asked.system, plan, memory, weights=named)
+    rows += _fold(facts)
+    measured = run_file(shown.run) if shown.repeats else asked.name
+    rows += lines or ([] if card else not_known(measured, asked.system.precision))
+    rows += _time(shown.run) if shown.repeats and not card else []
+    for line in [*laid_out(rows, columns()), *_values(asked.name, recipe, everything=flags.all)]:
+        say(line)
+    if to_train:
+        for line in ("", f"to train so:  {to_train}"):
+            reporter.line(line)
+    return 0
+
+
+def _read(arguments: Sequence[str]) -> Shown:
+    """The command line, and the run.json that it names. Raises UserError as `parse_recipe` and `saved_request`."""
+    base, defaults, controls, path, facts = None, ShowFlags(), Controls(), Path(), {}
+    if arguments and _is_run(arguments[0]):
+        path = Path(arguments[0])
+        base, controls, facts, arguments = saved_request(path, arguments[1:], "show")
+        defaults = _of_run(facts, controls)
+    words, about_row = on_its_machine(arguments)
+    asked = parse_recipe(words, defaults, verb="show", base=base)
+    flags = asked.controls
+    if base is not None and flags.data:
+        # Their images, within the run's limits, as `train RUN/run.json --data DIR` takes them.
+        limits = {"train_images": controls.limit_train, "val_images": controls.limit_val}
+        flags = replace(flags, **{name: limit for name, limit in limits.items() if name not in asked.given})
+    return Shown(replace(asked, controls=flags), tuple(words), controls, path, facts, about_row)
+
+
+def _is_run(word: str) -> bool:
+    return is_folder(word) or word.endswith((".json", SUFFIX, *GRAPHS))
+
+
+def _planned(
+    shown: Shown, controls: Controls, reporter: Reporter
+) -> tuple[Recipe, Plan, MemoryEstimate, Mapping[str, Any], str]:
+    """-> (the recipe with the target that a run here has, its plan, its memory, the facts of the run with those of the data, of
+    --auto the command that trains so)."""
+    from paceline.tasks.memory import images_that_fit, memory_of
+    from paceline.training.building import check_weights
+
+    asked, flags, facts = shown.asked, shown.asked.controls, shown.facts
+    recipe, system, classes = asked.recipe, asked.system, len(shown.facts.get("classes", ()))
+    workload = workload_of(recipe.task)
+    task, to_train = None, ""
+    if flags.data:
+        task, recipe, to_train = _opened(shown, controls, reporter)
+        facts = {**facts, "data": task.facts}
+        memory, images, classes = task.memory(system), (task.train_images, task.val_images), len(task.classes)
+    else:
+        usual = DATA_IMAGES.get(recipe.target_data, (0, 0))
+        images = flags.train_images or usual[0], flags.val_images or usual[1]
+        if not images[0]:
+            raise RecipeError(
+                f"how many images has {recipe.target_data}? Name the data set with --data DIR, or say it with "
+                "--train-images N --val-images N."
+            )
+        memory = memory_of(workload, recipe, system, classes)
+    plan = make_plan(
+        recipe,
+        system,
+        world=training_ranks(ranks_of(flags, asked.given, system.per_node), flags.eval_ranks),
+        most=images_that_fit(memory, system),
+        train_images=images[0],
+        val_images=images[1],
+        eval_ranks=flags.eval_ranks,
+    )
+    if flags.data and not shown.repeats and not flags.auto:
+        planned = Controls(data=flags.data, limit_train=flags.train_images)
+        refuse_few(asked.name, recipe, plan, planned, asked.given, system.accelerator)
+        report_length(asked.name, recipe, plan, asked.given, system.accelerator == "cpu", reporter)
+    if flags.weights not in ("", NONE):
+        labels = None if task is None else task.labels()
+        check_weights(flags.weights, recipe, classes or DATA_CLASSES.get(recipe.target_data, 0), labels, reporter)
+    return recipe, plan, memory, facts, to_train
+
+
+def _print_difference(shown: Shown) -> int:
+    """The values in which the recipe differs from that of --diff, which is a recipe or a run."""
+    name, one, flags = shown.asked.name, shown.asked.recipe, shown.asked.controls
+    if _is_run(flags.diff):
+        (other_name, other, _, _), *_ = saved_request(Path(flags.diff), (), "show")
+    else:
+        other_name, other = flags.diff, choose_recipe(flags.diff)
+    heads = [str(shown.run) if shown.repeats else name, flags.diff if _is_run(flags.diff) else other_name]
+    if flags.json:
+        print(json.dumps({"recipes": heads, "differences": differing(one, other)}, indent=2))
+        return 0
+    found = cells(one, other)
+    for line in table(found, heads, columns()) if found else [f"{heads[0]} and {heads[1]} have the same values"]:
+        say(line)
+    return 0
+
+
+def _values(name: str, recipe: Recipe, *, everything: bool) -> list[str]:
+    """The recipe's values: all of them, or those that differ from what it is built on."""
+    other_name, other = base_recipe(name, recipe)
+    if everything:
+        return ["", f"every value; * differs from {other_name}", *grid(every_cell(recipe, other), columns())]
+    found = cells(recipe, other)
+    if not found:
+        return ["", f"its values are those of {other_name}; --all prints them"]
+    heads = "changed" if other_name == name else name, other_name
+    return ["", f"differs from {other_name} (--all prints every value)", *table(found, heads, columns())]
+
+
+def _of_run(facts: Mapping[str, Any], controls: Controls) -> ShowFlags:
+    """The ranks and images of a run; a file that was never trained here has none."""
+    if not facts["plan"]:
+        return ShowFlags()
+    evaluating = saved_count(facts, "eval_ranks") if facts["plan"].get("eval_ranks") else 0
+    return ShowFlags(
+        world=facts["world"] + evaluating,
+        eval_ranks=evaluating,
+        train_images=saved_count(facts, "train_images"),
+        # Made-up batches are not evaluated: what is planned for are the images of the recipe's own data.
+        val_images=0 if controls.synthetic else saved_count(facts, "val_images"),
+    )
+
+
+def _fold(facts: Mapping[str, Any]) -> list[Row]:
+    """The line about the fold, or the half of the validation images, that a run.json names."""
+    data = facts.get("data", {})
+    fold, half = fold_in_words(data.get("fold")), half_in_words(data.get("half"))
+    rows = (
+        (fold, "the training images of the others are learned, its own evaluated"),
+        (half, "of the validation images alone"),
+    )
+    return [("evaluated", [f"{words}: {what}"]) for words, what in rows if words]
+
+
+def _time(run: Path) -> list[Row]:
+    """Where the time of a run went."""
+    went = where_time_goes(read_events(run_folder(run) / "events.jsonl"))
+    return [(head, [f"{name} {took}: {shares}"]) for head, (name, (took, shares)) in zip(("time", ""), went.items())]
+
+
+def _with_fold(controls: Controls, flags: ShowFlags, given: Collection[str]) -> Controls:
+    """The controls of a run, or of none, with the fold that this command names; raises RecipeError for one that cannot be."""
+    named = {name: getattr(flags, name) for name in ("folds", "fold") if name in given}
+    if flags.auto and not flags.data:
+        raise RecipeError("--auto chooses by the images of a data set: name it with --data DIR.")
+    if named and not flags.data:
+        raise RecipeError("--folds and --fold divide the training images of a data set: name it with --data DIR.")
+    controls = replace(controls, **named)
+    check_fold(controls)
+    return controls
+
+
+def _opened(shown: Shown, own: Controls, reporter: Reporter) -> tuple[Any, Recipe, str]:
+    """The task on --data, opened as training opens it (an unprepared data set is prepared for that), the recipe with the target
+    that a run on these data has, and the command that trains what --auto chose.
+
+    --train-images and --val-images take so many of its images, as --limit-train and --limit-val of `train` do.
+    """
+    import torch
+
+    from paceline.cli.commands.launch import without
+    from paceline.ranks.launcher import read_launch
+    from paceline.ranks.world import open_world
+    from paceline.training.look import command_without, look
+    from paceline.training.opening import opened_again, settle_target
+
+    asked, flags, system = shown.asked, shown.asked.controls, shown.asked.system
+    fold = {name: getattr(own, name) for name in FOLD}
+    controls = Controls(data=flags.data, limit_train=flags.train_images, limit_val=flags.val_images, **fold)
+    to_train = ""
+    with open_world(read_launch({}), device=torch.device("cpu")) as world:
+        task = open_task(asked.recipe, controls, world, reporter)
+    if flags.auto:
+        ranks = training_ranks(ranks_of(flags, asked.given, system.per_node), flags.eval_ranks)
+        cpu = system.accelerator == "cpu"
+        found = look(task, asked.recipe, controls, asked.given, cpu=cpu, ranks=ranks, reporter=reporter)
+        task = opened_again(task, found.recipe, controls)
+        first = flags.weights or fitting(asked.recipe)
+        weights = ("--weights", first) if first else ()
+        typed = command("train", *without(shown.words, flags, ShowFlags, ()), "--data", flags.data, *weights)
+        to_train = command_without(typed, found.facts)
+    return task, settle_target(task.recipe, controls, asked.given, task, reporter, repeats=shown.repeats), to_train
+
+
+# A published row is planned on its own machine, given as flags. Flag of the user -> flag of that machine which it replaces too:
+# --world names ranks instead of nodes, and a loss scale belongs to its number format.
+GIVES_WAY = {"--world": "--nodes", "--system.precision": "--system.loss-scale"}
+
+
+def on_its_machine(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """A command's words, with the flags that describe a row's machine behind them, and lines about it.
+
+    A flag among the words takes its own place alone; --system NAME that of the whole machine, which a line says. No
+    line and the words as they are where the first is no row or help is asked.
+    Raises RecipeError for a row whose machine no System describes.
+    """
+    from paceline.recipes.rows import ROWS
+
+    row = ROWS.get(words[0]) if words and MARK in words[0] else None
+    names = {word.partition("=")[0].replace("_", "-") for word in words if word.startswith("-")}
+    if row is None or names & set(HELP):
+        return list(words), []
+    if "--system" in names:
+        return list(words), [f"{row.name}: planned on your --system; its own machine, {row.machine}, is not taken."]
+    if row.chip not in LIKE:
+        raise RecipeError(
+            f"{row.name} was published on {row.machine}, and no system here describes a {row.chip}. Plan it elsewhere: name "
+            "--system and --nodes (paceline list systems)."
+        )
+    flags = machine_flags(row)
+    yours = sorted(names & (flags.keys() | GIVES_WAY.keys()))
+    replaced = {*yours, *(GIVES_WAY[name] for name in yours if name in GIVES_WAY)}
+    kept = {name: value for name, value in flags.items() if name not in replaced}
+    added = [word for pair in kept.items() for word in pair]
+    ours = f" Not published, so ours: {row.ours}." if row.ours else ""
+    about = f"{row.name}: {row.source}, on {row.machine}.{ours}"
+    there = f"planned there but for your {' and '.join(yours)}" if yours else "planned there"
+    return [*words, *added], [about, f"{there}: {' '.join(added)}"]
+
+
+def machine_flags(row: PublishedRow) -> dict[str, str]:
+    """The flags of the machine that a row ran on, and of how it ran there, with their values."""
+    system, memory = LIKE[row.chip]
+    return {
+        "--system": system,
+        "--nodes": str(row.nodes),
+        "--system.per-node": str(row.per_node),
+        "--system.memory-gib": f"{memory:g}",
+        "--system.chip": row.chip,
+        "--system.images-per-forward": str(row.images),
+        "--system.precision": row.precision,
+        "--system.loss-scale": f"{row.loss_scale:g}",
+    }

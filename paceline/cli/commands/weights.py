@@ -1,0 +1,187 @@
+"""`paceline weights get NAME | check FILE | convert FILE --to FORM --out FILE`: weights of others, and ours for others."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import tyro
+
+from paceline._utils.atomic_write import check_output
+from paceline._utils.commands import command
+from paceline._utils.errors import UserError
+from paceline._utils.safe_read import read_plain_text
+from paceline._utils.text import did_you_mean
+from paceline.cli.commands.weights_check import run_check
+from paceline.cli.flags import parse, run_kind
+from paceline.cli.printing import PRINTER, say, waiting
+
+if TYPE_CHECKING:
+    from paceline.weights.weight_file import WeightFile
+
+
+KINDS = """usage: paceline weights KIND ...
+
+  get NAME       bring published weights, checked against the checksum in their name; without a name: which there are
+  check FILE     what a file of weights is, whether it is whole, and which of our networks it fits, row by row
+  convert FILE   --to FORM --out FILE: into another form; without --to: which there are
+
+Each answers --help. Training takes any of these files but pickled arrays, which convert reads, as it is, and brings published
+weights itself: paceline train RECIPE --weights FILE_OR_NAME."""
+
+
+@dataclass(frozen=True)
+class GetFlags:
+    """What to bring."""
+
+    name: Annotated[str, tyro.conf.Positional] = ""  # which weights; empty = list them
+    out: Path = Path()  # folder to keep the file in, under its own name; empty = here
+    from_: Annotated[str, tyro.conf.arg(name="from")] = ""  # a copy: its folder, its address, or the file
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Carry out one of them."""
+    return run_kind(arguments, KINDS, "weights", {"get": _get, "check": run_check, "convert": run_convert})
+
+
+def _get(arguments: Sequence[str]) -> int:
+    flags = parse(arguments, GetFlags(), prog="weights get", description="Bring published weights.")
+    from paceline.cli.printing import live_progress
+    from paceline.weights.forms.bring import PUBLISHED, bring
+
+    if not flags.name:
+        width = max(map(len, PUBLISHED))
+        for name, published in PUBLISHED.items():
+            say(f"{name:<{width}}  {published.about}")
+        return 0
+    hub = flags.name.startswith("timm/")
+    if not hub and flags.name not in PUBLISHED:
+        hint = did_you_mean(flags.name, PUBLISHED) or f"Known: {', '.join(PUBLISHED)}, timm/NAME."
+        raise UserError(f"weights get {flags.name!r}: no such weights. {hint}")
+    if hub and flags.from_:
+        raise UserError("--from: timm's loader brings timm/NAME from its hub; name a copy itself:  --weights FILE")
+    with live_progress() as reporter:
+        kept = bring(flags.name, flags.out, reporter, source=flags.from_)
+    PRINTER.facts = {"file": kept}
+    if hub:
+        say(f"next:  {command('weights', 'check', kept)}")
+        return 0
+    published = PUBLISHED[flags.name]
+    for file in published.files:
+        known = file.sha256_prefix or file.md5 or file.sha1
+        say(f"{flags.out / file.name}: {'its checksum is right' if known else 'nobody published its checksum'}")
+    say(f"next:  {command('weights', 'check', kept)}")
+    if kept.suffix == ".pkl":
+        from paceline.weights.forms.files import conversion
+
+        say(f"then:  {conversion(kept)}")
+        kept = kept.with_suffix(".safetensors")
+    say(f"or:    {command('train', *published.train.split(), '--data', 'DIR', '--weights', kept)}")
+    return 0
+
+
+# A list of class names is a few kilobytes.
+MOST_NAMES_BYTES = 2**24
+# BatchNorm's epsilon where nobody chose another one.
+USUAL_EPS = 1e-5
+
+
+@dataclass(frozen=True)
+class Flags:
+    """What to convert."""
+
+    file: Annotated[str, tyro.conf.Positional] = ""  # weight file, or a checkpoint's folder
+    to: str = ""  # form of the new file; empty = list them
+    out: str = ""  # file to write; its ending says of which kind: .safetensors, .pth, .pkl
+    key: str = ""  # name of the dict to read, such as model_ema; empty: the usual one
+    colours: Literal["", "rgb", "bgr"] = ""  # order of its pixels' colours, where a detectron2 file does not say it
+    classes: str = ""  # names of the class rows, in lines or a JSON list; kept by --to ours in .safetensors
+
+
+def run_convert(arguments: Sequence[str]) -> int:
+    """Write the converted file and say what is in it."""
+    flags = parse(arguments, Flags(), prog="weights convert", description="Convert weights into another form.")
+    if not flags.file and flags.to:
+        raise UserError("name a weight file: paceline weights convert FILE --to ours --out FILE.safetensors")
+    from paceline.weights.forms.table import writable, write_form
+
+    forms = {form.name: form for form in writable()}
+    if not flags.to:
+        for form in forms.values():
+            say(f"--to {form.name:<12} {form.about} ({', '.join(form.suffixes)})")
+        return 2 if flags.file else 0
+    if flags.to not in forms:
+        raise UserError(f"--to {flags.to}: there is no such form to write. Known: {', '.join(forms)}.")
+    form = forms[flags.to]
+    if not flags.out:
+        raise UserError(f"name the file to write: --out FILE{form.suffixes[0]}")
+    out = Path(flags.out)
+    if out.suffix not in form.suffixes:
+        raise UserError(f"--out {flags.out}: must end in {' or '.join(form.suffixes)} for --to {form.name}.")
+    from paceline.training.building import weights_file
+    from paceline.weights.weight_file import broken, open_weights
+
+    path = weights_file(flags.file, pickles=True)
+    if out.exists() and path.exists() and out.samefile(path):
+        raise UserError(f"--out {flags.out}: this is the file that is converted. Name another one.")
+    check_output(out)
+    file = open_weights(path, pickles=True, colours=flags.colours, key=flags.key)
+    if form.name == "ours" and out.suffix != ".safetensors" and file.ours.needs:
+        needed = " ".join(f"--model.{field.replace('_', '-')} {value}" for field, value in file.ours.needs.items())
+        raise UserError(
+            f"--out {flags.out}: a {out.suffix} cannot keep that these weights need {needed}; name a .safetensors."
+        )
+    if file.form.name == form.name == "reference":
+        raise UserError(f"{flags.file}: is in this form already (--to {form.name}).")
+    ours = replace(file.ours, classes=tuple(names[0] for names in file.classes), certain=file.certain)
+    if flags.classes:
+        if form.name != "ours" or out.suffix != ".safetensors":
+            raise UserError("--classes: names are kept in our own .safetensors alone: --to ours --out FILE.safetensors")
+        ours = replace(ours, classes=_names(flags.classes, file), certain=True)
+    with waiting(f"writing {flags.out}"):
+        tensors, notes = write_form(file.path, ours, form, out)
+    for name in file.ours.left_out[:3]:
+        say(f"left out: {name}")
+    if len(file.ours.left_out) > 3:
+        say(f"left out: {len(file.ours.left_out) - 3:,} more that are no weights")
+    for note in (*file.ours.notes, *file.others, *notes):
+        say(f"note: {note}")
+    for field, value in ours.needs.items():
+        say(f"note: these weights are for a network with --model.{field.replace('_', '-')} {value}")
+    if file.eps is not None and file.eps != USUAL_EPS:
+        say(
+            f"note: these weights were trained with --model.bn-eps {file.eps:g}; others' networks have {USUAL_EPS:g}: set it there"
+        )
+    if wild := broken(ours.tensors):
+        say(
+            f"note: {wild[0]} {f'and {len(wild) - 1:,} more hold' if wild[1:] else 'holds'} values that are no finite numbers"
+        )
+    numbers = sum(tensor.numel() for tensor in tensors.values())
+    PRINTER.facts = {"file": out, "to": form.name, "tensors": len(tensors), "numbers": numbers}
+    say(f"{len(tensors)} tensors, {numbers:,} numbers: {flags.out}")
+    return 0
+
+
+def _names(place: str, file: WeightFile) -> tuple[str, ...]:
+    """The names in a file of lines or of JSON (a list, or a run.json). Raises UserError where they are none, or too few."""
+    try:
+        text = read_plain_text(place, MOST_NAMES_BYTES)
+        found = (
+            json.loads(text)
+            if text.lstrip()[:1] in ("[", "{")
+            else [line for line in text.splitlines() if line.strip()]
+        )
+        found = found.get("classes", []) if isinstance(found, dict) else found
+        names = tuple(name.strip() for name in found)
+    except (OSError, ValueError, AttributeError, TypeError, RecursionError) as problem:
+        reason = getattr(problem, "strerror", None) or "it is neither lines nor a JSON list of names"
+        raise UserError(f"--classes {place}: cannot be read ({reason}).") from None
+    from paceline.weights.classes import row_count
+
+    rows = row_count(file.ours.tensors)
+    if len(names) != rows:
+        raise UserError(f"--classes {place}: {len(names):,} names for the {rows:,} class rows of {file.path}.")
+    return names

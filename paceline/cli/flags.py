@@ -1,0 +1,351 @@
+"""Flags are the fields of dataclasses. The recipe is chosen first; its fields are then the flags, its values their defaults."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache, cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
+
+from paceline._utils.errors import RecipeError, UserError
+from paceline.cli.help import HELP, SYSTEM, Entry, asked_for, entries_of, print_help
+from paceline.cli.nodes import nodes_of
+from paceline.cli.printing import PRINTER, SHARED, is_first_on_node
+from paceline.config.habits import elsewhere
+from paceline.config.recipe import NO_FLAG, Recipe, check_batch_and_lr, check_recipe, settle_length
+from paceline.config.run import Controls
+from paceline.config.system import System, check_system, merged_env
+from paceline.machine.published import published_for, system_for
+from paceline.store.stores import scheme_of
+from paceline.training.choose import choose_recipe, choose_system
+
+if TYPE_CHECKING:
+    from tyro.constructors import ConstructorRegistry, StructConstructorSpec, StructTypeInfo
+
+Fields = TypeVar("Fields")
+
+# Flags of every command: tyro's own, for scripts.
+ALWAYS = ("--tyro-print-completion", "--tyro-write-completion", "--tyro-print-introspection")
+
+
+@dataclasses.dataclass(frozen=True)
+class Asked:
+    """One parsed command line."""
+
+    name: str  # the recipe's name
+    recipe: Recipe
+    system_name: str
+    controls: Any  # the verb's own dataclass
+    given: frozenset[str]  # dotted names of the fields set by hand; "system" where a system was named
+    system_flags: System  # as parsed; where the machine is asked, only those of its fields count that were given
+    asks: bool  # whether the machine is asked
+
+    @cached_property
+    def system(self) -> System:
+        """Where to compute. The machine is detected at the first use: that takes torch, which no refusal should wait for.
+
+        Raises RecipeError for a machine that lacks what was asked for, and for numbers that cannot describe one.
+        """
+        system = self.system_flags
+        if self.asks:
+            names = [entry.name for entry in dataclasses.fields(System)]
+            given = {name for name in names if self.given & {f"system.{name}", f"system.no_{name}"}}
+            changes = {name: getattr(system, name) for name in given}
+            system = dataclasses.replace(choose_system(self.system_name), **changes)
+        check_system(system)
+        return system
+
+
+def parse(arguments: Sequence[str], default: Fields, *, prog: str, description: str = "") -> Fields:
+    """Flags of one dataclass, with `default`'s values.
+
+    Raises UserError for an unknown flag, or a number that no verb can mean by it; prints a message and exits with 2 for a value
+    that does not fit its flag.
+    """
+    if (asked := asked_for(arguments)) is not None:
+        print_help(asked, prog, description, [*entries_of(default), *_shared(default)])
+    own: Any = default
+    arguments = PRINTER.taken(arguments, [entry.name for entry in dataclasses.fields(own)])
+    flags: Fields = _parse(type(default), default, arguments, _flags_of(default), prog)
+    check_shared(flags)
+    return flags
+
+
+def explain(prog: str, about: str, flags: Any, words: Sequence[str]) -> NoReturn:
+    """Print the --help of a verb that needs a recipe, without one: what it does, its usage, its own flags; exit with 2 where no help
+    is asked for, but words are missing.
+    """
+    print_help(asked_for(words) or "", prog, about, [*entries_of(flags), *_shared(flags)], code=0 if words else 2)
+
+
+def _shared(flags: Any) -> list[Entry]:
+    """The flags that every verb has, but for those that are its own."""
+    own = {f"--{entry.name}" for entry in dataclasses.fields(flags)}
+    return [Entry("run", name, "", text, "") for name, text in SHARED.items() if name not in own]
+
+
+def run_kind(
+    arguments: Sequence[str], usage: str, verb: str, kinds: Mapping[str, Callable[[Sequence[str]], int]]
+) -> int:
+    """Carry out `paceline VERB KIND ...`, and return its exit code; print `usage` for --help, and with 2 where no kind is named.
+
+    Raises UserError for an unknown kind.
+    """
+    if not arguments or arguments[0] in HELP:
+        print(usage)
+        return 0 if arguments else 2
+    if arguments[0] not in kinds:
+        raise UserError(f"{verb} {arguments[0]!r}: there is no such command. Known: {', '.join(kinds)}.")
+    return kinds[arguments[0]](arguments[1:])
+
+
+def parse_recipe(
+    arguments: Sequence[str],
+    controls: Any,
+    *,
+    verb: str,
+    base: tuple[str, Recipe, str, System] | None = None,
+    description: str = "",
+) -> Asked:
+    """`RECIPE [--system NAME] [--flags]`: the recipe's fields flat, the system's under --system., `controls` flat.
+
+    base   (recipe name, recipe, system name, system) when they come from a run instead of from the menu
+    Raises RecipeError for an unknown recipe or system, or for a changed batch without its learning rate, UserError for
+    an unknown flag.
+    """
+    from paceline.cli.offered import OfferedRecipe
+
+    words = PRINTER.taken(_gathered(arguments, "--sink"), [entry.name for entry in dataclasses.fields(controls)])
+    if base is None:
+        name = _first_word(words, verb)
+        recipe = choose_recipe(name)
+        asked_system, words = take_value(words[1:], "--system", "h100x8")
+        system_name, system = asked_system or "auto", None
+    else:
+        name, recipe, system_name, system = base
+        asked_system, words = take_value(words, "--system", "h100x8")
+        if asked_system:
+            system_name, system = asked_system, None
+    asks = system is None and asks_machine(system_name, words)
+    if asks:
+        system = System()
+    elif system is None:
+        system = system_for(name, system_name, choose_system(system_name), _given(words))
+    flags = _all_of(OfferedRecipe[type(recipe.model), type(recipe.input)], type(controls))
+    known = (*_flags_of(recipe), *_flags_of(system, "system."), *_flags_of(controls), "--system")
+    if (help_of := asked_for(words)) is not None:
+        parts = [
+            *entries_of(controls),
+            *_shared(controls),
+            *entries_of(recipe, group="recipe"),
+            *entries_of(system, "system.", "system"),
+        ]
+        where = Entry("run", "--system", "NAME", SYSTEM, "auto")
+        print_help(help_of, f"{verb} {name}", description or _about(name, recipe), [where, *parts])
+    parsed: Any = _parse(flags, flags(OfferedRecipe(**vars(recipe)), system, controls), words, known, f"{verb} {name}")
+    given = _given(words)
+    changed = settle_length(Recipe(**vars(parsed.recipe)), given)
+    check_batch_and_lr(recipe, changed, given)
+    check_recipe(changed)
+    # Number format and accelerator are not known before the machine is detected: what depends on them is checked later.
+    later = {"precision": "fp32", "loss_scale": 0.0, "graph": False, "kernels": "torch"} if asks else {}
+    check_system(dataclasses.replace(parsed.system, **later))
+    # Variables: the system's, over them those published for so many nodes, over them the run's and the command line's.
+    published = published_for(name, system_name, nodes_of(parsed.controls, given, parsed.system.per_node))
+    layers = (system.env, published.env if published else ())
+    env = merged_env(*(layers if base is None or asked_system else reversed(layers)))
+    if "system.env" in given:
+        env = merged_env(env, parsed.system.env)
+    where = dataclasses.replace(parsed.system, env=env)
+    given |= {"system"} if asked_system or any(name.startswith("system.") for name in given) else set()
+    return Asked(name, changed, system_name, parsed.controls, frozenset(given), where, asks)
+
+
+@cache
+def _all_of(recipe: Any, controls: Any) -> Any:
+    """One class of all flags: the recipe's flat, the system's under --system., the verb's own flat."""
+    import tyro
+
+    flat = tyro.conf.arg(name="")
+    fields = [("recipe", Annotated[recipe, flat]), ("system", System), ("controls", Annotated[controls, flat])]
+    return dataclasses.make_dataclass("Flags", fields)
+
+
+def asks_machine(system_name: str, words: Sequence[str]) -> bool:
+    """Whether this machine is detected after parsing; --help detects auto never and a named machine at once."""
+    from paceline.machine.machines import DETECTED
+
+    return system_name in DETECTED and (system_name == "auto" or asked_for(words) is None)
+
+
+def _parse(kind: Any, default: Any, words: Sequence[str], known: Sequence[str], prog: str) -> Any:
+    _check_names(words, known, prog)
+    import tyro
+
+    return tyro.cli(
+        kind,
+        default=default,
+        args=list(words),
+        prog=f"paceline {prog}",
+        console_outputs=is_first_on_node(),
+        registry=_without_help(),
+    )
+
+
+@cache
+def _without_help() -> ConstructorRegistry:
+    """The parser's rules; no field has a help, which it would read from the classes' source for each command line."""
+    from tyro.constructors import ConstructorRegistry, StructConstructorSpec
+
+    registry, usual = ConstructorRegistry(), False
+
+    @registry.struct_rule
+    def plain(info: StructTypeInfo) -> StructConstructorSpec | None:
+        nonlocal usual
+        if usual or not dataclasses.is_dataclass(info.type):
+            return None
+        usual = True  # get_struct_spec would call this rule again
+        try:
+            found = ConstructorRegistry.get_struct_spec(info)
+        finally:
+            usual = False
+        if not isinstance(found, StructConstructorSpec):
+            return None
+        return dataclasses.replace(
+            found, fields=tuple(dataclasses.replace(entry, helptext="") for entry in found.fields)
+        )
+
+    return registry
+
+
+def _check_names(words: Sequence[str], known: Sequence[str], prog: str) -> None:
+    """Refuse an unknown flag in one line that names its nearest neighbours."""
+    for word in words:
+        flag = _spelt(word)
+        if not flag.startswith("--") or flag in known or flag in ALWAYS:
+            continue
+        bare = {name.removeprefix("--"): name for name in known}
+        if flag in _flags_of(Controls()) and prog.split(maxsplit=1)[0] in ("show", "preview"):
+            raise UserError(
+                f"there is no flag {flag} here: it is one of `paceline train`, and no part of the recipe. All of them: "
+                f"paceline {prog} --help-all"
+            )
+        if others := _others_with(flag, known):
+            raise UserError(
+                f"there is no flag {flag} here: recipes of {' and '.join(others)} have it, this one has not. All of them: "
+                f"paceline {prog} --help-all"
+            )
+        near, hint = elsewhere(flag.removeprefix("--"), known)
+        near = near or [bare[name] for name in difflib.get_close_matches(flag.removeprefix("--"), bare, n=3)]
+        if not hint and near:
+            hint = f"Did you mean {' or '.join(near[:3])}?"
+        hint += " " if hint else ""
+        raise UserError(f"there is no flag {word.partition('=')[0]}. {hint}All of them: paceline {prog} --help-all")
+
+
+def _others_with(flag: str, known: Sequence[str]) -> list[str]:
+    """The workloads whose recipes have a flag that this recipe has not."""
+    from paceline.tasks.workloads import WORKLOADS
+
+    if "--global-batch" not in known:  # no recipe's flags
+        return []
+    parts = {
+        name: (*_flags_of(one.model, "model."), *_flags_of(one.input, "input.")) for name, one in WORKLOADS.items()
+    }
+    return [name for name, flags in parts.items() if flag in flags]
+
+
+def _given(words: Sequence[str]) -> set[str]:
+    """Dotted names of the fields that the words set."""
+    return {_spelt(word)[2:].replace("-", "_") for word in words if word.startswith("--")}
+
+
+def _spelt(word: str) -> str:
+    """A flag without its value, its name spelt with dashes as --help has it."""
+    return word.partition("=")[0].replace("_", "-")
+
+
+def _flags_of(node: Any, above: str = "") -> tuple[str, ...]:
+    """The flags that a dataclass's fields make."""
+
+    def walk(inside: Any, prefix: str) -> Iterator[str]:
+        for entry in dataclasses.fields(inside):
+            if entry.name == NO_FLAG:
+                continue
+            value = getattr(inside, entry.name)
+            if dataclasses.is_dataclass(value):
+                yield from walk(value, f"{prefix}{entry.name}.")
+                continue
+            yield f"--{prefix}{entry.name.rstrip('_')}".replace("_", "-")  # from_ is Python's way to say from
+            if isinstance(value, bool):
+                yield f"--{prefix}no-{entry.name}".replace("_", "-")
+
+    return tuple(walk(node, above))
+
+
+def _gathered(words: Sequence[str], flag: str) -> list[str]:
+    """`--sink A --sink B` as `--sink A B`, at the end: tyro keeps only the last of a repeated flag."""
+    values, rest, inside = [], [], False
+    for word in words:
+        name, equals, value = word.partition("=")
+        if name.startswith("--"):
+            inside = name == flag
+            word = value if inside else word
+            if inside and not equals:
+                continue
+        (values if inside else rest).append(word)
+    return [*rest, flag, *values] if values else list(words)
+
+
+def _first_word(words: list[str], verb: str) -> str:
+    from paceline.recipes import RECIPES
+
+    if not words or words[0].startswith("-"):
+        menu = "\n".join(f"  {name}" for name in RECIPES)
+        raise RecipeError(f"name a recipe first: paceline {verb} RECIPE [flags]\n{menu}\nEach answers --help.")
+    return words[0]
+
+
+def take_value(words: Sequence[str], flag: str, example: str) -> tuple[str, list[str]]:
+    """The value of `flag` among the words, "" where it is not there, and the other words.
+
+    Raises RecipeError for a flag without a value, naming the example.
+    """
+    value, rest, words = "", [], list(words)
+    while words:
+        word = words.pop(0)
+        if word == flag:
+            if not words:
+                raise RecipeError(f"{flag}: name one, e.g. {flag} {example}.")
+            value = words.pop(0)
+        elif word.startswith(f"{flag}="):
+            value = word.partition("=")[2]
+        else:
+            rest.append(word)
+    return value, rest
+
+
+def _about(name: str, recipe: Recipe) -> str:
+    """The beginning of a recipe's --help: its docstring's first paragraph."""
+    from paceline.recipes import RECIPES
+    from paceline.recipes.rows import ROWS
+
+    text = inspect.getdoc(RECIPES[name]) if name in RECIPES else ROWS[name].about if name in ROWS else None
+    return (text or f"{name}: {recipe.task}").split("\n\n")[0]
+
+
+def check_shared(flags: Any) -> None:
+    """Raises UserError for a negative --workers, where `flags` has that flag."""
+    workers = getattr(flags, "workers", 0)
+    if workers < 0:
+        raise UserError(f"--workers {workers}: a number of processes, 0 or more (0: one a core).")
+
+
+def out_folder(out: str) -> Path | None:
+    """The folder that --out names, None for "". Raises UserError for an address: files written there are renamed in place."""
+    if scheme_of(out):
+        raise UserError(f"--out {out}: packs and indexes are written to folders; copy them there.")
+    return Path(out).expanduser() if out else None

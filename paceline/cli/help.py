@@ -1,0 +1,215 @@
+"""--help in a screen: the flags that most use, in a line each. --help GROUP has all of a group, --help-all all there are.
+
+A field's comment is its flag's text, its annotation says what the flag takes and within which bounds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+import textwrap
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import Any, Literal, NamedTuple, NoReturn, get_args, get_origin, get_type_hints
+
+from paceline._utils.errors import UserError
+from paceline._utils.text import WORDS, columns
+from paceline.cli.printing import is_first_on_node
+from paceline.config.bounds import bounds_in_words, hints_of, shown
+from paceline.config.recipe import NO_FLAG
+
+HELP = ("-h", "--help", "--help-all")
+SCREEN = 25  # lines
+# What most look for, of any verb that has it, in this order.
+MOST_USED = (
+    *(
+        "--data",
+        "--out",
+        "--weights",
+        "--system",
+        "--epochs",
+        "--images-seen",
+        "--global-batch",
+        "--optim.lr",
+        "--seed",
+        "--auto",
+    ),
+    *(
+        "--steps",
+        "--time-budget",
+        "--nodes",
+        "--through",
+        "--start",
+        "--input.size",
+        "--model.trunk",
+        "--limit-train",
+        "--eval-every",
+    ),
+)
+SYSTEM = "where it runs: auto asks this machine; cpu, gpu, dgx-h100, ... (paceline list systems), or ./file.py:function"
+
+
+class Entry(NamedTuple):
+    """One flag, or a word without one."""
+
+    group: str  # model, model.detect; "run": of the verb, "recipe": of the recipe itself
+    name: str  # --flag; of a word its name in capitals
+    value: str  # what follows it
+    text: str  # its comment, with its bounds
+    default: str  # "" where that says nothing
+
+    def head(self, most: int = 99) -> str:
+        """The flag as it is typed; a value that takes too much room is called NAME."""
+        value = self.value if len(self.name + self.value) < most else "NAME" * (self.value[:1] != "|")
+        return f"  {self.name} {value}".rstrip()
+
+
+def asked_for(words: Sequence[str]) -> str | None:
+    """What of the help is asked for: "" the screen, "all", or a group's name; None: no help."""
+    at = next((number for number, word in enumerate(words) if word in HELP), None)
+    if at is None:
+        return None
+    group = words[at + 1] if len(words) > at + 1 and not words[at + 1].startswith("-") else ""
+    return "all" if words[at] == "--help-all" else group
+
+
+def print_help(asked: str, prog: str, about: str, entries: Sequence[Entry], *, code: int = 0) -> NoReturn:
+    """Print what was asked for, on the first rank of a node, and exit.
+
+    Raises UserError for a group that is not there.
+    """
+    groups = list(dict.fromkeys(entry.group.partition(".")[0] for entry in entries))
+    some = [entry for entry in entries if asked == entry.group.partition(".")[0]]
+    some = some or [entry for entry in entries if asked not in ("", "all") and asked in entry.name]
+    if asked not in ("", "all") and not some:
+        raise UserError(
+            f"--help {asked}: there is no such group of flags, nor a flag with this in its name: {', '.join(groups)}."
+        )
+    words = "".join(f"{entry.name} " for entry in entries if entry.name.isupper())
+    lines = [f"usage: paceline {prog} {words}[flags]", ""]
+    if some:
+        lines += _in_full(some)[1:] if some[0].group != "run" else _in_full(some)
+    else:
+        whole = [*lines, *_wrapped(about, columns()), *_in_full(entries)]
+        lines = whole if asked or len(whole) <= SCREEN else [*lines, *_screen(prog, about, entries, groups)]
+    if is_first_on_node():
+        print("\n".join(lines))
+    raise SystemExit(code)
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    """Paragraphs; one with indented lines, a table, as it stands."""
+    parts = [part for part in text.split("\n\n") if part.strip()]
+    tables = [part.splitlines() if "\n  " in part else textwrap.wrap(part, width, **WORDS) for part in parts]
+    return [line for table in tables for line in (*table, "")]
+
+
+def _in_full(entries: Sequence[Entry]) -> list[str]:
+    """Every word of the entries, group by group."""
+    lines, group, width, column = [], "run", columns(), 30
+    for entry in entries:
+        if entry.group != group:
+            lines, group = [*lines, "", f"{entry.group}:"], entry.group
+        text = f"{entry.text}{f' (default: {entry.default})' if entry.default else ''}"
+        head, rest = entry.head(), textwrap.wrap(text, width - column, **WORDS) or [""]
+        if len(head) > column - 2:
+            lines.append(head)
+            head = ""
+        lines += [f"{start:<{column}}{part}".rstrip() for start, part in zip([head, *[""] * len(rest)], rest)]
+    return lines
+
+
+def _screen(prog: str, about: str, entries: Sequence[Entry], groups: Sequence[str]) -> list[str]:
+    """The beginning of `about`, the flags that most use, and how to see the others."""
+    width, names = columns(), {entry.name: entry for entry in entries}
+    whole = _wrapped(about.split("\n\n", maxsplit=1)[0], width)[:-1]
+    for end in [found.end() for found in re.finditer(r"[.:](?= )", about)][::-1] if len(whole) > 3 else []:
+        whole = _wrapped(about[:end], width)[:-1]
+        if len(whole) <= 3:
+            break
+    others = f"Whole texts, and all flags: paceline {prog} --help-all"
+    if len(groups) > 1:
+        others = f"All flags: --help-all. Those of a group: --help {'|'.join(groups)}"
+    last = ["", *textwrap.wrap(others, width, **WORDS)]
+    first = [names[name] for name in MOST_USED if name in names and len(groups) > 1]
+    mine = [entry for entry in entries if entry.group == "run" and entry not in first]
+    if "RECIPE" in others and len(groups) == 1:
+        last.append(f"Those of a recipe: paceline {prog.partition('|')[0]} --help")
+    words = [entry for entry in mine if entry.name.isupper()]
+    chosen = [*words, *first, *(entry for entry in mine if entry not in words)][: SCREEN - 3 - len(whole) - len(last)]
+    column = max(len(entry.head(20)) for entry in chosen) + 2
+    lines = []
+    for entry in chosen:
+        default = f" ({entry.default})" if entry.default not in ("", "0") else ""
+        lines.append(f"{entry.head(20):<{column}}{_cut(entry.text, width - column - len(default))}{default}")
+    return [*whole, "", *lines, *last]
+
+
+def _cut(text: str, most: int) -> str:
+    """As many of a text's clauses as fit, of the first at least its beginning."""
+    ends = [found.start() for found in re.finditer(r";|$", text) if found.start() <= most]
+    return text[: ends[-1]] if ends else textwrap.shorten(text, max(12, most), placeholder="...")
+
+
+def entries_of(node: Any, above: str = "", group: str = "run") -> Iterator[Entry]:
+    """The flags that a dataclass's fields make."""
+    from tyro.conf import Positional
+
+    hints, comments = _hints(type(node)), comments_of(type(node))
+    inside = []
+    for field in dataclasses.fields(node):
+        value, name = getattr(node, field.name), f"{above}{field.name.rstrip('_')}".replace("_", "-")
+        if field.name == NO_FLAG:
+            continue
+        if dataclasses.is_dataclass(value):
+            inside.append((value, f"{above}{field.name}.", f"{above}{field.name}".replace("_", "-")))
+            continue
+        hint, bounds = hints.get(field.name), bounds_in_words(type(node), field.name)
+        text = f"{comments.get(field.name, '')}{f'; {bounds}' if bounds else ''}"
+        if Positional in getattr(hint, "__metadata__", ()):
+            yield Entry(group, name.upper(), "", text, "")
+        elif isinstance(value, bool):
+            yield Entry(group, f"--{name}", f"| --{above}no-{field.name}".replace("_", "-") * value, text, "on" * value)
+        else:
+            default = (
+                ""
+                if value in ("", (), None)
+                else ", ".join(map(shown, value))
+                if isinstance(value, tuple)
+                else shown(value)
+            )
+            yield Entry(group, f"--{name}", _value(hint), text, default)
+    for value, prefix, name in inside:
+        yield from entries_of(value, prefix, name)
+
+
+@cache
+def comments_of(kind: type) -> dict[str, str]:
+    """Field -> the comment on its own line, those of base classes included; {} of a class whose source is not there."""
+    found: dict[str, str] = {}
+    for one in reversed(kind.__mro__[:-1]):
+        try:
+            found |= dict(re.findall(r"^    (\w+): .*?  # (.*)$", inspect.getsource(one), flags=re.M))
+        except (OSError, TypeError):
+            continue
+    return found
+
+
+def _hints(kind: type) -> dict[str, Any]:
+    try:
+        return get_type_hints(kind, include_extras=True)
+    except NameError:
+        return hints_of(kind)
+
+
+def _value(hint: Any) -> str:
+    """What follows a flag: its choices, N, X, TEXT or PATH, once or several times."""
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        return f"{{{','.join(str(part) for part in parts if part != '')}}}"
+    if origin is tuple:
+        return f"{_value(parts[0])} ..." if Ellipsis in parts else " ".join(map(_value, parts))
+    if parts:  # Annotated, or None beside it
+        return _value(parts[0])
+    return {"int": "N", "float": "X", "Path": "PATH"}.get(getattr(hint, "__name__", ""), "TEXT")

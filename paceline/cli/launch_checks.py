@@ -1,0 +1,156 @@
+"""What a launch refuses before anything waits in a queue: a plan that cannot be, too many ranks, a busy port, no time."""
+
+from __future__ import annotations
+
+import re
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from paceline._utils.errors import RecipeError, UserError
+from paceline.cli.estimate import speed_for, speed_of_run
+from paceline.cli.flags import Asked
+from paceline.cli.nodes import published_there
+from paceline.cli.printing import say
+from paceline.config.plan import Plan, make_plan, shorten, training_ranks
+from paceline.config.recipe import DATA_IMAGES
+from paceline.config.run import read_run
+from paceline.config.system import System
+from paceline.launch.where import minutes_in
+from paceline.machine.estimate import predicted_minutes
+from paceline.machine.published import recipe_for_nodes
+from paceline.tasks.workloads import workload_of
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What the whole job is, as far as it is known before it starts."""
+
+    system: System  # of the nodes
+    plan: Plan | None  # None where the number of images is known to the data alone
+    parameters: int = 0  # trainable numbers of the network
+
+
+def check_plan(asked: Asked, flags: Any, *, repeats: bool = False) -> Planned:
+    """The nodes' system, and the Plan of the whole job. What was published on so many nodes is said, as `show` says it.
+
+    repeats  a run.json is launched again: its recipe may be another by now than the published one of its name
+
+    Raises RecipeError for a batch that does not divide over these ranks, and where this machine would be asked in place of the
+    nodes.
+    """
+    told = "system.per_node" in asked.given
+    if flags.through != "local" and asked.asks and not told and asked.system_name != "cpu":
+        raise RecipeError(
+            f"--system {asked.system_name} asks the machine that this command runs on, and --through {flags.through} "
+            "starts on others. Name theirs: paceline list systems; or say how many ranks a node has: --system.per-node 8"
+        )
+    system = asked.system
+    if not repeats and (note := published_there(asked)):
+        say(note)
+    world = training_ranks(flags.nodes * system.per_node, flags.eval_ranks)
+    images = DATA_IMAGES.get(asked.recipe.target_data, (0, 0))
+    if not images[0]:
+        return Planned(system, None)
+    from paceline.tasks.memory import images_that_fit, memory_of
+
+    recipe = asked.recipe
+    memory = memory_of(workload_of(recipe.task), recipe, system, 0)
+    try:
+        plan = make_plan(
+            recipe,
+            system,
+            world=world,
+            most=images_that_fit(memory, system),
+            train_images=flags.limit_train or images[0],
+            val_images=flags.limit_val or images[1],
+            eval_ranks=flags.eval_ranks,
+        )
+    except RecipeError as problem:
+        published = recipe_for_nodes(
+            recipe.task, asked.system_name, flags.nodes
+        )  # or its own refusal, with two neighbours
+        if published is None or published.recipe == asked.name:
+            raise
+        raise RecipeError(
+            f"{problem}\nOn {flags.nodes} nodes of {asked.system_name} this can be cut as it was published: {published.recipe}"
+        ) from None
+    return Planned(system, shorten(plan, steps=flags.steps, eval_every=flags.eval_every), int(memory.parameters))
+
+
+def check_devices(system_name: str, system: System, flags: Any) -> None:
+    """Refuse more ranks a node than it has devices, where that can be known from here.
+
+    Raises UserError with both numbers.
+    """
+    if system.accelerator == "cpu":
+        return
+    if flags.through == "local" and flags.container == "none":
+        have = _devices_here(system.accelerator)
+        if system.per_node > have:
+            raise UserError(
+                f"--system {system_name} starts {system.per_node} ranks on a node, and this machine has {have} "
+                f"{system.accelerator} device{'s'[: have != 1]}. Start fewer (--system.per-node), or on other machines: "
+                "--through slurm or hostfile."
+            )
+    asked = re.fullmatch(r"(?:.*,)?gpu:(?:[^:,]+:)?(\d+)(?:,.*)?", flags.slurm.gres)
+    if flags.through == "slurm" and asked and system.per_node > int(asked[1]):
+        raise UserError(
+            f"--slurm.gres {flags.slurm.gres} asks for {asked[1]} devices a node, and --system {system_name} starts "
+            f"{system.per_node} ranks there."
+        )
+
+
+def _devices_here(accelerator: str) -> int:
+    import torch
+
+    if accelerator == "cuda":
+        return torch.cuda.device_count()
+    present = torch.accelerator.current_accelerator()
+    return torch.accelerator.device_count() if present is not None and present.type == accelerator else 0
+
+
+def check_port(flags: Any) -> None:
+    """Raises UserError where rank 0 runs here and --port is taken."""
+    if flags.through != "local" or not flags.port:
+        return
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", flags.port))
+        except OSError as problem:
+            raise UserError(
+                f"--port {flags.port}: cannot be listened at here ({problem.strerror}). Choose another one, or leave --port "
+                "away: a free one is found."
+            ) from None
+
+
+def walltime_of(asked: Asked, planned: Planned, flags: Any) -> int:
+    """Minutes to ask for; 0 for none. A prediction is said with its reason: from --rate, the run's own speed, published ones.
+
+    Raises UserError where --walltime auto has nothing to go by.
+    """
+    if flags.walltime != "auto":
+        return minutes_in(flags.walltime)
+    told = None
+    if planned.plan is not None:
+        system, plan, run = planned.system, planned.plan, Path(flags.out or "no run").expanduser() / "run.json"
+        own = speed_of_run(run, read_run(run), asked.recipe, system.chip) if run.is_file() else None
+        speed = speed_for(asked.recipe, asked.name, asked.system_name, system, plan, rate=flags.rate, run=own)
+        told = predicted_minutes(
+            asked.recipe,
+            plan,
+            system,
+            parameters=planned.parameters,
+            system_name=asked.system_name,
+            speed=speed,
+            link_gbit=flags.link_gbit,
+        )
+    if told is None:
+        raise UserError(
+            f"--walltime auto: nothing is known of the speed of {asked.name} on {flags.nodes} node{'s'[: flags.nodes > 1]} of "
+            f"{asked.system_name}. Say it: --rate IMG/S (of one rank, and --link-gbit N between nodes), or --walltime 2h"
+        )
+    say(told.reason)
+    return told.minutes

@@ -1,0 +1,160 @@
+"""What a command prints: lines, errors, progress and JSON.
+
+Names from files and other people pass through _utils/text.py here, so that a terminal obeys none of them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from paceline._utils.atomic_write import KEY, write_output
+from paceline._utils.errors import RankError, UserError
+from paceline._utils.reporter import Lines, Reporter
+from paceline._utils.text import one_line, printable
+
+LINE_EVERY = 30.0  # seconds between two lines of progress where there is no terminal
+
+
+def is_first_on_node() -> bool:
+    """Whether this process is its node's first rank; True where the launcher's variables contradict each other."""
+    from paceline.ranks.launcher import read_launch
+
+    try:
+        return read_launch(os.environ).local_rank == 0
+    except UserError:
+        return True
+
+
+def say(text: object) -> None:
+    """Print one line on stdout; where a verb without its own --json is asked for that, on stderr, to be part of the answer."""
+    line = one_line(str(text))
+    if PRINTER.lines is not None:
+        PRINTER.lines.append(line)
+    print(line, file=sys.stdout if PRINTER.lines is None else sys.stderr)
+
+
+class Printer(Lines):
+    """For functions that take a reporter: each message is one line, on stderr beside an answer in JSON."""
+
+    quiet = False  # whether --quiet leaves messages out; warnings stay
+    lines: list[str] | None = None  # what was said, where a verb without its own --json is asked for that
+    facts: Mapping[str, Any] = {}  # fields of that answer, which a program reads in place of the lines
+
+    def line(self, text: str) -> None:
+        """Print the message, unless quiet."""
+        if not self.quiet:
+            self.warning(text)
+
+    def warning(self, text: str) -> None:
+        """Print the message."""
+        print(one_line(text), file=sys.stdout if self.lines is None else sys.stderr)
+
+    def begin(self) -> None:
+        """Forget what another command of this process asked for."""
+        self.quiet, self.lines, self.facts = False, None, {}
+
+    def taken(self, words: Sequence[str], own: Iterable[str]) -> list[str]:
+        """The words without --quiet and --json, which are obeyed here where they are none of a verb's `own` flags."""
+        asked = {word for word in words if word in SHARED and word[2:] not in own}
+        self.quiet = self.quiet or "--quiet" in asked
+        if "--json" in asked:
+            self.lines = []
+        return [word for word in words if word not in asked]
+
+    def answer(self, verb: str, code: int) -> None:
+        """Print what was said as one JSON object, where that is asked for."""
+        if self.lines is not None:
+            print(
+                json.dumps({"verb": verb, "exit_code": code, **self.facts, "said": self.lines}, indent=1, default=str)
+            )
+
+
+# Flags of every verb, with their help.
+SHARED = {
+    "--quiet": "no messages and no progress: what is asked for, warnings and errors alone",
+    "--json": "print what is found, and what is said, as one JSON object; messages go to stderr",
+}
+PRINTER = Printer(say)
+
+
+@contextmanager
+def waiting(what: str) -> Iterator[None]:
+    """Show on a terminal what is being done, and for how long already."""
+    if PRINTER.quiet or not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
+        yield
+        return
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        bar.add_task(one_line(what), total=None)
+        yield
+
+
+def print_error(text: str, problem: BaseException | None = None) -> None:
+    """Print an error on stderr, once a node: ranks fail alike for the same reason. Every rank prints its RankError."""
+    if isinstance(problem, RankError) or is_first_on_node():
+        print(printable(text), file=sys.stderr)
+
+
+def write_answer(facts: dict[str, Any], *, out: str, printed: bool, flag: str = "--out") -> None:
+    """Write a verb's facts as JSON.
+
+    out      file for them, whose folder is made; "" = none
+    printed  on stdout too
+    flag     the flag that named `out`
+    Raises UserError where the file is not ours to replace, or cannot be written.
+    """
+    text = json.dumps({KEY: "answer", **facts}, indent=1)
+    if out:
+        write_output(out, text + "\n", flag)
+    if printed:
+        print(text)
+
+
+@contextmanager
+def live_progress() -> Iterator[Reporter]:
+    """A bar with speed and time left for the present download on a terminal; elsewhere a line now and then."""
+    if PRINTER.quiet or PRINTER.lines is not None or not sys.stdout.isatty():
+        yield PRINTER if PRINTER.quiet else _Plain(PRINTER.line)
+        return
+    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
+
+    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with Progress("{task.description}", *columns, transient=True) as bar:
+        yield _Bar(bar)
+
+
+class _Bar(Lines):
+    is_live = True
+
+    def __init__(self, bar: Any) -> None:
+        super().__init__(say)
+        self._bar, self._tasks = bar, {}
+
+    def progress(self, what: str, done: int, total: int) -> None:
+        if what not in self._tasks:
+            for task in self._tasks.values():
+                self._bar.update(task, visible=False)
+            self._tasks[what] = self._bar.add_task(what, total=total or None)
+        self._bar.update(self._tasks[what], completed=done)
+
+
+class _Plain(Lines):
+    def __init__(self, write: Any) -> None:
+        super().__init__(write)
+        self._printed_at = time.monotonic()
+
+    def progress(self, what: str, done: int, total: int) -> None:
+        from paceline._utils.formatting import byte_size
+
+        if time.monotonic() - self._printed_at > LINE_EVERY:
+            self._printed_at = time.monotonic()
+            self.line(f"{what}: {byte_size(done)}{f' of {byte_size(total)}' if total else ''}")
