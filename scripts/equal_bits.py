@@ -36,7 +36,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 ROOT = Path(__file__).resolve().parents[1]
-BASE = "a61a1efaffc21f5d0b301a74643f0318eaa4e193"
+BASE = "15da943f0295e38c1fd53635b8e2b164e51faa16"
 # Names in the base -> names in this tree. A name is replaced as a whole word, also inside a dotted name: "trunk" -> "backbone"
 # renames "trunk.stem.weight". A flag may have its value: "--system.layout nhwc" -> "--system.channels-last on".
 NAMES: dict[str, dict[str, str]] = {
@@ -45,7 +45,8 @@ NAMES: dict[str, dict[str, str]] = {
     "file": {},  # of a run, of `predict`, and of the images
     "event": {},  # kinds of events and their keys, and the keys of JSON files
     "parameter": {},  # tensors of checkpoints and batches
-    "python": {},  # modules and identifiers in scripts/equal_bits_input.py
+    # Modules and identifiers in scripts/equal_bits_input.py.
+    "python": {"paceline.command.flags": "paceline.cli.flags"},
 }
 STEPS, BATCHES = 6, 20
 # The keys of an event that must not change. Rates and times belong to the machine.
@@ -172,7 +173,8 @@ class Tree:
         }  # fmt: skip
         for verb, (flags, file) in commands.items():
             self.run("-m", "paceline", *shlex.split(self.own("flag", f"{verb} run {flags}")))
-            values = flatten(json.loads((self.place / self.own("file", file)).read_text()))
+            text = (self.place / self.own("file", file)).read_text().replace(f"{self.place}/", "")
+            values = flatten(json.loads(text))
             found |= {(STEPS, f"{verb}: {self.new('event', name)}"): value for name, value in values.items()}
         return found
 

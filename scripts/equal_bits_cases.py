@@ -82,7 +82,7 @@ CASES = {
     ),
     "maskrcnn, accumulated": Case("maskrcnn-tiny", "boxes", f"{FP32} {M8} {per_forward(4)}", batches=True),
     "maskrcnn, augmented": Case(
-        "maskrcnn-tiny", "boxes", f"{FP32} {M12} {per_forward(12)} --input.copy-paste 0.5 --input.scale-jitter 0.5 2",
+        "maskrcnn-tiny", "boxes", f"{FP32} {M12} {per_forward(12)} --input.copy-paste 0.5 --input.crop 1 --input.scale-jitter 0.5 2",
         (), batches=True
     ),
 }  # fmt: skip

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 # Before torch is loaded: see paceline/cli/main.py. Several test processes share few cores.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
+os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # without a network c10d warns that a host has no name
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 

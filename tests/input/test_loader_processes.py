@@ -205,8 +205,10 @@ def test_a_template_that_is_killed_takes_its_workers_along_and_is_started_again(
 
 def test_a_process_with_thousands_of_open_descriptors_gets_workers_too() -> None:
     expected = collected(loader(processes=False))
-    if template_module._template is not None:
-        os.kill(template_module._template.process, signal.SIGKILL)  # so that a new one gets the next descriptors
+    if (before := template_module._template) is not None and before.alive():
+        os.kill(before.process, signal.SIGKILL)  # so that a new one gets the next descriptors
+        while before.alive():
+            time.sleep(0.01)
     most, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(most, min(hard, 4096)), hard))
     opened = []
@@ -291,5 +293,5 @@ print("closed", flush=True)
         os.killpg(parent.pid, signal.SIGINT)
         assert parent.stdout.readline() == "caught\n"
     out, err = parent.communicate(timeout=60)
-    assert out == "closed\n" and parent.returncode == 0, err
+    assert (out, parent.returncode) == ("closed\n", 0), err
     assert gone(pids)

@@ -241,6 +241,10 @@ def test_a_browser_shows_the_page_without_an_error_and_hovering_tells_the_values
     profile = f"--user-data-dir={tmp_path / 'profile'}"
     command = [chromium, *headless, *quiet, profile, "--window-size=1280,2400", "--dump-dom", page.as_uri()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert [line for line in done.stderr.splitlines() if "CONSOLE" in line] == []
+    # Without a network Chromium itself notes that the network is slow.
+    console = [
+        line for line in done.stderr.splitlines() if "CONSOLE" in line and "Slow network is detected" not in line
+    ]
+    assert console == []
     shown = Page(done.stdout)
     assert "step 60, epoch 3.00, 2 min 00 s | top1 70.00 % | top5 95.00 %" in shown.text

@@ -251,7 +251,7 @@ def test_an_empty_archive_is_refused(tmp_path: Path) -> None:
 
 def test_the_disk_is_asked_first(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(check, "free_bytes", lambda folder: 5_000)
-    assert "5.0 kB are free" in refusal(zipped(tmp_path / "set.zip", FILES), tmp_path / "out")
+    assert "4.9 KiB are free" in refusal(zipped(tmp_path / "set.zip", FILES), tmp_path / "out")
 
 
 def test_other_files_are_never_replaced_and_the_same_ones_stay(tmp_path: Path) -> None:
