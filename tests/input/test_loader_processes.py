@@ -239,7 +239,8 @@ def test_closing_gives_back_processes_descriptors_and_threads() -> None:
 
 
 PARENT = """
-import sys, time
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # where these tests run in a shell's background, it is ignored
 sys.path[:0] = [{here!r}, {tests!r}]
 from test_loader_processes import loader, workers
 made = loader(last_step=None)
