@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 from paceline._utils.errors import RecipeError, UserError
 from paceline.cli.help import HELP, SYSTEM, Entry, asked_for, entries_of, print_help
 from paceline.cli.nodes import nodes_of
-from paceline.cli.printing import PRINTER, SHARED, is_first_on_node
+from paceline.cli.printing import PRINTER, SHARED
 from paceline.config.habits import elsewhere
 from paceline.config.recipe import NO_FLAG, Recipe, check_batch_and_lr, check_recipe, settle_length
 from paceline.config.run import Controls
 from paceline.config.system import System, check_system, merged_env
 from paceline.machine.published import published_for, system_for
+from paceline.ranks.launcher import is_first_on_node
 from paceline.store.stores import scheme_of
 from paceline.training.choose import choose_recipe, choose_system
 

@@ -15,9 +15,9 @@ from typing import Any, Literal, NamedTuple, NoReturn, get_args, get_origin, get
 
 from paceline._utils.errors import UserError
 from paceline._utils.text import WORDS, columns
-from paceline.cli.printing import is_first_on_node
 from paceline.config.bounds import bounds_in_words, hints_of, shown
 from paceline.config.recipe import NO_FLAG
+from paceline.ranks.launcher import is_first_on_node
 
 HELP = ("-h", "--help", "--help-all")
 SCREEN = 25  # lines

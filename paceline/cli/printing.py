@@ -14,21 +14,12 @@ from contextlib import contextmanager
 from typing import Any
 
 from paceline._utils.atomic_write import KEY, write_output
-from paceline._utils.errors import RankError, UserError
+from paceline._utils.errors import RankError
 from paceline._utils.reporter import Lines, Reporter
 from paceline._utils.text import one_line, printable
+from paceline.ranks.launcher import is_first_on_node
 
 LINE_EVERY = 30.0  # seconds between two lines of progress where there is no terminal
-
-
-def is_first_on_node() -> bool:
-    """Whether this process is its node's first rank; True where the launcher's variables contradict each other."""
-    from paceline.ranks.launcher import read_launch
-
-    try:
-        return read_launch(os.environ).local_rank == 0
-    except UserError:
-        return True
 
 
 def say(text: object) -> None:

@@ -21,7 +21,7 @@ from paceline._utils.errors import UserError
 from paceline._utils.safe_read import read_entry
 from paceline._utils.text import printable
 from paceline.ranks.exit_code import USER_ERROR, settle_environment
-from paceline.ranks.launcher import read_launch
+from paceline.ranks.launcher import is_first_on_node, read_launch
 from paceline.training.choose import choose_system
 
 # A contender's time for each message, and the largest one: a CPU's ranks have no use for a network's whole gradient here.
@@ -103,5 +103,6 @@ if __name__ == "__main__":
     try:
         sys.exit(run(Path(sys.argv[1]), sys.argv[2], sys.argv[3]))
     except UserError as problem:
-        print(printable(f"paceline: {problem}"), file=sys.stderr)
+        if is_first_on_node():
+            print(printable(f"paceline: {problem}"), file=sys.stderr)
         sys.exit(USER_ERROR)

@@ -265,6 +265,14 @@ def _port(environ: Mapping[str, str], job: str) -> int:
     return _integer(environ, "MASTER_PORT") if environ.get("MASTER_PORT") else derived_port(job)
 
 
+def is_first_on_node() -> bool:
+    """Whether this process is its node's first rank; True where the launcher's variables contradict each other."""
+    try:
+        return read_launch(os.environ).local_rank == 0
+    except UserError:
+        return True
+
+
 def derived_port(job: str) -> int:
     """20000..29999 from a job's name: every rank computes the same one without talking."""
     return FIRST_DERIVED_PORT + zlib.crc32(job.encode()) % NUM_DERIVED_PORTS

@@ -119,19 +119,23 @@ def run(*words):
     return subprocess.run([sys.executable, str(SCRIPT), *map(str, words)], capture_output=True, text=True, check=False)
 
 
-def planted(folder, file, old, new):
-    """A copy of the package with one line changed."""
+def planted(bits, folder, file, old, new):
+    """A copy of the package with one line changed, and with the base's names of modules too."""
     shutil.copytree(Path(paceline.__file__).parent, folder / "paceline", ignore=shutil.ignore_patterns("__pycache__"))
     path = folder / "paceline" / file
     assert path.read_text().count(old) == 1
     path.write_text(path.read_text().replace(old, new))
+    for before, now in bits.NAMES["python"].items():
+        module = folder.joinpath(*before.split(".")).with_suffix(".py")
+        module.parent.mkdir(parents=True, exist_ok=True)
+        module.write_text(f"from {now} import *\n")
     return folder
 
 
-def test_two_swapped_images_are_found(tmp_path, class_photos):
+def test_two_swapped_images_are_found(bits, tmp_path, class_photos):
     end = "            epochs[here] += times * AGAIN\n    return epochs, indices\n"
     swap = end.replace("    return", "    if step == 2:\n        indices[[0, 1]] = indices[[1, 0]]\n    return")
-    base = planted(tmp_path, "input/stream.py", end, swap)
+    base = planted(bits, tmp_path, "input/stream.py", end, swap)
     done = run("--base", base, "--images", class_photos, "--only", "^resnet, augmented")
     assert done.returncode == 1, done.stderr
     lines = done.stdout.splitlines()[1:-1]

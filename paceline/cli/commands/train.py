@@ -12,7 +12,6 @@ from paceline._utils.errors import RecipeError
 from paceline._utils.text import one_line
 from paceline.cli.flags import Asked, parse_recipe
 from paceline.cli.help import HELP
-from paceline.cli.printing import is_first_on_node
 from paceline.cli.saved_request import saved_request
 from paceline.config.plan import training_ranks
 from paceline.config.run import Controls, check_controls, check_first_weights, run_file
@@ -20,7 +19,7 @@ from paceline.config.submission import check_submission
 from paceline.log.console import open_console
 from paceline.log.output import guard_exit
 from paceline.log.trackers import makers
-from paceline.ranks.launcher import read_launch
+from paceline.ranks.launcher import is_first_on_node, read_launch
 from paceline.training.choose import is_folder
 from paceline.training.opening import check_request
 from paceline.training.saved_run import stand_of
