@@ -1,1 +1,1 @@
-"""What every package uses and the standard library lacks: files, text, locks, errors. Imports the standard library alone."""
+"""What every package uses and the standard library lacks: files, text, locks, errors. Imports only the standard library."""

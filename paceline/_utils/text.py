@@ -105,7 +105,7 @@ def laid_out(rows: Iterable[Row], width: int, *, head: int = 11) -> list[str]:
     return lines
 
 
-# Of textwrap: a path or a flag is no place for a break.
+# Of textwrap: paths and flags are not broken.
 WORDS: Any = {"break_long_words": False, "break_on_hyphens": False}
 
 

@@ -26,8 +26,8 @@ def saved_request(
     """The request in a run.json as defaults of the same command, all its facts, and the words left over.
 
     words   what follows the run on the command line: --workload is taken out
-    A recipe of one's own is read without its Python file; --out is not kept. An edited run.json is accepted with a warning.
-    Raises RecipeError for a workload of one's own that --workload does not name, UserError when `path` is no run.
+    A recipe of the user's own is read without its Python file; --out is not kept. An edited run.json is accepted with a warning.
+    Raises RecipeError for a workload of the user's own that --workload does not name, UserError when `path` is no run.
     """
     refuse_graph(path, verb)
     named, rest = take_value(words, "--workload", "./file.py:name")

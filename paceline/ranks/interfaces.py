@@ -62,7 +62,7 @@ def interface_towards(address: str) -> str | None:
 
 
 def free_port() -> int:
-    """A TCP port at which nobody listens, from a range of which the kernel gives none to outgoing connections."""
+    """A free TCP port, from a range that the kernel does not use for outgoing connections."""
     while True:
         port = derived_port(secrets.token_hex(8))
         with socket.socket() as probe, contextlib.suppress(OSError):

@@ -138,7 +138,7 @@ def _changes(words: Sequence[str], fields: Mapping[str, Any]) -> dict[str, Any]:
         elif texts:
             texts[list(texts)[-1]].append(word)
         else:
-            raise RecipeError(f"{word} is no flag.")
+            raise RecipeError(f"{word} is not a flag.")
     found: dict[str, Any] = {}
     for name, given in texts.items():
         above, dot, last = name.rpartition(".")
