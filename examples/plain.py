@@ -2,7 +2,7 @@
 
     python examples/plain.py ssd-tiny [--data DIR] [--out OUT] [--steps N]
 
-One process, no resume, no logs, no refusals: those are training/setup.py's and training/loop.py's. Changes: docs/architecture.md.
+One process, no resume, no logs, no refusals: those are training/trainer.py's and training/loop.py's. Changes: docs/architecture.md.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from paceline.tasks.task import InputRank
 from paceline.training.building import build_model, build_state
 from paceline.training.checkpoint.write import save_checkpoint
 from paceline.training.evaluate import evaluate
-from paceline.training.opening import open_task
+from paceline.training.open_data import open_task
 from paceline.training.step import TrainStep
 
 flags = argparse.ArgumentParser()

@@ -46,7 +46,10 @@ NAMES: dict[str, dict[str, str]] = {
     "event": {},  # kinds of events and their keys, and the keys of JSON files
     "parameter": {},  # tensors of checkpoints and batches
     # Modules and identifiers in scripts/equal_bits_input.py.
-    "python": {"paceline.command.flags": "paceline.cli.flags"},
+    "python": {
+        "paceline.command.flags": "paceline.cli.flags",
+        "paceline.training.opening": "paceline.training.open_data",
+    },
 }
 STEPS, BATCHES = 6, 20
 # The keys of an event that must not change. Rates and times belong to the machine.

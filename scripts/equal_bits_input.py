@@ -19,7 +19,7 @@ from paceline.datasets.shapes.render import render_shapes
 from paceline.ranks.launcher import read_launch
 from paceline.ranks.world import open_world
 from paceline.tasks.task import InputRank
-from paceline.training.opening import open_task
+from paceline.training.open_data import open_task
 
 
 def save_batches(file: str, steps: int, words: list[str]) -> None:

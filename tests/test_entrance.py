@@ -35,7 +35,7 @@ LAYOUT = {
     "launch": "launch machine.doctor machine.host_facts",
     "tools": (
         "bench cli.bisect cli.bisect_text cli.compare_text cli.compared_photos cli.estimate cli.run_groups datasets.findings "
-        "machine.contention machine.estimate machine.rates mlperf pages recipes.migrate training.flipped_bit training.rerun "
+        "machine.contention machine.estimate machine.rates mlperf pages recipes.migrate training.rerun "
         "training.step_trace"
     ),
     "cli": "__main__ cli config.habits",

@@ -14,7 +14,6 @@ from PIL import Image
 
 from paceline._utils.safe_read import SEAL, sealed
 from paceline.cli.main import main
-from paceline.training.job import Job
 
 CLASSES = ("ant", "bee", "cat")
 NET = [
@@ -83,7 +82,7 @@ def forge(run: Path, changes: Mapping[str, object]) -> None:
 
 def without_report(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave the report out: it takes longer than the run, and has tests of its own."""
-    monkeypatch.setattr(Job, "write_report", lambda self: None)
+    monkeypatch.setattr("paceline.training.call.report_run", lambda *_: None)
 
 
 def of_its_own(patch: pytest.MonkeyPatch, factory: pytest.TempPathFactory) -> None:

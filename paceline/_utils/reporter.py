@@ -28,6 +28,9 @@ class Reporter:
         for line in laid_out(rows, columns()):
             self.line(line)
 
+    def doing(self, what: str) -> None:
+        """What happens from here on, for a live display; empty is the command's usual work."""
+
     def progress(self, what: str, done: int, total: int) -> None:
         """`done` of `total` units of `what` are done; a total of 0 is not known."""
 

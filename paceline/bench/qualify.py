@@ -45,7 +45,7 @@ from paceline.ranks.launcher import Launch
 from paceline.ranks.world import World
 from paceline.tasks.metrics.coco import score_boxes
 from paceline.tasks.workloads import WORKLOADS
-from paceline.training.opening import open_task
+from paceline.training.open_data import open_task
 
 ROUNDS = 3
 # Of the time that is asked for, what remains for the rounds: the rest goes to rendering, compiling and first steps.

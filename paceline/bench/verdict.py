@@ -157,9 +157,13 @@ def _bar(row: Published | None, count: int = 1) -> tuple[float, float, str]:
 
 
 def _disk_row(ranks: Sequence[Facts]) -> Iterator[Row]:
-    """The slowest node's disk beside what that node decodes."""
+    """The slowest node's disk beside the photos a second that the node makes into batches.
+
+    On a CPU those that it is expected to make, as a slow disk slows that down too.
+    """
+    made = _expected if is_cpu(ranks) else _sum
     disks = [
-        Row(TITLES["disk"], first["disk"], "images/s", _decoded(ranks, own), LEAST["disk"], FED)
+        Row(TITLES["disk"], first["disk"], "images/s", made(own, "classification/input"), LEAST["disk"], FED)
         for first, own in _nodes(ranks)
         if first.get("disk")
     ]
@@ -170,11 +174,6 @@ def _expected(ranks: Sequence[Facts], name: str) -> float:
     """Of CPUs, were every core idle but for this."""
     cpu_seconds = recorded_for(ranks[0]["device"]).cpu_seconds[name]
     return sum(rank["cores_own"] * _scale(rank, name) / cpu_seconds for rank in ranks)
-
-
-def _decoded(ranks: Sequence[Facts], own: Sequence[Facts]) -> float:
-    """Photos a second that a node makes into batches; on a CPU that it is expected to, as a slow disk slows that down too."""
-    return (_expected if is_cpu(ranks) else _sum)(own, "classification/input")
 
 
 def slowest(ranks: Sequence[Facts]) -> tuple[str, float]:
@@ -263,8 +262,9 @@ def _input(ranks: Sequence[Facts], rows: Sequence[Row], *, crowded: bool) -> Ite
         if is_cpu(
             ranks
         ):  # whose photos cost more or less than the made-up batch: what counts is whether its cores compute
-            computing = [_computing(ranks, f"{task}/{part}") for part in ("photos", "step")]
-            starved = not crowded and computing[0] < LEAST["fed"] * computing[1]
+            found = [[rank["measured"][f"{task}/{part}"] for rank in ranks] for part in ("photos", "step")]
+            cores = [sum(one["rate"] * one["cpu_seconds"] for one in part) for part in found]  # that computed
+            starved = not crowded and cores[0] < LEAST["fed"] * cores[1]
         else:  # whose input runs beside it
             starved = fed < LEAST["fed"] * min(step, fast) or fast < step
         if starved:
@@ -275,8 +275,3 @@ def _input(ranks: Sequence[Facts], rows: Sequence[Row], *, crowded: bool) -> Ite
 def number(value: float) -> str:
     """As text; "" for 0, which is none."""
     return "" if not value else f"{value:,.0f}" if value >= 100 else f"{value:,.3g}"
-
-
-def _computing(ranks: Sequence[Facts], name: str) -> float:
-    """Cores that computed, of all ranks."""
-    return sum(rank["measured"][name]["rate"] * rank["measured"][name]["cpu_seconds"] for rank in ranks)

@@ -119,8 +119,7 @@ def _replayed(
     runs: Sequence[Records], recipes: Sequence[Recipe], data: str, asked: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Train both again, until they part and each has met a record of its own, or to the last step asked."""
-    from paceline.training.flipped_bit import find_flip
-    from paceline.training.rerun import Rerun, one_rank
+    from paceline.training.rerun import Rerun, find_flip, one_rank
     from paceline.training.step_trace import first_apart, states_apart
 
     begin, last = asked["from"], asked["at_most"]

@@ -22,6 +22,7 @@ from paceline.machine.published import published_for, system_for
 from paceline.ranks.launcher import is_first_on_node
 from paceline.store.stores import scheme_of
 from paceline.training.choose import choose_recipe, choose_system
+from paceline.training.request import Request
 
 if TYPE_CHECKING:
     from tyro.constructors import ConstructorRegistry, StructConstructorSpec, StructTypeInfo
@@ -58,6 +59,14 @@ class Asked:
             system = dataclasses.replace(choose_system(self.system_name), **changes)
         check_system(system)
         return system
+
+    def request(self, command: str, *, repeats: bool = False) -> Request:
+        """The request of this command line, whose system is as the flags name it: the machine was not asked.
+
+        repeats  recipe and controls come from a run.json
+        """
+        system = self.system_flags
+        return Request(self.name, self.recipe, self.system_name, system, self.controls, self.given, command, repeats)
 
 
 def parse(arguments: Sequence[str], default: Fields, *, prog: str, description: str = "") -> Fields:

@@ -27,7 +27,7 @@ from paceline.predict.photos import Photo
 from paceline.ranks.launcher import read_launch
 from paceline.ranks.world import open_world
 from paceline.tasks.task import Task, spread
-from paceline.training.opening import open_task
+from paceline.training.open_data import open_task
 from paceline.training.trained import Trained
 
 if TYPE_CHECKING:

@@ -38,11 +38,6 @@ class Samples(NamedTuple):
     sizes: list[int]  # n of each forward
 
 
-def bytes_at(lengths: Sequence[int], table: int) -> list[int]:
-    """Where each sample's encoded bytes begin in the notes, and the end of the last."""
-    return list(accumulate(lengths, initial=table))
-
-
 class RenderJob:
     """The job of one loader.
 
@@ -107,7 +102,7 @@ class _Worker:
         samples: Samples = unpickled(table, self.job.shared)
         places = []
         if flags:
-            places = bytes_at(self.job.records.places.lengths[samples.indices].tolist(), notes_begin)
+            places = list(accumulate(self.job.records.places.lengths[samples.indices].tolist(), initial=notes_begin))
         if flags & KEPT:
             return samples, [], places
         shapes = [(size, *shape, 3) for size, shape in zip(samples.sizes, samples.shapes)]

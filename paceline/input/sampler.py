@@ -16,7 +16,9 @@ from functools import lru_cache
 
 import numpy as np
 
+from paceline.batch import Batch
 from paceline.config.recipe import Sampler
+from paceline.input.loader import Loader
 from paceline.input.randomness import SampleRandom, hash_keys
 from paceline.input.stream import Order, sorted_apart
 
@@ -89,3 +91,41 @@ def rarest_first(counts: np.ndarray, values: np.ndarray, names: Sequence[str], f
     if len(words) > NAMED:
         words[NAMED // 2 : -NAMED // 2] = [f"... ({len(words) - NAMED:,} classes) ..."]
     return ", ".join(words)
+
+
+class Repeated:
+    """One step's batches again and again, without further reading. wait_seconds: the time to make them."""
+
+    def __init__(
+        self, batches: Sequence[Batch], *, first_step: int, last_step: int | None, wait_seconds: float = 0.0
+    ) -> None:
+        self._batches = list(batches)
+        self.wait_seconds = wait_seconds
+        self._next_step, self._last_step = first_step, last_step
+
+    @classmethod
+    def first_of(cls, loader: Loader, *, first_step: int, last_step: int | None) -> Repeated:
+        """A loader's first step, which it must have. The batches are copies, so the loader is closed."""
+        with loader:
+            _, batches = next(loader)
+            copies = [batch.to(batch.images.device, copy=True) for batch in batches]
+        return cls(copies, first_step=first_step, last_step=last_step, wait_seconds=loader.wait_seconds)
+
+    def __enter__(self) -> Repeated:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __iter__(self) -> Repeated:
+        return self
+
+    def __next__(self) -> tuple[int, list[Batch]]:
+        """The next step, with the same batches."""
+        if self._next_step == self._last_step:
+            raise StopIteration
+        self._next_step += 1
+        return self._next_step - 1, self._batches
+
+    def close(self) -> None:
+        """Nothing is open."""

@@ -197,7 +197,8 @@ def _yolo(folder: Path) -> Rows:
     places, photos, classes, scores, boxes, polygons, others = [], [], [], [], [], [], []
     for file in files:
         lines = [(number, line) for number, line in enumerate(_text(file).splitlines(), 1) if line.strip()]
-        if _is_no_photo(file.stem.lower()) and not any(_words(line)[5:] for _, line in lines[:1]):
+        no_photo = file.stem.lower() in NOT_PHOTOS or file.stem.lower().startswith("readme")
+        if no_photo and not any(_words(line)[5:] for _, line in lines[:1]):
             others.append(file.name)
             continue
         for number, line in lines:
@@ -234,10 +235,6 @@ def _yolo(folder: Path) -> Rows:
 def _texts(folder: Path) -> list[Path]:
     """The visible .txt files of a folder, by name."""
     return [file for file in listed(folder, "*.[tT][xX][tT]") if file.is_file()]
-
-
-def _is_no_photo(stem: str) -> bool:
-    return stem in NOT_PHOTOS or stem.startswith("readme")
 
 
 def _words(line: str) -> list[str]:

@@ -11,7 +11,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Literal
@@ -98,7 +98,8 @@ class StopVote:
 
     def __init__(self, world: World, request: StopRequest, *, outside: bool = False):
         """outside: ranks that are no part of `world` (paceline/ranks/roles.py) ask, and learn the answer, through the store."""
-        self._world, self._request, self._outside = world, request, outside
+        self.request = request  # of this rank
+        self._world, self._outside = world, outside
         self._asked: tuple[torch.Tensor, dist.Work] | None = None
         self._seen: Reason = ""
         self._looked = -STORE_SECONDS
@@ -177,7 +178,7 @@ class StopVote:
             self._asked = None
 
     def _mine(self) -> Reason:
-        mine = self._request.reason()
+        mine = self.request.reason()
         return mine if REASONS.index(mine) >= REASONS.index(self._seen) else self._seen
 
     def _finish(self) -> bool:
@@ -190,3 +191,10 @@ class StopVote:
         if int(ballot[0]):
             self.reason = REASONS[int(ballot[0])]
         return bool(ballot[0])
+
+
+@contextmanager
+def stop_vote(world: World, stop_file: Path, *, outside: bool) -> Iterator[StopVote]:
+    """A vote on the requests of the ranks while this is open; stop_file as for `catch_stop`, outside as for StopVote."""
+    with catch_stop(stop_file) as request, closing(StopVote(world, request, outside=outside)) as vote:
+        yield vote

@@ -23,7 +23,7 @@ from paceline.config.plan import Plan
 from paceline.config.recipe import DATA_CLASSES, DATA_IMAGES, Recipe
 from paceline.config.system import System
 from paceline.input.draw import Draw
-from paceline.input.repeated import Repeated
+from paceline.input.sampler import Repeated
 from paceline.store.header import Header
 from paceline.tasks.shapes import Fit, OneShape
 from paceline.tasks.task import Evaluation, InputRank, Task

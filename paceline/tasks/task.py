@@ -30,9 +30,8 @@ from paceline.input.buckets import Shape
 from paceline.input.device_render import renderer_for
 from paceline.input.draw import Draw, DrawSample, render, with_others
 from paceline.input.loader import Loader
-from paceline.input.repeated import Repeated
 from paceline.input.ring import Forward
-from paceline.input.sampler import draws_in_words, rarest_first, sampled_order, sampling_rates
+from paceline.input.sampler import Repeated, draws_in_words, rarest_first, sampled_order, sampling_rates
 from paceline.input.stream import Order, batch_indices, shard
 from paceline.ranks.launcher import Place
 from paceline.store.header import Header, read_header

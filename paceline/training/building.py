@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -12,7 +13,7 @@ from paceline._utils.reporter import Reporter
 from paceline.config.card import has_card, read_card
 from paceline.config.plan import Plan
 from paceline.config.recipe import Recipe
-from paceline.config.run import Run
+from paceline.config.run import NONE, Run, named_weights
 from paceline.models.batch_norm import configure_batch_norm
 from paceline.models.trunk import rate_factors
 from paceline.optim import make_optimiser
@@ -23,10 +24,14 @@ from paceline.ranks.world import World
 from paceline.tasks.synthetic import HASH
 from paceline.tasks.task import Task
 from paceline.tasks.workloads import workload_of
+from paceline.training.alike import checkpoint_facts, weight_facts
 from paceline.training.checkpoint.layout import BEST, INDEX, LAST, STATE, linked
 from paceline.training.checkpoint.read import SUFFIX, check_file, load_found, read_facts, read_index
 from paceline.training.loss_groups import configure_loss_groups
 from paceline.training.meters import Meters
+from paceline.training.request import Request, check_weights_named
+from paceline.training.saved_run import SavedRun
+from paceline.training.start import Start
 from paceline.training.state import State
 from paceline.weights.classes import Labels
 from paceline.weights.forms.bring import download_to_cache, in_cache, is_published
@@ -121,6 +126,57 @@ def first_weights(name: str, world: World, reporter: Reporter) -> Path | None:
     file = weights_file(name)
     refuse_synthetic_weights(file, name)
     return file
+
+
+def choose_weights(
+    request: Request, saved: SavedRun, start: Start, world: World, reporter: Reporter
+) -> tuple[Request, Path | None]:
+    """-> (the request with the weights that the run began from, the file to read them from; None where a checkpoint has them).
+
+    Raises RecipeError where a run would start from random values unasked, and as `first_weights`.
+    """
+    if start.snapshot is not None:
+        return replace(request, controls=replace(request.controls, weights=saved.weights())), None
+    if saved.facts is not None:  # it was begun and has no checkpoint; of a new run `validate` has checked it
+        check_weights_named(request)
+    if request.controls.weights == NONE:
+        reporter.line(f"--weights {NONE}: training starts from random values")
+    return request, first_weights(named_weights(request.controls), world, reporter)
+
+
+def load_first_weights(
+    model: nn.Module, task: Task, run: Run, world: World, start: Start, weights: Path | None, reporter: Reporter
+) -> None:
+    """Random weights, alike on all ranks, or those of --weights; a checkpoint's come later. All ranks agree on what they have."""
+    if start.snapshot is None:
+        world.broadcast_(model.state_dict().values())  # a user's workload may draw other weights on each rank
+    if weights is not None:
+        report = task.load_weights(model, weights)
+        for line in report.lines():
+            reporter.line(line)
+        if start.snapshot is None and "fc.weight" in report.reinitialised:
+            _fit_head(model, task, run, world, reporter)
+    elif start.snapshot is None and not run.controls.synthetic and (frozen := untrained(model)):
+        reporter.warning(
+            f"{frozen} do not train and keep random values: nothing is learned there. Name --weights, or let all parts train "
+            "(--model.frozen none, --model.freeze 0)"
+        )
+    if world.world > 1 and start.snapshot is not None:
+        world.agree(checkpoint_facts(start.snapshot, start.checkpoint), "weights")
+    elif world.world > 1 and weights is not None:
+        world.agree(weight_facts(model.state_dict(), "--weights"), "weights")
+
+
+def _fit_head(model: nn.Module, task: Task, run: Run, world: World, reporter: Reporter) -> None:
+    """Fit the last layer to the training photos where the recipe wants that: on rank 0, for all."""
+    if getattr(run.recipe.model, "first_head", "drawn") != "fitted" or run.controls.synthetic:
+        return
+    from paceline.tasks.first_head import fit_head  # detectors do without a classifier's code
+
+    reporter.doing("fitting the last layer to the training photos")
+    if world.is_main:
+        reporter.line(fit_head(task, model))  # type: ignore[arg-type]  # the field is the classifiers' alone
+    world.broadcast_(model.state_dict().values())
 
 
 def check_weights(name: str, recipe: Recipe, classes: int, labels: Labels | None, reporter: Reporter) -> None:

@@ -49,6 +49,12 @@ class Feeding:
         made = f"one core makes {self.one_core:,.0f} images/s, {self.cores} make {self.one_core * self.cores:,.0f}"
         return f"{made}; the step takes up to {self.step:,.0f} (published)" if self.step else made
 
+    @staticmethod
+    def remedy(recipe: Recipe) -> str:
+        """What helps where cores are short."""
+        smaller = "More cores help, or smaller photos: paceline pack DIR --to recordio --short 352 --out SMALLER"
+        return f"--input.decoder auto lets it decode. {smaller}" if _fits_a_device(recipe) else smaller
+
 
 def feeding_of(task: Task, place: InputRank, world: int) -> Feeding | None:
     """None on a CPU, for made-up batches, and for a workload that is not ours."""
@@ -96,12 +102,6 @@ def chosen_decoder(recipe: Recipe, place: InputRank, feeding: Feeding | None) ->
             device_renderer(place.device)
             return "nvjpeg"
     return "simplejpeg"
-
-
-def remedy(recipe: Recipe) -> str:
-    """What helps where cores are short."""
-    smaller = "More cores help, or smaller photos: paceline pack DIR --to recordio --short 352 --out SMALLER"
-    return f"--input.decoder auto lets it decode. {smaller}" if _fits_a_device(recipe) else smaller
 
 
 def decoded_by(recipe: Recipe, decoder: str) -> Recipe:

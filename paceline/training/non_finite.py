@@ -7,22 +7,60 @@ them began with later weights.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from paceline._utils.atomic_write import write_whole
 from paceline._utils.errors import UserError
+from paceline._utils.journal import cannot_write
 from paceline.batch import Batch
 from paceline.config.run import Run
 from paceline.machine.machine import autocast_for
+from paceline.ranks.world import World
 from paceline.tasks.task import InputRank, Task
 from paceline.training.building import weights_file
 from paceline.training.checkpoint.layout import list_steps, step_name
 from paceline.training.checkpoint.read import load_checkpoint
 from paceline.training.state import load_model
+
+
+def explain_non_finite(
+    run: Run,
+    task: Task,
+    place: InputRank,
+    world: World,
+    folder: Path,
+    written: Callable[[], None],
+    step: int,
+    means: dict[str, float],
+    what: Literal["loss", "gradient"] = "loss",
+) -> str:
+    """Write the facts that explain a non-finite loss into the run's folder; -> a message about it.
+
+    written  waits until the last checkpoint is written
+    step     0-based; the file and the message have the number of logs and checkpoints, which count completed steps
+    means    the losses of the interval
+    """
+    files = task.images_of_step(0 if run.controls.overfit_one_batch else step)
+    facts = {"step": step + 1, "losses": {name: str(value) for name, value in means.items()}, "images": files}
+    bundle, begins = folder / f"non-finite-step-{step + 1:06d}.json", ""
+    if world.is_main:
+        try:
+            write_whole(bundle, json.dumps(facts, indent=2))
+        except OSError as error:
+            raise cannot_write(bundle, error) from error
+        written()
+        begins = where_it_begins(run, task, folder, place, step)
+    return (
+        f"the {what} of step {step + 1:,} is not finite; its {len(files)} images are named in {bundle.name}. {begins} "
+        "Usual causes, in order: an lr for another batch, too short a warm-up, fp16 without a dynamic loss scale."
+    )
 
 
 def where_it_begins(run: Run, task: Task, folder: Path, place: InputRank, step: int) -> str:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from paceline._utils.reporter import Reporter
 from paceline._utils.text import Row, counted
 from paceline.config.plan import Plan, lr_at
 from paceline.config.recipe import Recipe
-from paceline.config.run import NONE
+from paceline.config.run import NONE, Run
 from paceline.config.system import System
 from paceline.machine.published import as_published, results_of
 from paceline.machine.torch_builds import pinned_for
@@ -16,6 +17,7 @@ from paceline.weights.forms.bring import PUBLISHED, fitting
 
 if TYPE_CHECKING:
     from paceline.tasks.memory import MemoryEstimate
+    from paceline.training.feeding import Feeding
 
 GIB = 2**30
 
@@ -63,6 +65,18 @@ def describe(
                     f"{memory.fixed / GIB:.2f} GiB for {memory.parameters / 1e6:.2f} M parameters + {plan.images_per_forward} images "
                     f"x {memory.per_image / 2**20:.1f} MiB"]),
     ]  # fmt: skip
+
+
+def report_plan(run: Run, memory: MemoryEstimate, feeding: Feeding | None, reporter: Reporter) -> None:
+    """Print the plan of a run, and how fast its input is; feeding: None where that is not known."""
+    reporter.rows(describe(run.name, run.recipe, run.system_name, run.system, run.plan, memory))
+    if run.plan.eval_ranks:
+        reporter.line(in_roles(run.plan))
+    if feeding is None:
+        return
+    reporter.line(f"input: {feeding.in_words()}")
+    if feeding.short and run.recipe.input.decoder != "nvjpeg":
+        reporter.warning(f"note: the accelerator will wait for images. {feeding.remedy(run.recipe)}")
 
 
 def _about(recipe: Recipe) -> str:

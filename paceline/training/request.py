@@ -1,54 +1,38 @@
-"""The first two stages of a run: a request whose controls are valid, then everything that needs no data.
+"""A request to train, and every check of it that needs neither the data nor torch, in one list.
 
-`ask` knows each rank's role. `settle` holds the run's folder and the machine, and finds where the run starts. Preparing or
-verifying data may take minutes; nobody should wait that long to learn of a typing error.
+`validate` runs it before torch is imported, so a mistyped flag is answered at once. What only the data can decide is checked when
+they are open (resolve.py, plan_run.py).
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from paceline._utils.commands import shown
-from paceline._utils.reporter import SILENT, Reporter
+from paceline._utils.commands import require
+from paceline._utils.errors import RecipeError, UserError
 from paceline.config.plan import training_ranks
 from paceline.config.recipe import Recipe
-from paceline.config.run import NONE, Controls, check_controls, check_first_weights, named_weights
+from paceline.config.run import Controls, check_controls, check_first_weights, profile_steps, run_file
 from paceline.config.submission import check_submission
 from paceline.config.system import System
-from paceline.log.console import Console
-from paceline.log.trackers import Maker, makers
-from paceline.machine.machine import choose_kernels, set_threads
-from paceline.machine.placing import Placed, bound
+from paceline.log.trackers import makers
 from paceline.ranks.launcher import Launch
-from paceline.ranks.roles import Roles, assign
-from paceline.ranks.world import World
-from paceline.training.alike import request_facts
-from paceline.training.building import first_weights
-from paceline.training.feeding import settle_decoder
+from paceline.store.containers.exports import prepare_first
+from paceline.tasks.workloads import workload_of
 from paceline.training.few_photos import refuse_auto
-from paceline.training.look import chosen_before
-from paceline.training.opening import (
-    check_metrics,
-    check_request,
-    keeps_target,
-    refuse_ranges,
-    settle_system,
-    undecided,
-)
-from paceline.training.pixels import settle_pixels
-from paceline.training.run_folder import RunFolder, open_run_folder
-from paceline.training.start import Start, find_start
+from paceline.training.saved_run import stand_of
 from paceline.weights.forms.bring import fitting
+
+if TYPE_CHECKING:
+    from paceline.tasks.workload import Workload
 
 
 @dataclass(frozen=True)
 class Request:
-    """What a person asks for."""
+    """What a user asks for; resolve.py returns it with more of it decided."""
 
     name: str  # the recipe's name
     recipe: Recipe
@@ -59,89 +43,145 @@ class Request:
     command: str = ""  # the command line, for run.json
     repeats: bool = False  # recipe and controls come from a run.json: its target was already settled
 
-    def facts(self) -> dict[str, Any]:
-        """Everything that must be alike in the requests of all ranks."""
-        return request_facts(
-            "train", self.recipe, self.system, self.controls, given=self.given, name=self.name, repeats=self.repeats
+
+def validate(request: Request, launch: Launch) -> None:
+    """Run every check of `CHECKS` on this rank. Raises UserError for the first that fails, naming the flag and what to do.
+
+    request  its system may be as the flags name it: the machine is not asked, which takes torch
+    """
+    for check in CHECKS:
+        check(request, launch)
+
+
+def _check_sinks(request: Request, launch: Launch) -> None:
+    if launch.rank == 0:  # the others record nothing
+        makers(request.controls, request.given)
+
+
+def _check_auto(request: Request, launch: Launch) -> None:
+    if request.controls.auto:
+        refuse_auto(request.name, repeats=request.repeats)
+
+
+def _check_target(request: Request, launch: Launch) -> None:
+    """A target that other data may still take away is checked once the data are open (resolve.py)."""
+    if keeps_target(request.controls, request.given, repeats=request.repeats):
+        check_metrics(request.recipe)
+
+
+def check_not_finished(request: Request, launch: Launch) -> None:
+    """A finished run of which no more is asked; with several ranks, and where its report is missing, the run itself answers."""
+    path = Path(request.controls.out).expanduser().absolute()
+    if (
+        launch.world == 1
+        and request.controls.out
+        and all((path / name).exists() for name in ("run.json", "report.html"))
+    ):
+        stand_of(path, request.name, request.recipe, request.controls, request.given, repeats=request.repeats)
+
+
+def _check_data_folder(request: Request, launch: Launch) -> None:
+    """With several ranks the run itself looks for it, so that all of them learn what one lacks."""
+    if launch.world == 1 and request.controls.data:
+        data_folder(request.controls.data, workload_of(request.recipe.task))
+
+
+CHECKS: tuple[Callable[[Request, Launch], object], ...] = (
+    lambda request, launch: check_controls(request.controls),
+    lambda request, launch: check_submission(request.controls.mlperf, request.recipe),
+    lambda request, launch: training_ranks(launch.world, request.controls.eval_ranks),
+    lambda request, launch: check_weights_named(request, request.controls.out),
+    check_not_finished,
+    lambda request, launch: check_recipe(request.recipe),
+    _check_data_folder,
+    _check_sinks,
+    _check_auto,
+    _check_target,
+    lambda request, launch: refuse_inexact(request.system, request.controls.exact),
+)
+
+
+def check_request(recipe: Recipe, data: str, *, scored: bool = False) -> None:
+    """Validate recipe and data folder before anything is opened, for commands that do not train.
+
+    data    as Controls.data
+    scored  whether the data are only scored on
+    Raises RecipeError for an unknown task or an invalid recipe, UserError for a data folder that is not there.
+    """
+    workload = check_recipe(recipe)
+    if data:
+        data_folder(data, workload, scored=scored)
+
+
+def check_recipe(recipe: Recipe) -> Workload:
+    """The recipe's workload. Raises RecipeError for an invalid recipe, or one written for another workload."""
+    workload = workload_of(recipe.task)
+    for part, given, wanted in (("model", recipe.model, workload.model), ("input", recipe.input, workload.input)):
+        if not isinstance(given, type(wanted)):
+            raise RecipeError(
+                f"--task {recipe.task}: its {part} is a {type(wanted).__name__}, this recipe's a {type(given).__name__}. "
+                "Choose a recipe of that workload: paceline list recipes"
+            )
+    workload.check(recipe)
+    if (trunk := getattr(recipe.model, "trunk", "")).startswith("timm/"):
+        require("timm", f"--model.trunk {trunk}")
+    return workload
+
+
+def data_folder(data: str, workload: Workload, *, scored: bool = False) -> Path:
+    """The folder that --data names. Raises UserError, naming what the workload's data folder holds, where it is not there."""
+    root = Path(data).expanduser()
+    if not root.is_dir():
+        if first := prepare_first(data, scored=scored):
+            raise UserError(f"--data {data}: {first}")
+        raise UserError(f"--data {data}: there is no such folder. Name one that holds {workload.data}.")
+    return root
+
+
+def check_weights_named(request: Request, *folders: str | Path) -> None:
+    """Raises RecipeError for a run in any of the folders that would start from random values unasked; "" is none yet.
+
+    One that is there has its own weights.
+    """
+    if folders and all(folder and run_file(Path(folder).expanduser()).is_file() for folder in folders):
+        return
+    check_first_weights(request.name, request.recipe, request.controls, request.command, fitting(request.recipe))
+
+
+def check_metrics(recipe: Recipe) -> None:
+    """Raises RecipeError for a target on a metric that no evaluation computes."""
+    workload = workload_of(recipe.task)
+    known = workload.measured(recipe)
+    metrics = [name for name in workload.metrics if name in known]
+    for name, _ in recipe.quality.targets:
+        if name not in metrics:
+            raise RecipeError(f"--quality.targets {name}: there is no such metric. Known: {', '.join(metrics)}.")
+
+
+def keeps_target(controls: Controls, given: Collection[str], *, repeats: bool) -> bool:
+    """Whether the target holds on any data: it was set by hand, or by the run that is repeated on its data."""
+    return not controls.synthetic and ("quality.targets" in given or (repeats and "data" not in given))
+
+
+def check_profile(asked: str, system: System) -> None:
+    """Raises RecipeError for a --profile of NVTX ranges where nothing can read them."""
+    steps, nvtx = profile_steps(asked)
+    if nvtx and system.accelerator != "cuda":
+        raise RecipeError(
+            f"--profile {asked}: NVIDIA's Nsight Systems reads such ranges, and this run computes on {system.accelerator}. "
+            f"--profile {steps.start}:{steps.stop} writes a trace."
         )
 
 
-@dataclass(frozen=True)
-class Asked:
-    """A request with valid controls, and the role of each rank."""
-
-    request: Request
-    launch: Launch
-    world: World
-    console: Console
-    reporter: Reporter  # the console on rank 0, silent elsewhere
-    roles: Roles
-    sinks: Sequence[Maker]  # make the sinks that follow the run, on rank 0
-    began: float  # by the monotonic clock
-
-
-def ask(request: Request, launch: Launch, world: World, console: Console) -> Asked:
-    """Raises UserError for invalid controls, alone or on this number of ranks."""
-    began, eval_ranks = time.monotonic(), request.controls.eval_ranks
-    check_controls(request.controls)
-    check_submission(request.controls.mlperf, request.recipe)
-    training_ranks(world.world, eval_ranks)
-    sinks = makers(request.controls) if world.is_main else ()
-    reporter = console if world.is_main else SILENT
-    return Asked(request, launch, world, console, reporter, assign(world, eval_ranks), sinks, began)
-
-
-@dataclass(frozen=True)
-class Settled:
-    """A request on this machine, in its folder: where it starts and with what. Nothing of the data is opened."""
-
-    asked: Asked
-    folder: RunFolder
-    recipe: Recipe
-    system: System
-    controls: Controls
-    placed: Placed
-    threads: dict[str, int]  # intra_op, loader
-    start: Start
-    weights: Path | None  # the file of first weights; None where a checkpoint has them, or where they are drawn
-
-
-def settle(asked: Asked, held: ExitStack) -> Settled:
-    """Hold the folder and this rank's cores until `held` closes. Raises UserError for all that is invalid without the data."""
-    request, world, reporter = asked.request, asked.world, asked.reporter
-    recipe, controls, given = request.recipe, request.controls, request.given
-    folder = held.enter_context(
-        open_run_folder(request.name, recipe, controls, given, world, reporter, repeats=request.repeats)
-    )
-    saved, trainers = folder.saved, asked.roles.trainers
-    system = saved.system(request.system, given=given, world=trainers)
-    reporter.line(f"run: {shown(folder.path)}")
-    placed = held.enter_context(bound(system, world, reporter))
-    wanted = saved.with_threads(system, given="system.intra_op_threads" in given, world=trainers)
-    threads = set_threads(wanted, world, reporter, placed.share)
-    saved.report_threads(threads["intra_op"], reporter)
-    controls = replace(controls, mlperf=saved.submission(controls.mlperf, reporter))
-    check_request(recipe, controls.data)
-    if not request.repeats:
-        recipe = settle_pixels(recipe, controls.weights, given, reporter, saved=saved.facts)
-    recipe = settle_decoder(recipe, system, controls.exact or controls.synthetic, saved.facts)
-    if controls.auto:
-        refuse_auto(request.name, repeats=request.repeats)
-        if saved.facts is not None:
-            own = chosen_before(saved.facts, recipe, controls, given, folder.path)
-            recipe, controls = own.recipe, own.controls
-    kept = keeps_target(controls, given, repeats=request.repeats)
-    if kept:
-        check_metrics(recipe)
-    system = settle_system(recipe, system, controls.exact, reporter)
-    choose_kernels(system)
-    refuse_ranges(controls.profile, system)
-    start = find_start(saved, request.name, recipe, given, world, reporter, undecided=undecided(controls, kept))
-    if start.snapshot is not None:
-        controls, weights = replace(controls, weights=saved.weights()), None
-    else:
-        check_first_weights(request.name, recipe, controls, request.command, fitting(recipe))
-        weights = first_weights(named_weights(controls), world, reporter)
-        if controls.weights == NONE:
-            reporter.line(f"--weights {NONE}: training starts from random values")
-    return Settled(asked, folder, recipe, system, controls, placed, threads, start, weights)
+def refuse_inexact(system: System, exact: bool) -> None:
+    """Raise RecipeError for --exact with gradients that are rounded before they are summed over ranks, or with TF32."""
+    if exact and system.precision == "tf32":
+        raise RecipeError(
+            "--exact: --system.precision tf32 rounds the inputs of float32 convolutions, so no other device gives the same "
+            "result. Use --system.precision fp32."
+        )
+    if exact and system.compress != "none":
+        raise RecipeError(
+            f"--exact: --system.compress {system.compress} rounds gradients on their way, so another number of ranks would give "
+            "another result. Leave one of the two away."
+        )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,16 +27,18 @@ from paceline.machine.machine import TYPES, choose_device, choose_kernels, set_t
 from paceline.ranks.launcher import SINGLE
 from paceline.ranks.world import World, open_world
 from paceline.tasks.task import InputRank
-from paceline.training.building import build_model, build_state, first_weights
+from paceline.training.building import build_model, build_state, first_weights, load_first_weights
 from paceline.training.checkpoint.layout import list_steps, step_name
 from paceline.training.checkpoint.read import load_checkpoint
 from paceline.training.checkpoint.write import Snapshot
 from paceline.training.named_run import saved_count
-from paceline.training.opening import open_task
+from paceline.training.open_data import open_task
 from paceline.training.saved_run import SavedRun
+from paceline.training.standing import Standing
+from paceline.training.start import Start
 from paceline.training.state import State, check_snapshot
 from paceline.training.step import TrainStep
-from paceline.training.step_trace import StepTrace, states_apart
+from paceline.training.step_trace import StepTrace, difference, states_apart
 
 Follow = Literal["all", "state", "nothing"]
 Moment = tuple[int, list[tuple[Tensor, Tensor]]]
@@ -120,14 +123,10 @@ class Rerun:
         self.misfits: dict[str, dict[str, Any]] = {}
 
     def _state(self, start: Snapshot | None) -> State:
-        recipe, controls, task = self.recipe, self.controls, self.task
+        task = self.task
         model = build_model(task, self.run, self.world)
-        if start is None and (file := first_weights(named_weights(controls), self.world, SILENT)) is not None:
-            report = task.load_weights(model, file)
-            if "fc.weight" in report.reinitialised and getattr(recipe.model, "first_head", "drawn") == "fitted":
-                from paceline.tasks.first_head import fit_head
-
-                fit_head(task, model)  # type: ignore[arg-type]  # the field is the classifiers' alone
+        weights = first_weights(named_weights(self.controls), self.world, SILENT) if start is None else None
+        load_first_weights(model, task, self.run, self.world, Start(Standing(""), snapshot=start), weights, SILENT)
         state = build_state(model, self.run, self.world)
         if start is not None:
             state.restore(start, self.world)
@@ -257,3 +256,59 @@ def one_rank(records: Sequence[Records]) -> Iterator[World]:
         torch.set_num_threads(threads)
         torch.use_deterministic_algorithms(exact)
         choose_kernels(replace(systems[0], kernels="torch"))
+
+
+# Tried are the weights that differ most, in the bits whose flip is nearest to their difference; at most so many steps in all.
+WEIGHTS, BITS, MOST_STEPS = 4, 3, 500
+
+
+def find_flip(side: Rerun, steps: range, recorded: Snapshot) -> dict[str, Any] | None:
+    """-> {step, name, at, bit}: the 1-based step before which that bit of a weight flipped; None where no single one explains it.
+
+    side      the run at a state it had, at the first of `steps` or before; of no use afterwards
+    steps     0-based, before which it may have been
+    recorded  the run's checkpoint after them
+    """
+    last = int(recorded.facts["step"])
+    if len(steps) * WEIGHTS * BITS * (last - steps.start) > MOST_STEPS:
+        return None
+    batches, moments = {}, {}
+    with side.loader() as loader:
+        for step, ours in loader:
+            if step in steps:
+                moments[step] = side.moment()
+            if step in range(steps.start, last):
+                batches[step] = [batch.to(side.world.device, copy=True) for batch in ours]
+            side.take(ours, follow="nothing")
+            if step + 1 == last:
+                break
+    weights = {name: weight.detach() for name, weight in side.state.model.named_parameters()}
+    tries = _tries(recorded.tensors["model"], weights)
+    for step, (name, place, bit) in product(steps, tries):
+        side.go_back(moments[step])
+        flip(weights[name], place, bit)
+        for number in range(step, last):
+            side.take(batches[number], follow="nothing")
+        if not states_apart(recorded.tensors, side.tensors())[1]:
+            return {"step": step + 1, "name": name, "at": list(place), "bit": bit}
+    return None
+
+
+def flip(weight: Tensor, place: tuple[int, ...], bit: int) -> None:
+    """Flip a bit, 0 the last of the mantissa, of the float32 at `place`, in memory."""
+    weight.view(torch.int32)[place] ^= -(2**31) if bit == 31 else 1 << bit
+
+
+def _tries(recorded: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> list[tuple[str, tuple[int, ...], int]]:
+    """Weight, place and bit, the likeliest first: steps move weights by little, so a flip is most of the difference at its place."""
+    found = [(name, difference(weight.cpu(), recorded[name])) for name, weight in weights.items()]
+    apart = sorted((one for one in found if one[1].get("largest")), key=lambda one: -one[1]["largest"])[:WEIGHTS]
+    tries = []
+    for name, one in apart:
+        here, there = (torch.tensor(value, dtype=torch.float32) for value in one["values"])
+        flipped = here.repeat(32)
+        for bit in range(32):
+            flip(flipped, (bit,), bit)
+        nearest = (flipped.double() - there.double()).abs().nan_to_num(nan=torch.inf).argsort()
+        tries += [(name, tuple(one["at"]), int(bit)) for bit in nearest[:BITS]]
+    return tries

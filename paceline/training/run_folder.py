@@ -8,19 +8,19 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 from paceline._utils.atomic_write import sweep, write_whole
+from paceline._utils.commands import shown
 from paceline._utils.errors import UserError
 from paceline._utils.journal import lock
 from paceline._utils.names import CHECKPOINTS, LEFT_OVER, PREDICTIONS, RUNS, STOP_FILE, check_entries, numbered
 from paceline._utils.reporter import SILENT, Reporter
 from paceline._utils.safe_read import read_entry
-from paceline.config.recipe import Recipe
 from paceline.config.run import MOST_BYTES, Controls, Run
 from paceline.ranks.exchange import from_main
 from paceline.ranks.world import World
@@ -30,6 +30,7 @@ from paceline.training.checkpoint.layout import check_space, list_steps, step_na
 from paceline.training.checkpoint.write import bytes_of
 from paceline.training.mirror import Mirror, in_words
 from paceline.training.mirrored import Mirrored, download_step, open_mirror
+from paceline.training.request import Request
 from paceline.training.saved_run import FinishedError, SavedRun, stand_of
 from paceline.training.start import Start
 from paceline.training.state import State
@@ -64,17 +65,19 @@ class RunFolder:
         write_whole(file, run.to_json(), sync=True)
 
     @contextmanager
-    def mirror(self, controls: Controls, name: str, reporter: Reporter) -> Iterator[Mirror | None]:
-        """The mirror of --mirror, on rank 0; when the block ends it catches up, and the result is reported.
+    def begin(self, run: Run, reporter: Reporter) -> Iterator[Mirror | None]:
+        """Write run.json; -> the mirror of --mirror, on rank 0. When the block ends it catches up, and the result is reported.
 
-        name   the recipe's
         Raises UserError where the bucket takes no objects.
         """
         if self.mirrored is None:
+            self.write(run)
             yield None
             return
-        mirror = Mirror(self.mirrored, self.path, name=name, keep_every=controls.keep_every)
+        mirror = Mirror(self.mirrored, self.path, name=run.name, keep_every=run.controls.keep_every)
         try:
+            self.write(run)
+            mirror.wake()
             yield mirror
         except KeyboardInterrupt:  # leaves at once
             raise
@@ -86,16 +89,17 @@ class RunFolder:
 
     @contextmanager
     def writer(
-        self, controls: Controls, start: Start, reporter: Reporter, *, changed: Callable[[], None] = lambda: None
+        self, controls: Controls, start: Start, mirror: Mirror | None, reporter: Reporter
     ) -> Iterator[CheckpointWriter | None]:
         """The background writer of checkpoints, on rank 0; links and deletions that a kill left undone are done first.
 
-        changed   as for CheckpointWriter
+        mirror   follows the checkpoints
         """
         if not self.is_main:
             yield None
             return
         keep_every = controls.keep_every or None
+        changed = mirror.wake if mirror is not None else lambda: None
         writer = CheckpointWriter(self.path / "checkpoints", keep=controls.keep, keep_every=keep_every, changed=changed)
         best = start.standing.best_step
         if start.snapshot is not None and not writer.resume(start.snapshot.facts["step"], best):
@@ -107,22 +111,12 @@ class RunFolder:
 
 
 @contextmanager
-def open_run_folder(
-    name: str,
-    recipe: Recipe,
-    controls: Controls,
-    given: Collection[str],
-    world: World,
-    reporter: Reporter = SILENT,
-    *,
-    repeats: bool,
-) -> Iterator[RunFolder]:
+def open_run_folder(request: Request, world: World, reporter: Reporter = SILENT) -> Iterator[RunFolder]:
     """Decide on rank 0 where the run lives and whether it resumes; all ranks get the same answer.
 
-    given     dotted names of the recipe's fields set by hand
-    repeats   whether recipe and controls come from a run.json
     Raises UserError for a folder that is finished, in use, not ours, or not writable, and for a --mirror that is not.
     """
+    name, recipe, controls = request.name, request.recipe, request.controls
     answer, lock, made, ended, mirrored, was_there = None, None, None, "", None, False
     if world.is_main:
         path, made = _choose(name, controls.out)
@@ -134,7 +128,7 @@ def open_run_folder(
             if controls.mirror:
                 mirrored = open_mirror(controls.mirror, path, reporter)
             if (path / "run.json").exists():
-                saved, ended = stand_of(path, name, recipe, controls, given, repeats=repeats)
+                saved, ended = stand_of(path, name, recipe, controls, request.given, repeats=request.repeats)
         except UserError as refused:
             if not was_there and not isinstance(refused, FinishedError):
                 _empty(path, made)
@@ -146,6 +140,7 @@ def open_run_folder(
     path = Path(facts["path"])
     folder = RunFolder(path, SavedRun(path, facts["saved"]), world.is_main, facts["ended"], mirrored)
     folder.is_fresh = world.is_main and not was_there
+    reporter.line(f"run: {shown(path)}")
     if controls.mirror:
         if world.local_rank == 0 and not world.is_main and facts["step"] >= 0:
             _download_here(controls.mirror, path / CHECKPOINTS, facts["step"])

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import nan
+from pathlib import Path
 from typing import Any, Literal
 
+from paceline._utils.commands import to_go_on
 from paceline.config.length import Due, schedule_in_words
 from paceline.config.run import Run
 from paceline.log.events import metrics_of
@@ -81,6 +83,13 @@ class RunEnded(Exception):
         super().__init__(reason)
         self.status: Status = status
         self.reason, self.step, self.discarded = reason, step, discarded
+
+
+def how_to_resume(run: Run, folder: Path, ranks: int) -> str:
+    """How an interrupted run is resumed, in words: a command without --out begins a new run each time."""
+    if run.controls.out:
+        return "the same command goes on from here"
+    return f"{'under the same launcher ' if ranks > 1 else ''}it goes on with:  {to_go_on(folder, run.recipe.task)}"
 
 
 def over_after(standing: Standing, run: Run, due: Due) -> RunEnded | None:

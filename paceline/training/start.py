@@ -32,6 +32,7 @@ from paceline.tasks.workloads import workload_of
 from paceline.training.checkpoint.layout import BEST, link_step, step_name
 from paceline.training.checkpoint.read import load_checkpoint, newest_valid
 from paceline.training.checkpoint.write import Snapshot
+from paceline.training.request import Request
 from paceline.training.saved_run import SavedRun, how_to_go_on, is_another
 from paceline.training.standing import Standing
 from paceline.training.state import check_snapshot, evaluates
@@ -57,22 +58,15 @@ class Start:
 
 
 def find_start(
-    was: SavedRun,
-    name: str,
-    recipe: Recipe,
-    given: Collection[str],
-    world: World,
-    reporter: Reporter,
-    *,
-    undecided: Collection[str],
+    was: SavedRun, request: Request, world: World, reporter: Reporter, *, undecided: Collection[str]
 ) -> Start:
     """Find the newest whole checkpoint; every rank calls it, before the data are opened. Skipped checkpoints are warnings.
 
-    name       the recipe's name
-    given      dotted names of the recipe's fields set by hand: a greater length and fields of `quality` may be new
+    request    of its recipe's fields that are set by hand a greater length and those of `quality` may be new
     undecided  dotted names of the recipe's fields that the data still decide: `check_start` compares them
     Raises CheckpointError, on rank 0 alone, when it belongs to another recipe; the others wait for rank 0.
     """
+    recipe = request.recipe
     headline = workload_of(recipe.task).measured(recipe)[0]
     found = None if was.facts is None else newest_valid(was.path / "checkpoints", reporter, check_snapshot)
     if found is None:
@@ -82,7 +76,7 @@ def find_start(
     folder, snapshot = found
     journal = None
     if world.is_main:
-        _check_recipe(was, snapshot.facts, name, recipe, given, undecided)
+        _check_recipe(was, snapshot.facts, request.name, recipe, request.given, undecided)
         journal = json.dumps(_journal(was.path, headline, snapshot.facts, reporter))
     standing, seconds = json.loads(from_main(world, journal, "journal"))
     return Start(Standing(**standing), seconds, snapshot, folder.name)
@@ -91,7 +85,7 @@ def find_start(
 def check_start(was: SavedRun, start: Start, run: Run, given: Collection[str]) -> None:
     """Check a resumed run against the open data, and the recipe that they decide.
 
-    given   as for `find_start`
+    given   dotted names of the recipe's fields set by hand
     Raises CheckpointError when the checkpoint belongs to another recipe or to other data, or its evaluations scored other images.
     """
     if start.snapshot is None:

@@ -24,8 +24,11 @@ from torch import nn
 from paceline._utils.errors import RecipeError, Shortage
 from paceline._utils.reporter import Reporter
 from paceline.accelerators import peak_memory, release, synchronise
+from paceline.config.length import Due
 from paceline.config.plan import Plan, evaluation_batch, rates_at
 from paceline.config.run import Run, seconds_in
+from paceline.log.pace import Clock
+from paceline.log.recorder import Recorder
 from paceline.machine.compiler import allow_forms, compilations
 from paceline.machine.shortage import in_images, lacks_memory, shortage, smaller_cut
 from paceline.models.batch_norm import batch_norms
@@ -36,7 +39,6 @@ from paceline.tasks.memory import MemoryEstimate
 from paceline.tasks.task import InputRank, Task, each_shape_counts
 from paceline.training.building import cut_model
 from paceline.training.evaluate import run_inference
-from paceline.training.job import Job
 from paceline.training.state import State
 from paceline.training.step import TrainStep
 
@@ -53,13 +55,14 @@ def worth_trying(device: torch.device) -> bool:
     return device.type != "cpu"
 
 
-def run_that_fits(run: Run, task: Task, state: State, roles: Roles, device: torch.device, reporter: Reporter) -> Run:
+def run_that_fits(run: Run, task: Task, state: State, roles: Roles, reporter: Reporter) -> Run:
     """The run with the largest cut of its batch, not above its plan's, of which a step fits into every rank's memory.
 
     state  its model is cut anew where the plan changes; nothing else of it changes
     All ranks call it, those that only evaluate too. Raises Shortage on each rank that is short where no smaller cut keeps
     `bn_span` and `loss_group`; other ranks wait there, and are ended with it.
     """
+    device = roles.everyone.device
     while True:
         short = None if roles.evaluates else shortage_alone(run, task, state, device)
         if smallest(roles.everyone, int(short is None)):
@@ -188,10 +191,15 @@ def _evaluation_seconds(run: Run, state: State, task: Task, place: InputRank, mo
     return LATER_EVALUATION * (time.monotonic() - began) * mine / max(1, sum(seen))
 
 
-def warm_up(job: Job, step_once: TrainStep) -> None:
-    """Take the run's discarded steps, and record the warm-up where there is one for each shape. All ranks call it."""
-    run, task, device = job.run, job.task, job.place.device
-    if job.state.step >= job.due.last_step:
+def warm_up(
+    run: Run, task: Task, world: World, step: int, step_once: TrainStep, due: Due, recorder: Recorder, clock: Clock
+) -> None:
+    """Take the run's discarded steps before its `step`, and record the warm-up where there is one for each shape.
+
+    All ranks that train call it.
+    """
+    device = world.device
+    if step >= due.last_step:
         return
     if not each_shape_counts(run.system, device):
         if run.plan.world > 1 or task.shapes.vary:
@@ -203,19 +211,19 @@ def warm_up(job: Job, step_once: TrainStep) -> None:
         allow_forms(len(shapes))
     steps = [partial(task.warm_up_step, run.plan, device, shape) for shape in shapes]
     for number, made_up in enumerate(steps, start=1):
-        job.recorder.doing(f"warming up {number} of {len(shapes)} shapes")
+        recorder.doing(f"warming up {number} of {len(shapes)} shapes")
         step_once.warm_up(made_up())
     # A captured step keeps its memory, so none is captured before all are warmed up.
     for number, made_up in enumerate(steps if run.system.graph == "on" else (), start=1):
-        job.recorder.doing(f"capturing {number} of {len(shapes)} shapes")
+        recorder.doing(f"capturing {number} of {len(shapes)} shapes")
         step_once.prepare(made_up())
     synchronise(device)
     facts = {"compilations": compilations() - compiled, "captures": step_once.captures}
     if device.type != "cpu":  # of a CPU only the process's peak is known, and a step is a part of it
-        facts["peak_memory"] = -smallest(job.world, -peak_memory(device))
-    job.recorder.warmed_up(
-        job.state.step,
-        job.clock.seconds(),
+        facts["peak_memory"] = -smallest(world, -peak_memory(device))
+    recorder.warmed_up(
+        step,
+        clock.seconds(),
         shapes=len(shapes),
         warm_up_seconds=time.monotonic() - began,
         images_per_forward=run.plan.images_per_forward,

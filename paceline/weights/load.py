@@ -151,7 +151,9 @@ def copy_named(
     used = [name for name in own if name in saved and name not in fresh and saved[name].shape == own[name].shape]
     wrong = [name for name in own if name in saved and name not in fresh and saved[name].shape != own[name].shape]
     missing = [name for name in own if name not in saved and name not in fresh]
-    unexpected = [name for name in saved if name not in own and not _counts_for(name, own)]
+    # A counter of a BatchNorm that is frozen in the model counts nothing.
+    counters = {name for name in saved if is_counter(name) and f"{name.rpartition('.')[0]}.running_mean" in own}
+    unexpected = [name for name in saved if name not in own and name not in counters]
     vital = [name for name in missing if not is_counter(name) and not name.startswith(allow_missing)]
     strange = [name for name in unexpected if not name.startswith(allow_unexpected)]
     problems = [
@@ -183,11 +185,6 @@ def copy_named(
     return WeightReport(
         path, tuple(used), tuple(missing), tuple(unexpected), tuple(fresh), tuple(converted), tuple(said)
     )
-
-
-def _counts_for(name: str, own: Collection[str]) -> bool:
-    """Whether a file's counter belongs to a BatchNorm of the model that is frozen, and so counts nothing."""
-    return is_counter(name) and f"{name.rpartition('.')[0]}.running_mean" in own
 
 
 def is_counter(name: str) -> bool:

@@ -34,9 +34,9 @@ from paceline.config.system import Kernels, Precision, System
 from paceline.log.events import read_events
 from paceline.log.recorder import Recorder
 from paceline.recipes import RECIPES
-from paceline.training.call import run_training
-from paceline.training.setup import Request
+from paceline.training.request import Request
 from paceline.training.standing import Ending
+from paceline.training.trainer import run_training
 
 GIB = 2**30
 FORMS = {"eager": False, "graph": True}  # name -> whether steps are replayed

@@ -23,7 +23,7 @@ from paceline.config.run import Controls
 from paceline.training.checkpoint.layout import step_name
 from paceline.training.checkpoint.read import load_checkpoint
 from paceline.training.checkpoint.write import Snapshot, save_checkpoint
-from paceline.training.flipped_bit import flip
+from paceline.training.rerun import flip
 from paceline.training.step import TrainStep
 from paceline.training.step_trace import difference
 

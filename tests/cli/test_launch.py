@@ -355,13 +355,13 @@ def test_the_network_that_was_published_is_asked_for_unless_another_is_named(cap
 
 @pytest.mark.parametrize(("status", "code"), [("success", 0), ("stopped_early", 0), ("ran_out", 1)])
 def test_a_trial_that_is_finished_already_counts_as_it_ended(capsys, tmp_path, monkeypatch, status, code):
-    def finished(asked, *, repeats):
-        raise FinishedError("this run is finished", Path(asked.controls.out))
+    def finished(request, launch):
+        raise FinishedError("this run is finished", Path(request.controls.out))
 
     (tmp_path / "five" / "trial-0").mkdir(parents=True)
     log = EventLog(tmp_path / "five" / "trial-0" / "events.jsonl")
     log.write("end", step=3, epoch=1.0, seconds=12.5, status=status, best={})
-    monkeypatch.setattr("paceline.cli.commands.launch.refuse_early", finished)
+    monkeypatch.setattr("paceline.cli.commands.launch.check_not_finished", finished)
     assert main(["launch", *f"ssd-tiny --system cpu --out {tmp_path}/five --trials 1".split()]) == code
     said = capsys.readouterr().out
     assert check_line(said, "trial 0", "finished") and f",{status},unchecked\n" in said

@@ -95,5 +95,5 @@ def test_a_row_is_trained_like_a_recipe(tmp_path):
         synthetic=True, quiet=True,
     )  # fmt: skip
     assert ended.step == 1 and facts_of(tmp_path / "run")["name"] == "resnet50@krai-2xa5000-408"
-    with raises(paceline.UserError, "recipe", "'resnet50@none'"):
+    with raises(paceline.UserError, "row", "'resnet50@none'"):
         paceline.train("resnet50@none")

@@ -109,7 +109,7 @@ def test_nvtx_ranges_stand_in_a_window_that_opens_before_the_first_step(class_ph
         yield
         heard.append(f"end of {name}")
 
-    monkeypatch.setattr("paceline.training.request.refuse_ranges", lambda *_: None)
+    monkeypatch.setattr("paceline.training.resolve.check_profile", lambda *_: None)
     monkeypatch.setattr("torch.cuda.profiler.start", lambda: heard.append("start"))
     monkeypatch.setattr("torch.cuda.profiler.stop", lambda: heard.append("stop"))
     monkeypatch.setattr("torch.autograd.profiler.emit_nvtx", lambda: ranged("operations"))

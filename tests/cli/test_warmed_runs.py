@@ -12,8 +12,7 @@ from short_of_memory import out_of_memory
 from tiny_runs import TINY, command, make_photos
 
 import paceline.machine.compiler as compiler
-import paceline.training.opened as opened
-import paceline.training.setup as setup
+import paceline.training.trainer as trainer
 import paceline.training.trial_steps as trial_steps
 from paceline._utils.errors import RecipeError
 from paceline.log.events import read_events
@@ -172,7 +171,7 @@ def room_for(monkeypatch, images):
         return whole(self, batch)
 
     monkeypatch.setattr(Classifier, "forward", forward)
-    monkeypatch.setattr(setup, "worth_trying", lambda device: True)
+    monkeypatch.setattr(trainer, "worth_trying", lambda device: True)
 
 
 def test_a_run_whose_forward_does_not_fit_is_written_down_with_one_that_does(capsys, tmp_path, monkeypatch):
@@ -207,7 +206,7 @@ def test_convolutions_are_searched_only_for_images_of_one_shape(capsys, recipe, 
         asked.append((exact, facts))
         raise RecipeError("enough")
 
-    monkeypatch.setattr(opened, "make_exact", stop)
+    monkeypatch.setattr(trainer, "make_exact", stop)
     data = str(make_instances(tmp_path / "instances", train=8, val=2))
     assert command(capsys, "train", recipe, "--data", data, "--out", tmp_path / "run").code == 2
     assert asked == [(False, {"varied": varied})]

@@ -21,10 +21,10 @@ import torch.distributed as dist
 from fault_flags import outweigh
 
 import paceline.ranks.stop
-import paceline.training.call
+import paceline.training.trainer
 from paceline.training.loop import STOP_FILE
 
-training = paceline.training.call
+training = paceline.training.trainer
 
 # Folders by name: run, cache, data. And the losses of the step that was just taken.
 roots: dict[str, Path] = {}

@@ -18,9 +18,9 @@ from paceline.config.run import Controls
 from paceline.log.events import read_events
 from paceline.machine.detect import gpu
 from paceline.recipes import RECIPES
-from paceline.training.call import run_training
 from paceline.training.request import Request
 from paceline.training.standing import Ending
+from paceline.training.trainer import run_training
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 GIB = 2**30

@@ -21,8 +21,8 @@ from paceline.batch import Batch
 from paceline.input.draw import Draw
 from paceline.input.loader import Loader
 from paceline.input.randomness import SampleRandom
-from paceline.input.repeated import Repeated
 from paceline.input.ring import Forward
+from paceline.input.sampler import Repeated
 from paceline.input.stream import batch_indices, shard
 from paceline.store.header import Header
 from paceline.store.overdue import Watch

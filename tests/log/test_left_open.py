@@ -12,7 +12,6 @@ import torch
 from paceline.log import recorder
 from paceline.log.console import Console
 from paceline.log.events import metrics_of, read_events
-from paceline.log.pace import Neighbours
 from paceline.ranks.world import World
 from paceline.training.loop import report_interval
 from paceline.training.meters import Meters
@@ -42,15 +41,15 @@ def after_steps(tells, counts: list[int | None]) -> None:
             {} if count is None else {"unsettled": torch.tensor(count) / 8}
         )  # as a step divides by the global batch
         meters.add({"loss": torch.tensor(1.0), **beside}, step)
-    job = SimpleNamespace(
-        state=SimpleNamespace(meters=meters, scaler=None, step=len(counts)),
-        run=SimpleNamespace(plan=SimpleNamespace(global_batch=8)), world=world, recorder=tells,
-        interval=SimpleNamespace(close=lambda *_: PACE), neighbours=Neighbours(),
-        clock=SimpleNamespace(seconds=lambda: 1.0), seconds_left=lambda _: 1.0,
-        own_numbers=lambda *_: [0, 0], facts_of_ranks=lambda _: {}, facts_of_step=lambda sizes: sizes,
+    state = SimpleNamespace(meters=meters, scaler=None, step=len(counts))
+    monitors = SimpleNamespace(
+        plan=SimpleNamespace(global_batch=8), recorder=tells,
+        interval=SimpleNamespace(close=lambda *_: PACE), clock=SimpleNamespace(seconds=lambda: 1.0), seconds_left=lambda *_: 1.0,
+        own_numbers=lambda *_: [0, 0], facts_of_ranks=lambda _: {}, facts_of_step=lambda _, sizes: sizes,
     )  # fmt: skip
     step = SimpleNamespace(times=None, sizes=SimpleNamespace(read=dict), late_captures=0)
-    assert report_interval(cast(Any, job), cast(Any, step), 0.1, 0.0) is None
+    parts: list[Any] = [state, world, step, 0.1, 0.0, monitors, lambda *_: ""]
+    assert report_interval(*parts) is None
 
 
 def test_the_train_event_has_the_interval_s_sum_and_people_are_told_once(tells) -> None:

@@ -20,7 +20,7 @@ from paceline.machine.machines import SYSTEMS
 from paceline.ranks.launcher import SINGLE
 from paceline.ranks.world import open_world
 from paceline.training.meters import Meters
-from paceline.training.opening import refuse_inexact
+from paceline.training.request import refuse_inexact
 
 GIB = 2**30
 

@@ -12,9 +12,9 @@ from sysfs_machines import write
 from tiny_runs import train
 
 from paceline.log.events import read_events
-from paceline.log.pace import Stragglers
+from paceline.log.pace import Neighbours, Stragglers
 from paceline.machine.power import Counter, PowerMeter, Watts, packages, power_meter, whole_machine
-from paceline.training.job import Job
+from paceline.training.recording import Monitors
 
 SPAN = 262_143_328_850  # max_energy_range_uj of a server's package
 
@@ -104,7 +104,7 @@ def test_the_thread_sees_every_turn_of_a_counter(tmp_path, monkeypatch):
 @pytest.mark.nightly("trains a run to its end")
 def test_a_run_s_end_has_the_joules_of_its_node_and_its_page_shows_them(tmp_path, capsys, class_photos, monkeypatch):
     file, values = domain(tmp_path / "sys", "intel-rapl:0", "package-0", 0), iter(range(10**7, 10**10, 10**7))
-    monkeypatch.setattr("paceline.training.setup.power_meter", partial(power_meter, root=tmp_path / "sys"))
+    monkeypatch.setattr("paceline.training.recording.power_meter", partial(power_meter, root=tmp_path / "sys"))
 
     def ten_joules_more(*_: object) -> None:
         write(file, str(next(values)))
@@ -117,9 +117,10 @@ def test_a_run_s_end_has_the_joules_of_its_node_and_its_page_shows_them(tmp_path
 
 
 def test_joules_of_other_nodes_are_those_of_the_last_train_event():
-    job = Job.__new__(Job)
-    job.stragglers, job.power = Stragglers(), PowerMeter([("RAPL", Counter(iter([0, 7, 9, 11]).__next__, unit=1.0))])
-    job.facts_of_ranks([(0, 0, 3), (0, 0, 0), (0, 0, 40), (0, 0, 0)])
-    assert job.joules() == {"joules": 47, "joules_by": "RAPL"}
-    job.power = PowerMeter(())
-    assert job.joules() == {}
+    monitors = Monitors.__new__(Monitors)
+    monitors._stragglers, monitors._neighbours = Stragglers(), Neighbours()
+    monitors._power = PowerMeter([("RAPL", Counter(iter([0, 7, 9, 11]).__next__, unit=1.0))])
+    monitors.facts_of_ranks([(0, 0, 3), (0, 0, 0), (0, 0, 40), (0, 0, 0)])
+    assert monitors.joules() == {"joules": 47, "joules_by": "RAPL"}
+    monitors._power = PowerMeter(())
+    assert monitors.joules() == {}

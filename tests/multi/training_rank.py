@@ -25,12 +25,11 @@ import paceline.tasks.classification
 import paceline.tasks.maskrcnn
 import paceline.tasks.ssd
 import paceline.training.call
-import paceline.weights.forms.table  # noqa: F401
+import paceline.weights.forms.table
 from paceline.cli import main as front_door
-from paceline.training.job import Job
 
 
 def main(arguments: list[str] | None = None) -> int:
     if "WITHOUT_REPORT" in os.environ:
-        Job.write_report = lambda self: None  # type: ignore[method-assign]
+        paceline.training.call.report_run = lambda *_: None
     return front_door.main(arguments)

@@ -27,7 +27,7 @@ def smaller(roles: Roles, holds: int, span: int, group: int) -> dict[str, object
     recipe, world = recipe_of(span, group), roles.peers
     run, task, said = run_of(recipe, roles.trainers), ShortTask(recipe, holds), []
     state = build_state(build_model(task, run, world, trains=not roles.evaluates), run, world)
-    run = run_that_fits(run, task, state, roles, torch.device("cpu"), Lines(said.append))
+    run = run_that_fits(run, task, state, roles, Lines(said.append))
     plan = run.plan
     if roles.evaluates:
         return None

@@ -18,8 +18,8 @@ from torch.utils import _python_dispatch
 import paceline.input.loader as loader_module
 from paceline.batch import ALIGNMENT, DetectionBatch, Objects, detection_batch, laid_out, room_for
 from paceline.input.loader import Loader
-from paceline.input.repeated import Repeated
 from paceline.input.ring import Forward
+from paceline.input.sampler import Repeated
 from paceline.store.landing import Landing, copy_stream
 
 CPU = torch.device("cpu")

@@ -31,7 +31,7 @@ from paceline.tasks.memory import COUNTABLE, MemoryEstimate, images_that_fit, me
 from paceline.tasks.ssd import ObjectDetection
 from paceline.tasks.task import InputRank
 from paceline.tasks.workloads import WORKLOADS
-from paceline.training.opening import settle_system
+from paceline.training.resolve import settle_system
 
 
 def memory_of_network(recipe, system, classes=0):

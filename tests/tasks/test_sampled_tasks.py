@@ -25,7 +25,7 @@ from paceline.input.stream import AGAIN
 from paceline.recipes import RECIPES
 from paceline.store.manifest import Manifest
 from paceline.tasks.workloads import workload_of
-from paceline.training import opening
+from paceline.training import open_data
 
 
 def _task(recipe, root, **limits) -> Any:
@@ -120,7 +120,7 @@ def test_what_no_sampler_does_is_refused(monkeypatch):
         check_recipe(replace(RECIPES["resnet50-tiny"](), repeat_threshold=0.01))
     # A task of one's own, which makes its order without Task.sampled.
     own = SimpleNamespace(open=lambda recipe, *_, **__: SimpleNamespace(facts={}, recipe=recipe), kind="class-folder")
-    monkeypatch.setattr(opening, "_checked", lambda _: own)
+    monkeypatch.setattr(open_data, "check_recipe", lambda _: own)
     recipe = replace(RECIPES["resnet50-tiny"](), sampler="balanced")
     with raises(RecipeError, "--sampler balanced", "workload"):
-        opening.open_task(recipe, Controls(), None, manifest=object())  # type: ignore[arg-type]
+        open_data.open_task(recipe, Controls(), None, manifest=object())  # type: ignore[arg-type]

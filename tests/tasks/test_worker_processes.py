@@ -21,7 +21,7 @@ from paceline.ranks.launcher import SINGLE
 from paceline.ranks.world import open_world
 from paceline.recipes import RECIPES
 from paceline.tasks.task import InputRank
-from paceline.training.opening import open_task
+from paceline.training.open_data import open_task
 
 CPU = torch.device("cpu")
 

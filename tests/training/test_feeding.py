@@ -18,7 +18,7 @@ from paceline.store.manifest import Manifest
 from paceline.tasks.task import InputRank
 from paceline.tasks.workloads import WORKLOADS
 from paceline.training import feeding
-from paceline.training.feeding import Feeding, chosen_decoder, feeding_of, remedy, settle_decoder
+from paceline.training.feeding import Feeding, chosen_decoder, feeding_of, settle_decoder
 
 CPU, CUDA = InputRank(0, 1, torch.device("cpu"), 2), InputRank(0, 1, torch.device("cuda", 0), 2)
 SHORT, ENOUGH, UNKNOWN = Feeding(100.0, 2, 6000.0), Feeding(4000.0, 2, 6000.0), Feeding(100.0, 2, 0.0)
@@ -93,8 +93,8 @@ def test_what_needs_no_rates_is_settled_first(name, system, on_cpu, saved, expec
 
 
 def test_the_remedy_names_auto_only_where_it_helps():
-    assert "--input.decoder auto" in remedy(recipe()) and "pack" in remedy(recipe())
-    assert "--input.decoder" not in remedy(recipe("ssd")) and "pack" in remedy(recipe("ssd"))
+    assert "--input.decoder auto" in Feeding.remedy(recipe()) and "pack" in Feeding.remedy(recipe())
+    assert "--input.decoder" not in Feeding.remedy(recipe("ssd")) and "pack" in Feeding.remedy(recipe("ssd"))
 
 
 @pytest.mark.usefixtures("no_report")

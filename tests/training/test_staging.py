@@ -23,7 +23,7 @@ from paceline.ranks.world import World, open_world
 from paceline.recipes import RECIPES
 from paceline.store.object_store import ObjectStore
 from paceline.training.local_copies import staged_photos
-from paceline.training.opening import open_task
+from paceline.training.open_data import open_task
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from paceline.config.system import FORMS, System
 from paceline.machine.step_rates import RATES
 from paceline.recipes import RECIPES
 from paceline.tasks.workloads import WORKLOADS
-from paceline.training import forms, opened
+from paceline.training import forms, plan_run
 from paceline.training.forms import LAYOUTS, Layout, choose_forms
 
 ROOT = Path(__file__).parents[2]
@@ -173,6 +173,6 @@ def test_the_length_that_steps_asks_for_decides_and_not_the_recipes(
         lengths.append(plan.stop_after)
         return choose_forms(recipe, system, plan, *given, **named)
 
-    monkeypatch.setattr(opened, "choose_forms", spy)
+    monkeypatch.setattr(plan_run, "choose_forms", spy)
     assert train(capsys, class_photos, tmp_path / "run", steps=2).code == 0
     assert lengths == [2]

@@ -41,7 +41,7 @@ def alone():
 
 def tried(run, task, state, world):
     said = []
-    return run_that_fits(run, task, state, Roles(world, world), CPU, Lines(said.append)), said
+    return run_that_fits(run, task, state, Roles(world, world), Lines(said.append)), said
 
 
 def largest_that_keeps_the_recipe(plan, holds):

@@ -15,13 +15,13 @@ from tiny_runs import TINY, of_its_own
 from paceline.cli.flags import parse_recipe
 from paceline.cli.main import main
 from paceline.config.run import Controls
-from paceline.log.console import Console
-from paceline.ranks.launcher import SINGLE
 from paceline.ranks.stop import StopRequest, StopVote
-from paceline.ranks.world import open_world
 from paceline.training.checkpoint.read import load_checkpoint
+from paceline.training.context import TrainContext
+from paceline.training.loop import evaluator_of
 from paceline.training.request import Request
-from paceline.training.setup import set_up
+from paceline.training.standing import Ending
+from paceline.training.trainer import run_training
 
 FP32 = "--system cpu --system.precision fp32 --system.intra-op-threads 1"
 SMALL = {"resnet50-tiny": " ".join(TINY), "ssd-tiny": SSD, "maskrcnn-tiny": MASKRCNN}
@@ -48,27 +48,33 @@ def tensors_of(run: Path, *groups: str) -> dict[str, torch.Tensor]:
     return {name: tensor for group in groups for name, tensor in tensors[group].items()}
 
 
-def test_before_the_first_step_the_average_scores_as_eval_of_the_weights_does(source, tmp_path, capsys):
+def test_before_the_first_step_the_average_scores_as_eval_of_the_weights_does(source, tmp_path, capsys, monkeypatch):
     words, run = source
     assert main(["eval", str(run), "--checkpoint", "last", "--json"]) == 0
     wanted = json.loads(capsys.readouterr().out.splitlines()[-1])
     asked = parse_recipe([*words, "--ema", "0.99"], Controls(), verb="train")
     controls = replace(asked.controls, out=str(tmp_path / "run"), weights=str(run / "checkpoints" / "last"))
     request = Request(asked.name, asked.recipe, asked.system_name, asked.system, controls, asked.given)
-    device = torch.device("cpu")
-    with open_world(SINGLE, device=device) as world, set_up(request, SINGLE, world, Console()) as job:
-        state = job.state
-        assert state.average is not None
+    scored = []
+
+    def score_at_once(context: TrainContext, *, pending: bool) -> Ending:
+        state = context.state
+        assert state.average is not None and not pending
         saved = tensors_of(run, "model", "average")
         for name, value in state.average.state().items():
             assert torch.equal(value, saved[name]), name
             assert torch.equal(state.model.state_dict()[name], saved[name]), name
-        evaluator = job.evaluator(StopVote(world, StopRequest()))
+        evaluator = evaluator_of(context, StopVote(context.roles.peers, StopRequest()))
         assert evaluator.begin() and evaluator.pending == 0
         result = evaluator.take()
-    assert result is not None and evaluator.pending is None
-    found = result.found
-    assert found.metrics == {name: wanted[name] for name in found.metrics}
+        assert result is not None and evaluator.pending is None
+        scored.append(result.found.metrics)
+        return Ending("interrupted", "", 0, {}, str(context.folder))
+
+    monkeypatch.setattr("paceline.training.trainer.loop", score_at_once)
+    run_training(request)
+    (metrics,) = scored
+    assert metrics == {name: wanted[name] for name in metrics}
 
 
 def test_three_steps_at_no_rate_leave_the_weights_and_their_average_where_they_were(source, tmp_path, capsys):

@@ -21,7 +21,8 @@ from paceline.cli.flags import parse, parse_recipe
 from paceline.cli.printing import PRINTER, say, write_answer
 from paceline.config.classification import Decoder
 from paceline.config.run import Controls
-from paceline.training.opening import check_request, open_task
+from paceline.training.open_data import open_task
+from paceline.training.request import check_request
 
 
 @dataclass(frozen=True)

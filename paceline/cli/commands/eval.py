@@ -46,7 +46,7 @@ from paceline.store.splits import fold_in_words, half_in_words
 from paceline.tasks.workloads import workload_of
 from paceline.training.choose import choose_system
 from paceline.training.named_run import means_weights, named_recipe, open_run, saved_count
-from paceline.training.opening import check_request
+from paceline.training.request import check_request
 
 if TYPE_CHECKING:
     from paceline.predict.foreign_scores import Answers
@@ -251,13 +251,13 @@ def _own_flags() -> Iterator[None]:
 
 
 def _open(flags: Flags, subject: Subject, controls: Controls, world: World, reporter: Reporter) -> Task:
-    from paceline.training.opening import open_task
+    from paceline.training.open_data import open_task
 
     if subject.facts is not None:
         refuse_synthetic(subject.facts, flags.run, "score")
     try:
         manifest = _held_out(flags, subject, world, reporter) if flags.elsewhere else None
-        task = open_task(subject.recipe, controls, world, reporter, manifest=manifest)
+        task = open_task(subject.recipe, controls, world, reporter, manifest=manifest, scored=True)
     except UserError as problem:
         if flags.elsewhere or not subject.controls.data:
             raise
@@ -273,7 +273,7 @@ def _held_out(flags: Flags, subject: Subject, world: World, reporter: Reporter) 
     """The data to score on, prepared once on each node, in the run's classes."""
     from paceline.datasets.held_out import HeldOut, ensure_held_out
     from paceline.store.scored_as import scored_as
-    from paceline.training.opening import prepared_once
+    from paceline.training.open_data import prepared_once
 
     kind = workload_of(subject.recipe.task).kind
     wanted = HeldOut(flags.data, flags.split, flags.images, flags.annotations)

@@ -16,7 +16,6 @@ from paceline._utils.commands import command, shown
 from paceline._utils.errors import UserError
 from paceline._utils.formatting import duration
 from paceline._utils.names import numbered
-from paceline.cli.commands.train import refuse_early, refuse_random
 from paceline.cli.estimate import check_rates
 from paceline.cli.flags import Asked, explain, parse_recipe
 from paceline.cli.help import HELP
@@ -34,8 +33,10 @@ from paceline.machine.published import published_for
 from paceline.mlperf.logs import LEAST_FOR_MEAN, olympic_mean
 from paceline.ranks.environment import check_interface
 from paceline.ranks.interfaces import interfaces
+from paceline.ranks.launcher import SINGLE
 from paceline.tasks.workloads import workload_of
 from paceline.training.choose import is_folder
+from paceline.training.request import check_not_finished, check_request, check_weights_named
 from paceline.training.saved_run import FinishedError
 from paceline.weights.forms.bring import in_cache, is_published
 
@@ -74,7 +75,8 @@ def run(arguments: Sequence[str]) -> int:
     if not 0 <= flags.trials <= MOST_TRIALS:
         raise UserError(f"--trials {flags.trials}: must lie in 0 (one run) to {MOST_TRIALS:,}.")
     folders = _trial_folders(Path(flags.out), flags.trials) if flags.out else []
-    refuse_random(asked, command("launch", *arguments), *(folders or [flags.out]))
+    request = replace(asked.request(command("launch", *arguments), repeats=repeats), controls=flags)
+    check_weights_named(request, *(folders or [flags.out]))
     if flags.trials and flags.mirror:
         raise UserError(
             "--mirror: a folder of a bucket holds one run, and --trials makes several. Leave one of them away."
@@ -106,7 +108,8 @@ def run(arguments: Sequence[str]) -> int:
     named = _weights_file(flags)
 
     def start(folder: Path, more: tuple[str, ...] = ()) -> int:
-        refuse_early(replace(asked, controls=replace(flags, out=str(folder), data=here)), repeats=repeats)
+        check_not_finished(replace(request, controls=replace(flags, out=str(folder))), SINGLE)
+        check_request(asked.recipe, here)
         job = job_of(
             ("train", *words, "--out", str(folder), *more),
             folder,

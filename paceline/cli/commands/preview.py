@@ -15,7 +15,8 @@ from paceline.cli.flags import explain, parse_recipe
 from paceline.cli.help import HELP
 from paceline.cli.printing import PRINTER, say, waiting
 from paceline.config.run import Controls
-from paceline.training.opening import check_request, open_task
+from paceline.training.open_data import open_task
+from paceline.training.request import check_request
 
 if TYPE_CHECKING:
     from PIL import Image

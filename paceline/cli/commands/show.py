@@ -34,9 +34,10 @@ from paceline.tasks.workloads import workload_of
 from paceline.training.choose import MARK, choose_recipe, is_folder
 from paceline.training.few_photos import refuse_auto, refuse_few, report_length
 from paceline.training.named_run import saved_count
-from paceline.training.opening import check_request, open_task
+from paceline.training.open_data import open_task
 from paceline.training.pixels import settle_pixels
 from paceline.training.plan_text import describe
+from paceline.training.request import check_request
 from paceline.weights.forms.bring import fitting
 
 if TYPE_CHECKING:
@@ -301,7 +302,8 @@ def _opened(shown: Shown, own: Controls, reporter: Reporter) -> tuple[Any, Recip
     from paceline.ranks.launcher import read_launch
     from paceline.ranks.world import open_world
     from paceline.training.look import command_without, look
-    from paceline.training.opening import opened_again, settle_target
+    from paceline.training.open_data import opened_again
+    from paceline.training.resolve import settle_target
 
     asked, flags, system = shown.asked, shown.asked.controls, shown.asked.system
     fold = {name: getattr(own, name) for name in FOLD}

@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from paceline._utils.commands import command
 from paceline._utils.errors import RecipeError
 from paceline._utils.text import one_line
-from paceline.cli.flags import Asked, parse_recipe
+from paceline.cli.flags import parse_recipe
 from paceline.cli.help import HELP
 from paceline.cli.saved_request import saved_request
-from paceline.config.plan import training_ranks
-from paceline.config.run import Controls, check_controls, check_first_weights, run_file
-from paceline.config.submission import check_submission
+from paceline.config.run import Controls
 from paceline.log.console import open_console
 from paceline.log.output import guard_exit
-from paceline.log.trackers import makers
 from paceline.ranks.launcher import is_first_on_node, read_launch
 from paceline.training.choose import is_folder
-from paceline.training.opening import check_request
-from paceline.training.saved_run import stand_of
-from paceline.weights.forms.bring import fitting
+from paceline.training.request import validate
 
 USAGE = """usage: paceline train RECIPE [--data DIR] [--out RUN] [--system NAME] [flags]
        paceline train ./my_file.py:my_recipe     a recipe of your own
@@ -54,58 +49,16 @@ def run(arguments: Sequence[str]) -> int:
         if is_folder(arguments[0]):
             raise RecipeError(f"{arguments[0]} is a folder; to repeat a run name its run.json: {arguments[0]}/run.json")
         asked = parse_recipe(arguments, controls, verb="train")
-    check_controls(asked.controls)
-    check_submission(asked.controls.mlperf, asked.recipe)
-    if read_launch(os.environ).world == 1:
-        training_ranks(1, asked.controls.eval_ranks)
-    refuse_random(asked, command("train", *arguments), asked.controls.out)
-    refuse_early(asked, repeats=base is not None)
-    if read_launch(os.environ).rank == 0:
-        makers(
-            asked.controls, asked.given
-        )  # not where `launch` is called: packages and files are those of the machine that trains
+    launch = read_launch(os.environ)
+    request = asked.request(command("train", *arguments), repeats=base is not None)
+    validate(request, launch)
 
-    with open_console(asked.controls, read_launch(os.environ).rank) as console:
+    with open_console(asked.controls, launch.rank) as console:
         for note in notes:
             console.warning(note)
         console.doing("starting")
 
-        from paceline.training.call import run_training
-        from paceline.training.request import Request
+        from paceline.training.call import train_request
 
         guard_exit()
-        request = Request(
-            name=asked.name,
-            recipe=asked.recipe,
-            system_name=asked.system_name,
-            system=asked.system,
-            controls=asked.controls,
-            given=asked.given,
-            command=shlex.join(["paceline", "train", *arguments]),
-            repeats=base is not None,
-        )
-        return run_training(request, console).exit_code
-
-
-def refuse_random(asked: Asked, words: str, *folders: str | Path) -> None:
-    """Raises RecipeError for a new run in any of the folders that would start from random values unasked; "" is none yet.
-
-    words  the command; a run that goes on has its own weights
-    """
-    if not all(folder and run_file(Path(folder).expanduser()).is_file() for folder in folders):
-        check_first_weights(asked.name, asked.recipe, asked.controls, words, fitting(asked.recipe))
-
-
-def refuse_early(asked: Asked, *, repeats: bool) -> None:
-    """Refuse before torch is loaded a finished run of which no more is asked, another task's run, a recipe that cannot be, and
-    a data folder that is not there.
-
-    With several ranks, and where the report is still to be written, that is left to the run itself.
-    Raises UserError.
-    """
-    if read_launch(os.environ).world > 1:
-        return
-    path = Path(asked.controls.out).expanduser().absolute()
-    if asked.controls.out and all((path / name).exists() for name in ("run.json", "report.html")):
-        stand_of(path, asked.name, asked.recipe, asked.controls, asked.given, repeats=repeats)
-    check_request(asked.recipe, asked.controls.data)
+        return train_request(replace(request, system=asked.system), console).exit_code

@@ -1,0 +1,94 @@
+"""What the training loop has: one rank's part of a run, ready to train, and its checkpoints. trainer.py makes both."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from paceline.config.length import Due
+from paceline.config.run import Run
+from paceline.log.recorder import Recorder
+from paceline.ranks.roles import Roles
+from paceline.ranks.world import World
+from paceline.tasks.task import InputRank, Task
+from paceline.training.checkpoint.background import CheckpointWriter
+from paceline.training.checkpoint.layout import step_name
+from paceline.training.mirror import ENDED_SECONDS, STOPPED_SECONDS, Mirror
+from paceline.training.recording import Monitors
+from paceline.training.standing import Standing
+from paceline.training.start import cards_of, fingerprint
+from paceline.training.state import EVALUATES, State
+
+
+@dataclass(frozen=True)
+class Checkpointer:
+    """The checkpoints of one run, on every rank: all take part in a snapshot, rank 0 writes it, and mirrors it."""
+
+    run: Run
+    world: World  # the ranks that train together
+    recorder: Recorder
+    writer: CheckpointWriter | None  # rank 0 only
+    mirror: Mirror | None  # --mirror, on rank 0
+
+    def save(self, state: State, seconds: float, *, evaluates: bool) -> None:
+        """Write a checkpoint in the background; every rank that trains calls it.
+
+        seconds    of the run so far
+        evaluates  whether an evaluation follows
+        """
+        facts = {"seconds": seconds, EVALUATES: evaluates, **fingerprint(self.run)}
+        snapshot = state.snapshot(self.world, facts)
+        if self.writer is None:
+            return
+        self.writer.wait()
+        # The event comes first: after a kill, the event of a checkpoint that was never written is cut, but a missing event
+        # would stay missing.
+        self.recorder.checkpoint(state.step, seconds, name=step_name(state.step))
+        self.writer.submit(state.step, replace(snapshot, cards=cards_of(self.run, state.step)))
+
+    def evaluated(self, step: int, *, best: bool) -> None:
+        """The result of `step`'s evaluation is known; best: whether it is the best so far."""
+        if self.writer is not None:
+            self.writer.evaluated(step, best=best)
+
+    def wait(self) -> None:
+        """Wait until the last checkpoint is written."""
+        if self.writer is not None:
+            self.writer.wait()
+
+    def close(self) -> None:
+        """Wait until the last checkpoint is written; no other follows."""
+        if self.writer is not None:
+            self.writer.close()
+
+    def report_mirror(self) -> None:
+        """Print the mirror's warnings since the last call."""
+        for line in self.mirror.warnings() if self.mirror is not None else ():
+            self.recorder.warning(line)
+
+    def finish_mirror(self, status: str) -> dict[str, Any]:
+        """Wait, within bounds, until the mirror has the last checkpoint; -> its facts for the `end` event."""
+        if self.mirror is None:
+            return {}
+        self.recorder.doing("waiting for the mirror")
+        facts = self.mirror.catch_up(STOPPED_SECONDS if status == "interrupted" else ENDED_SECONDS)
+        self.report_mirror()
+        return {"mirror": facts}
+
+
+@dataclass(frozen=True)
+class TrainContext:
+    """One rank's part of a run. The loop unpacks it; what the loop calls takes the parts that it uses."""
+
+    run: Run
+    task: Task
+    roles: Roles
+    place: InputRank
+    state: State
+    standing: Standing  # results of the evaluations so far
+    checkpoints: Checkpointer
+    recorder: Recorder
+    monitors: Monitors
+    due: Due
+    folder: Path

@@ -1,0 +1,127 @@
+"""Prepare and open the data of a recipe. This file imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from paceline._utils.errors import RecipeError
+from paceline._utils.reporter import SILENT, Reporter
+from paceline.config.recipe import Recipe
+from paceline.config.run import Controls
+from paceline.store.manifest import Kind, Manifest
+from paceline.store.splits import fold_in_words, half_in_words
+from paceline.training.request import check_recipe, data_folder
+
+if TYPE_CHECKING:
+    from paceline.ranks.world import World
+    from paceline.tasks.task import Task
+
+
+def prepare_data(recipe: Recipe, controls: Controls, world: World, reporter: Reporter = SILENT) -> Manifest:
+    """The manifest of the data that `controls` names, which the first rank of each node prepares where they are not prepared yet.
+
+    Raises DataError for unusable data, RecipeError for a decoder that is not installed.
+    """
+    from paceline.datasets.ensure import ensure_prepared
+    from paceline.input.decode import require_decoder
+
+    workload = check_recipe(recipe)
+    require_decoder(recipe.input.decoder)
+    root = data_folder(controls.data, workload) if controls.data else built_in(workload.kind, reporter)
+    return prepared_once(world, lambda: ensure_prepared(root, kind=workload.kind, reporter=reporter))
+
+
+def open_task(
+    recipe: Recipe,
+    controls: Controls,
+    world: World,
+    reporter: Reporter = SILENT,
+    *,
+    manifest: Manifest | None = None,
+    scored: bool = False,
+) -> Task:
+    """The recipe's task on its data.
+
+    manifest  of prepared data; None: those that `controls` names, prepared here
+    scored    whether the data are only scored on
+    Raises RecipeError for an unknown task, an invalid recipe or a decoder that is not installed, DataError for unusable data.
+    """
+    workload = check_recipe(recipe)
+    if controls.synthetic:
+        from paceline.tasks.synthetic import SyntheticTask
+
+        reporter.line(
+            "synthetic batches: no data is read, nothing is scored, no target can be reached; only the speed means anything"
+        )
+        return SyntheticTask(workload, recipe, limit_train=controls.limit_train)
+    from paceline.input.decode import require_decoder
+
+    require_decoder(recipe.input.decoder)
+    manifest = manifest or prepare_data(recipe, controls, world, reporter)
+    if controls.lint and world.is_main:
+        from paceline.datasets.lint import refuse_spoilt
+
+        refuse_spoilt(manifest, reporter)
+    if controls.folds:
+        from paceline.datasets.folds import with_fold
+
+        manifest = with_fold(manifest, controls, reporter)
+    if controls.val_half:
+        manifest = replace(manifest, half=controls.val_half)
+    task = workload.open(recipe, manifest, limit_train=controls.limit_train, limit_val=controls.limit_val)
+    if controls.folds:
+        reporter.line(
+            f"{fold_in_words(task.facts['fold'])}: {task.train_images:,} training images are learned and {task.val_images:,} "
+            "others of them evaluated; the validation split is not read"
+        )
+    if controls.val_half:
+        reporter.line(f"{half_in_words(controls.val_half)}: {task.val_images:,} of the validation images are evaluated")
+    for text in task.facts.get("warnings", ()):
+        reporter.warning(f"warning: {text}")
+    if not scored and (weights := task.facts.get("class_weights")):
+        reporter.line(f"class weights in the loss: {weights}")
+    _check_sampler(task, SILENT if scored else reporter)
+    return task
+
+
+def opened_again(task: Task, recipe: Recipe, controls: Controls) -> Task:
+    """The same images with a recipe that was chosen by looking at them. Raises RecipeError where it cannot be."""
+    task.workload.check(recipe)
+    return task.workload.open(recipe, task.manifest, limit_train=controls.limit_train, limit_val=controls.limit_val)
+
+
+def _check_sampler(task: Task, reporter: Reporter) -> None:
+    sampler = task.recipe.sampler
+    if sampler == "shuffle":
+        return
+    if "draws" not in task.facts:
+        raise RecipeError(
+            f"--sampler {sampler}: this workload's own task draws each photo once an epoch. Leave it at shuffle, or give "
+            "the task's shapes the order of Task.sampled."
+        )
+    reporter.line(f"sampler {sampler}: {task.facts['draws']}")
+
+
+def prepared_once(world: World, prepare: Callable[[], Path]) -> Manifest:
+    """The manifest in the folder that `prepare` returns; each node's first rank prepares, the others wait for it."""
+    if world.local_rank == 0:
+        prepare()
+    world.barrier()
+    return Manifest.load(prepare())
+
+
+def built_in(kind: Kind, reporter: Reporter) -> Path:
+    """The folder of the built-in shapes, rendered into the cache on first use."""
+    from paceline.datasets.shapes.render import shapes_folder
+
+    started: list[int] = []
+
+    def announce(done: int, total: int) -> None:
+        if not started:
+            reporter.line(f"rendering the built-in shapes ({total:,} pictures, once) into the cache")
+            started.append(done)
+
+    return shapes_folder("classes" if kind == "class-folder" else "boxes", progress=announce)

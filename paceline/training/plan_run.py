@@ -1,0 +1,204 @@
+"""Plan a run once its data are open: how a batch is cut, in which form a step computes, and how long the run is.
+
+--fit-schedule is carried out here: the recipe's schedule is shortened to a number of steps, which is found once and kept in
+run.json. With --steps the number is named; with --time-budget it is measured (trial_steps.py). Rank 0 decides, all ranks follow.
+From then on the number counts and no clock: repeating or resuming the run takes the same one, and gives the same bits.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from functools import partial
+from typing import Any
+
+from paceline._utils.errors import CheckpointError, RecipeError
+from paceline._utils.reporter import Reporter
+from paceline.config.length import fit_schedule, plan_in_words, steps_in_time
+from paceline.config.plan import MOST_FIRST_WEIGHTS, Plan, first_weights_share, make_plan, shorten
+from paceline.config.recipe import Recipe
+from paceline.config.run import Run, profile_steps, seconds_in
+from paceline.config.system import System
+from paceline.machine.machine import choose_kernels
+from paceline.machine.provenance import provenance
+from paceline.machine.shortage import failures_in_words
+from paceline.ranks.exchange import from_main
+from paceline.ranks.roles import Roles
+from paceline.ranks.world import World
+from paceline.tasks.memory import MemoryEstimate, images_that_fit
+from paceline.tasks.task import InputRank, Task
+from paceline.training.building import build_model, build_state
+from paceline.training.few_photos import refuse_few, report_length
+from paceline.training.forms import choose_forms
+from paceline.training.request import Request
+from paceline.training.saved_run import SavedRun, fitted_to
+from paceline.training.trial_steps import Pace, measure_pace
+
+# A budget is a ceiling: checkpoints, scores and a neighbour on the machine take their part too.
+USED = 0.95
+
+
+def plan_run(
+    request: Request, task: Task, roles: Roles, memory: MemoryEstimate, nodes: int, reporter: Reporter, *, new: bool
+) -> Run:
+    """The run of a request on its open data.
+
+    nodes  the number of machines
+    new    whether its length is checked against the number of photos: nothing of it was decided by an earlier run or by --auto
+    Raises RecipeError if no plan keeps to the recipe, and for a recipe that was made for far more photos.
+    """
+    recipe, controls, system = request.recipe, request.controls, request.system
+    plan = plan_for(task, recipe, system, roles, memory, nodes)
+    if new and not request.repeats:
+        refuse_few(request.name, recipe, plan, controls, request.given, system.accelerator)
+        if not (controls.steps or controls.fit_schedule):
+            report_length(request.name, recipe, plan, request.given, system.accelerator == "cpu", reporter)
+    return Run(request.name, recipe, request.system_name, system, plan, controls)
+
+
+def plan_for(task: Task, recipe: Recipe, system: System, roles: Roles, memory: MemoryEstimate, nodes: int) -> Plan:
+    """The plan of `recipe` on the task's data and on `nodes` machines. Raises RecipeError if no plan keeps to the recipe."""
+    plan = make_plan(
+        recipe,
+        system,
+        world=roles.trainers,
+        most=images_that_fit(memory, system),
+        train_images=task.train_images,
+        val_images=task.val_images,
+        eval_ranks=roles.evaluators,
+    )
+    task.workload.check_plan(recipe, plan)
+    return replace(plan, nodes=nodes)
+
+
+def with_forms(run: Run, task: Task, world: World, saved: SavedRun, reporter: Reporter) -> tuple[Run, str | None]:
+    """-> (the run with a form of the step for each `auto`, the reason); rank 0 chooses for all ranks, and prints it."""
+    controls = run.controls
+    plan = shorten(run.plan, steps=controls.steps, eval_every=controls.eval_every)
+    seconds = seconds_in(controls.time_budget) if controls.time_budget else math.inf
+    found = choose_forms(
+        *(run.recipe, run.system, plan, task.workload), exact=controls.exact, varied=task.shapes.vary, seconds=seconds
+    )
+    chosen, reason = json.loads(from_main(world, json.dumps(found), "forms"))
+    if reason:
+        reporter.line(f"forms of the step: {reason}")
+    system = replace(run.system, **chosen)
+    choose_kernels(system)
+    return replace(run, system=system), reason or (saved.facts or {}).get("forms")
+
+
+def with_length(
+    run: Run,
+    task: Task,
+    place: InputRank,
+    roles: Roles,
+    memory: MemoryEstimate,
+    saved: SavedRun,
+    reporter: Reporter,
+    began: float,
+) -> tuple[Run, dict[str, Any] | None]:
+    """-> (the run as long as its controls say, `fitted` of run.json: None without --fit-schedule). Every rank calls it.
+
+    saved  of a resumed run, which was fitted to the same
+    began  when the command did, by the monotonic clock
+    Raises RecipeError where not one step fits, and for a --profile of steps that the run does not have, CheckpointError for a
+    run.json that is none of ours.
+    """
+    fitted = None
+    if run.controls.fit_schedule:
+        measure = partial(_measured, run, task, place, roles)
+        recipe, fitted = fit(run, saved, roles.everyone, reporter, measure, began)
+        plan = plan_for(task, recipe, run.system, roles, memory, run.plan.nodes)
+        reporter.line(f"  {plan_in_words(plan)}")
+        budget = run.controls.time_budget if run.controls.steps else ""
+        controls = replace(run.controls, fit_schedule=False, steps=0, time_budget=budget)
+        run = replace(run, recipe=recipe, plan=plan, controls=controls)
+    plan = shorten(run.plan, steps=run.controls.steps, eval_every=run.controls.eval_every)
+    refuse_profile(run.controls.profile, plan)
+    return replace(run, plan=plan), fitted
+
+
+def _measured(run: Run, task: Task, place: InputRank, roles: Roles) -> Pace | None:
+    """The pace of a run that is thrown away; None on a rank that only evaluates, which only helps to found groups."""
+    model = build_model(task, run, roles.peers, trains=not roles.evaluates)
+    if roles.evaluates:
+        return None
+    with failures_in_words(run):
+        return measure_pace(run, build_state(model, run, roles.peers), task, place, roles.peers)
+
+
+def fit(
+    run: Run, saved: SavedRun, world: World, reporter: Reporter, measure: Callable[[], Pace | None], began: float
+) -> tuple[Recipe, dict[str, Any]]:
+    """-> (the recipe fitted to --steps or --time-budget, `fitted` of run.json).
+
+    measure   called on every rank where the number of steps is not known yet; None on a rank that only evaluates
+    """
+    asked, controls, plan = fitted_to(run.controls), run.controls, run.plan
+    facts: dict[str, Any] = {"asked": asked, "steps": min(controls.steps, plan.total_steps)}
+    if saved.facts is not None:
+        facts = dict(saved.facts["fitted"])
+        if type(facts.get("steps")) is not int or facts["steps"] < 1:
+            raise CheckpointError(f"run.json: fitted.steps is {str(facts.get('steps'))[:60]}, which no run has had.")
+    elif not controls.steps:
+        reporter.doing("measuring the speed")
+        pace = measure()
+        if pace is not None:
+            facts |= {"step_seconds": pace.step, "eval_seconds": pace.evaluation}
+        if world.is_main:
+            assert pace is not None  # rank 0 trains
+            found = steps_in_time(
+                USED * seconds_in(controls.time_budget) - (time.monotonic() - began) - pace.first_step,
+                step_seconds=pace.step,
+                eval_seconds=pace.evaluation,
+                evaluations=len(plan.eval_steps),
+                eval_every=controls.eval_every,
+            )
+            facts["steps"] = min(found, plan.total_steps)
+        facts["steps"] = int(from_main(world, str(facts["steps"]), "fit-schedule"))
+    steps = facts["steps"]
+    short = f"{steps:,} of the recipe's {plan.total_steps:,} steps"
+    if steps == plan.total_steps:
+        short = f"the recipe's own {steps:,} steps"
+    if all(isinstance(facts.get(name), float) for name in ("step_seconds", "eval_seconds")):
+        short += f" (a step takes {facts['step_seconds']:.2g} s, an evaluation {facts['eval_seconds']:.2g} s)"
+    reporter.line(f"schedule fitted to {asked}: {short}")
+    return fit_schedule(run.recipe, plan, steps), facts
+
+
+def refuse_profile(asked: str, plan: Plan) -> None:
+    """Raises RecipeError for a --profile of steps that the run does not have."""
+    steps, _ = profile_steps(asked)
+    if steps.start >= plan.stop_after:
+        raise RecipeError(
+            f"--profile {asked}: the run ends with step {plan.stop_after:,}. Set FIRST of FIRST:END to a smaller number."
+        )
+
+
+def with_provenance(
+    run: Run,
+    command: str,
+    launcher: str,
+    threads: Mapping[str, int],
+    task: Task,
+    memory: MemoryEstimate,
+    more: Mapping[str, Any],
+) -> Run:
+    """The run with what run.json says of its origin; more: entries of it, None where there is none."""
+    facts = provenance(command, launcher, threads=threads, data=task.facts, classes=task.classes, memory=asdict(memory))
+    return replace(run, provenance=facts | {name: value for name, value in more.items() if value is not None})
+
+
+def report_short_average(run: Run, step: int, reporter: Reporter) -> None:
+    """Report that the average of the weights is warmed up, in a run so short that the first weights would stay in it."""
+    if step >= run.plan.stop_after:  # the run is further than this command asks, and only ends
+        return
+    share, recipe = first_weights_share(run.recipe, run.plan), run.recipe
+    if share > MOST_FIRST_WEIGHTS:
+        reporter.line(
+            f"the average of the weights (--ema {recipe.ema:g}) would still be {100 * share:.0f} % first weights after "
+            f"{run.plan.stop_after:,} steps: its decay is warmed up, to at most (1 + t) / (10 + t) after t steps"
+        )

@@ -1,0 +1,118 @@
+"""Decide what a request leaves open, at two moments: once the run's folder is known, and once the data are open.
+
+The only place where a run's settings change. A resumed run keeps its own system, decoder, pixels and choices of --auto.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from typing import Any
+
+from paceline._utils.errors import RecipeError
+from paceline._utils.reporter import Reporter
+from paceline.config.length import FITTED
+from paceline.config.recipe import Recipe
+from paceline.config.run import Controls
+from paceline.config.system import System
+from paceline.ranks.exchange import from_main
+from paceline.ranks.roles import Roles
+from paceline.tasks.metrics import in_words
+from paceline.tasks.task import InputRank, Task
+from paceline.tasks.workloads import workload_of
+from paceline.training.alike import data_facts
+from paceline.training.feeding import Feeding, chosen_decoder, decoded_by, feeding_of, settle_decoder
+from paceline.training.look import chosen_before, command_without, look
+from paceline.training.open_data import opened_again
+from paceline.training.pixels import settle_pixels
+from paceline.training.request import Request, check_metrics, check_profile, keeps_target, refuse_inexact
+from paceline.training.saved_run import SavedRun
+
+
+def resolve_request(request: Request, saved: SavedRun, trainers: int, reporter: Reporter) -> Request:
+    """The request with everything decided that needs no data; trainers: the number of ranks that train.
+
+    Raises UserError where the resumed run and the command do not go together.
+    """
+    recipe, controls, given = request.recipe, request.controls, request.given
+    system = saved.system(request.system, given=given, world=trainers)
+    controls = replace(controls, mlperf=saved.submission(controls.mlperf, reporter))
+    if not request.repeats:
+        recipe = settle_pixels(recipe, controls.weights, given, reporter, saved=saved.facts)
+    recipe = settle_decoder(recipe, system, controls.exact or controls.synthetic, saved.facts)
+    if controls.auto and saved.facts is not None:
+        own = chosen_before(saved.facts, recipe, controls, given, saved.path)
+        recipe, controls = own.recipe, own.controls
+    system = settle_system(recipe, system, controls.exact, reporter)
+    check_profile(controls.profile, system)
+    return replace(request, recipe=recipe, system=system, controls=controls)
+
+
+def resolve_with_data(
+    request: Request, task: Task, place: InputRank, roles: Roles, saved: SavedRun, reporter: Reporter
+) -> tuple[Request, Task, dict[str, Any] | None, Feeding | None]:
+    """-> (the request with everything decided, its task on the same images, --auto's choices for run.json, how fast the input is).
+
+    Every rank calls it. Raises RecipeError for a target on a metric that no evaluation computes.
+    """
+    controls, auto = request.controls, (saved.facts or {}).get("auto")
+    if controls.auto:
+        cpu = request.system.accelerator == "cpu"
+        found = look(*(task, request.recipe, controls, request.given), cpu=cpu, ranks=roles.trainers, reporter=reporter)
+        if request.command:
+            reporter.line(f"the same without --auto:  {command_without(request.command, found.facts)}")
+        controls, auto = found.controls, found.facts
+        task = opened_again(task, found.recipe, controls)
+    feeding = feeding_of(task, place, roles.trainers)
+    if getattr(task.recipe.input, "decoder", "") == "auto":
+        decoder = from_main(roles.everyone, chosen_decoder(task.recipe, place, feeding), "decoder")
+        task = opened_again(task, decoded_by(task.recipe, decoder), controls)
+        reporter.line(f"--input.decoder auto: {decoder}")
+    recipe = settle_target(task.recipe, controls, request.given, task, reporter, repeats=request.repeats)
+    check_metrics(recipe)
+    roles.everyone.agree(data_facts(task), "data")
+    if part_of := task.facts.get("part_of"):
+        reporter.line(f"the data are a part of {part_of}")
+    return replace(request, recipe=recipe, controls=controls), task, auto, feeding
+
+
+def settle_system(recipe: Recipe, system: System, exact: bool, reporter: Reporter) -> System:
+    """The system as the recipe's workload can use it: without compilation, and with a line, where the workload cannot be compiled.
+
+    Raises RecipeError for --exact on an accelerator where a kernel of the workload has no deterministic form, and with compressed
+    gradients.
+    """
+    refuse_inexact(system, exact)  # a resumed run's own number format, too
+    workload = workload_of(recipe.task)
+    if exact and system.accelerator != "cpu" and workload.no_exact:
+        own = workload.exact_in_triton(recipe)
+        if not (own and system.accelerator == "cuda" and system.kernels != "torch"):
+            raise RecipeError(
+                f"--exact: {recipe.task} has no deterministic form on an accelerator: {workload.no_exact}. Leave --exact away, "
+                f"or train with {'--system.kernels triton (CUDA), or with ' * own}--system cpu."
+            )
+    if system.compile != "on" or not workload.no_compile:
+        return system
+    reporter.line(f"compile off: {recipe.task}: {workload.no_compile}")
+    return replace(system, compile="off")
+
+
+def undecided(request: Request) -> tuple[str, ...]:
+    """Dotted names of the recipe's fields whose values follow only from the open data."""
+    kept = keeps_target(request.controls, request.given, repeats=request.repeats)
+    return (*(() if kept else ("quality.targets",)), *(FITTED if request.controls.fit_schedule else ()))
+
+
+def settle_target(
+    recipe: Recipe, controls: Controls, given: Collection[str], task: Task, reporter: Reporter, *, repeats: bool
+) -> Recipe:
+    """The recipe without its target, and with a warning, on other data than the target was set for."""
+    if controls.synthetic:  # open_task has reported that
+        return replace(recipe, quality=replace(recipe.quality, targets=()))
+    if not recipe.quality.targets or task.is_target_data or keeps_target(controls, given, repeats=repeats):
+        return recipe
+    reporter.warning(
+        f"the target {in_words(recipe.quality.targets)} {'was' if len(recipe.quality.targets) == 1 else 'were'} set for "
+        f"{recipe.target_data}; on this data the run goes to its end (set one with --quality.targets)"
+    )
+    return replace(recipe, quality=replace(recipe.quality, targets=()))

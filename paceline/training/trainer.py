@@ -1,0 +1,209 @@
+"""Train one run: `run_training` is its table of contents. Then read loop.py (the training loop) and step.py (one step)."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from paceline._utils.errors import UserError
+from paceline._utils.reporter import SILENT, Reporter
+from paceline.config.length import Due
+from paceline.config.run import Run
+from paceline.input.device_render import renderer_for
+from paceline.log.console import Console, open_console
+from paceline.log.output import lasting_output
+from paceline.machine.host_memory import keep_freed_memory
+from paceline.machine.machine import choose_device, choose_kernels, make_exact, set_threads
+from paceline.machine.placing import bound, choose_adapter
+from paceline.machine.provenance import untested_torch
+from paceline.machine.shortage import check_addresses, failures_in_words
+from paceline.ranks.environment import environment
+from paceline.ranks.failure import is_echo
+from paceline.ranks.launcher import Launch, read_launch
+from paceline.ranks.roles import Roles, assign
+from paceline.ranks.world import open_world
+from paceline.tasks.memory import MemoryEstimate
+from paceline.tasks.task import InputRank, Task
+from paceline.tasks.workload import Workload
+from paceline.training.alike import request_facts, run_facts
+from paceline.training.building import build_model, build_state, choose_weights, load_first_weights
+from paceline.training.context import Checkpointer, TrainContext
+from paceline.training.local_copies import photos_in_memory, staged_photos
+from paceline.training.loop import loop, serve
+from paceline.training.open_data import open_task, prepare_data
+from paceline.training.plan_run import plan_run, report_short_average, with_forms, with_length, with_provenance
+from paceline.training.plan_text import report_plan
+from paceline.training.recording import open_monitors, open_recorder
+from paceline.training.request import Request
+from paceline.training.resolve import resolve_request, resolve_with_data, undecided
+from paceline.training.run_folder import nearest_folder, open_run_folder
+from paceline.training.saved_run import SavedRun
+from paceline.training.standing import Ending
+from paceline.training.start import Start, check_start, find_start
+from paceline.training.state import State
+from paceline.training.trial_steps import run_that_fits, worth_trying
+from paceline.workers.template import start_early
+
+# What is done on rank 0 once a run has ended.
+OnEnd = Callable[[Ending, Run, Workload, Console], None]
+
+
+def run_training(request: Request, console: Console | None = None, *, on_end: OnEnd | None = None) -> Ending:
+    """Train one run on this rank, to its end.
+
+    request  what to train, as `validate` leaves it
+    console  closed here; None: a new one, by the request's controls
+    on_end   called on rank 0 once the run has ended, before the ranks part
+    Raises UserError for whatever a user can mend; after the first step only the machine can fail.
+    """
+    began, launch = time.monotonic(), read_launch(os.environ)
+    with ExitStack() as held:
+        output = held.enter_context(lasting_output())
+        console = held.enter_context(console or open_console(request.controls, launch.rank))
+        roles = held.enter_context(join_ranks(request, launch, console))
+        world, reporter = roles.everyone, console if launch.rank == 0 else SILENT
+
+        folder = held.enter_context(open_run_folder(request, world, reporter))
+        saved = folder.saved
+        request = resolve_request(request, saved, roles.trainers, reporter)
+        place, threads, placement = held.enter_context(set_up_device(request, saved, roles, reporter))
+        start = find_start(saved, request, world, reporter, undecided=undecided(request))
+        request, weights = choose_weights(request, saved, start, world, reporter)
+
+        reporter.doing("opening the data")
+        manifest = (
+            None if request.controls.synthetic else prepare_data(request.recipe, request.controls, world, reporter)
+        )
+        init_began = time.time()  # MLPerf's clock: preparing a data set is no part of a timed run
+        task = open_task(request.recipe, request.controls, world, reporter, manifest=manifest)
+        request, task, auto, feeding = resolve_with_data(request, task, place, roles, saved, reporter)
+
+        memory = task.memory(request.system)
+        run = plan_run(request, task, roles, memory, launch.nodes, reporter, new=saved.facts is None and auto is None)
+        run, forms = with_forms(run, task, world, saved, reporter)
+        prepare_device(run, task, place, threads, memory)
+        held.enter_context(staged_photos(task, run.controls.stage, world, reporter))
+        run, fitted = with_length(run, task, place, roles, memory, saved, reporter, began)
+        facts = {**placement, "fitted": fitted, "forms": forms, "feeding": feeding and asdict(feeding), "auto": auto}
+        run = with_provenance(run, request.command, launch.kind, threads, task, memory, facts)
+        console.input_rate = feeding.in_words() if feeding is not None else ""
+        report_plan(run, memory, feeding, reporter)
+
+        reporter.doing("building the model")
+        check_start(saved, start, run, request.given)
+        world.agree(run_facts(run, start.checkpoint, weights), "run")
+        state = build_state_from(run, task, roles, start, weights, reporter)
+        folder.check_space(state, run.controls.keep)
+        if worth_trying(place.device):
+            reporter.doing("trying a step")
+            run = run_that_fits(run, task, state, roles, reporter)
+        roles.meet()
+        report_short_average(run, state.step, reporter)
+
+        mirror = held.enter_context(folder.begin(run, reporter))
+        recorder = held.enter_context(open_recorder(run, task.workload, state, start, folder, console, init_began))
+        writer = held.enter_context(folder.writer(run.controls, start, mirror, reporter))
+        held.enter_context(photos_in_memory(task, run.system, world, reporter))
+        checkpoints = Checkpointer(run, roles.peers, recorder, writer, mirror)
+        monitors = held.enter_context(open_monitors(run, roles.peers, recorder, start, folder.path))
+        due = Due.of(run.plan, run.controls)
+        context = TrainContext(
+            run, task, roles, place, state, start.standing, checkpoints, recorder, monitors, due, folder.path
+        )
+        output.goes_on = f"training goes on, events are in {folder.path}/events.jsonl"
+        with recorded_failure(context):
+            ending = serve(context) if roles.evaluates else loop(context, pending=start.pending(run.plan.stop_after))
+            if on_end is not None and world.is_main:
+                on_end(ending, run, task.workload, console)
+        return ending
+
+
+@contextmanager
+def join_ranks(request: Request, launch: Launch, console: Console) -> Iterator[Roles]:
+    """While this is open, this rank computes on its device and belongs to the others; -> who trains and who only evaluates.
+
+    Raises RankError where code, versions or requests of the ranks differ, UserError for a device that is missing.
+    """
+    facts = folder = None
+    if launch.world > 1:
+        given, repeats = request.given, request.repeats
+        facts = request_facts(
+            "train", request.recipe, request.system, request.controls, given=given, name=request.name, repeats=repeats
+        )
+        folder = nearest_folder(request.controls.out)
+    with environment(request.system, launch, named="system.interface" in request.given) as notes:
+        start_early("paceline.input.render_job")
+        for note in filter(None, (*notes, untested_torch(torch.__version__)) if launch.rank == 0 else ()):
+            console.warning(note)
+        device = choose_device(request.system, launch.local_rank, launch.local_world)
+        choose_adapter(request.system, launch, os.environ)
+        with open_world(launch, device=device, facts=facts, secret_folder=folder) as world, failures_in_words():
+            yield assign(world, request.controls.eval_ranks)
+
+
+@contextmanager
+def set_up_device(
+    request: Request, saved: SavedRun, roles: Roles, reporter: Reporter
+) -> Iterator[tuple[InputRank, dict[str, int], dict[str, Any]]]:
+    """While this is open, this rank's threads run on its cores; -> (its place, its numbers of threads, `placement` of run.json).
+
+    Raises RecipeError where the cores do not suffice.
+    """
+    system, world, given = request.system, roles.everyone, "system.intra_op_threads" in request.given
+    with bound(system, world, reporter) as placed:
+        wanted = saved.with_threads(system, given=given, world=roles.trainers)
+        threads = set_threads(wanted, world, reporter, placed.share)
+        saved.report_threads(threads["intra_op"], reporter)
+        choose_kernels(system)
+        yield InputRank(roles.peers.rank, roles.peers.world, world.device, threads["loader"]), threads, placed.facts
+
+
+def prepare_device(run: Run, task: Task, place: InputRank, threads: Mapping[str, int], memory: MemoryEstimate) -> None:
+    """Set how the device computes, before anything is built there. Raises UserError where it lacks what the run needs."""
+    check_addresses(memory.total(run.plan.images_per_forward), threads["loader"] + threads["intra_op"])
+    renderer_for(run.recipe.input, place.device)  # refused before anything is written
+    make_exact(run.controls.exact, varied=task.shapes.vary)
+    keep_freed_memory(place.device)
+
+
+def build_state_from(
+    run: Run, task: Task, roles: Roles, start: Start, weights: Path | None, reporter: Reporter
+) -> State:
+    """The model, optimizer and what else a checkpoint holds, at the step where the run starts.
+
+    Raises UserError where weights do not fit, or ranks differ in them.
+    """
+    model = build_model(task, run, roles.peers, trains=not roles.evaluates)
+    load_first_weights(model, task, run, roles.everyone, start, weights, reporter)
+    state = build_state(model, run, roles.peers)
+    if start.snapshot is not None and not roles.evaluates:  # ranks that evaluate receive their weights each time
+        state.restore(start.snapshot, roles.peers)
+    return state
+
+
+@contextmanager
+def recorded_failure(context: TrainContext) -> Iterator[None]:
+    """An error inside is written as the run's end, also where another rank is the one that fails."""
+    watch = context.roles.everyone.watch
+
+    def fail(reason: str) -> None:
+        with suppress(UserError):  # the folder itself may be gone, and the reason says more
+            seconds = context.monitors.clock.seconds()
+            context.recorder.fail(context.state.step, seconds, best=context.standing.best, reason=reason)
+
+    if watch is not None:
+        watch.before_exit.append(fail)  # called when another rank failed, before this process exits
+    try:
+        with failures_in_words(context.run):
+            yield
+    except Exception as error:
+        if watch is None or not is_echo(error):  # an echo: the watch reports the rank that failed first
+            fail(f"{type(error).__name__}: {error}".splitlines()[0])
+        raise
