@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from paceline._utils.commands import command
 from paceline._utils.errors import UserError
 from paceline.cli.bisect_text import recorded_lines, replayed_lines
-from paceline.cli.printing import say, waiting
+from paceline.cli.printing import Printer
 from paceline.config.run import read_run, run_folder
 from paceline.tasks.workloads import saved_recipe
 
@@ -34,7 +34,7 @@ ARITHMETIC = ("recipe.", "system.", "threads.", "versions.", "world", "data.hash
 DRAWS, MOST_TIMES, MOST_UNITS = 2, 10.0, 4
 
 
-def bisect(names: Sequence[str], *, data: str = "", workload: str = "", in_json: bool = False) -> int:
+def bisect(printer: Printer, names: Sequence[str], *, data: str = "", workload: str = "", in_json: bool = False) -> int:
     """Print where two runs part, as text or as one JSON object.
 
     names     of the two runs' folders
@@ -52,7 +52,7 @@ def bisect(names: Sequence[str], *, data: str = "", workload: str = "", in_json:
             f"{names[0]} is a run of {tasks[0]}, {names[1]} one of {tasks[1]}: they have no tensor in common."
         )
     recipes = [_recipe(folder, one, workload, names) for folder, one in zip(folders, facts)]
-    with waiting("reading events and checkpoints"):
+    with printer.waiting("reading events and checkpoints"):
         from paceline.training.rerun import Records
 
         runs = [Records(folder, one) for folder, one in zip(folders, facts)]
@@ -61,19 +61,19 @@ def bisect(names: Sequence[str], *, data: str = "", workload: str = "", in_json:
     if apart or not (found["events"]["compared"] or found["checkpoints"]["compared"]):
         last = max(apart, default=min(run.last for run in runs))
         found["replay"] = {"from": found["checkpoints"]["equal"], "at_most": last}
-    _say(recorded_lines(found), in_json)
+    _say(printer, recorded_lines(found), in_json)
     if "replay" in found:
-        with waiting("training both again"):
+        with printer.waiting("training both again"):
             found |= _replayed(runs, recipes, data, found["replay"])
-        _say(replayed_lines(found), in_json)
+        _say(printer, replayed_lines(found), in_json)
     if in_json:
         print(json.dumps(found, indent=1))
     return 0
 
 
-def _say(lines: Iterator[str], in_json: bool) -> None:
+def _say(printer: Printer, lines: Iterator[str], in_json: bool) -> None:
     for line in () if in_json else lines:
-        say(line)
+        printer.say(line)
 
 
 def _recipe(folder: Path, facts: dict[str, Any], workload: str, names: Sequence[str]) -> Recipe:

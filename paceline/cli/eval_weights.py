@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from paceline._utils.commands import command
 from paceline._utils.errors import CheckpointError, UserError
 from paceline._utils.text import some
-from paceline.cli.printing import PRINTER
+from paceline.cli.printing import Printer
 from paceline.config.recipe import Recipe
 from paceline.training.find_network import answering, fits, with_rules
 from paceline.training.named_run import weights_of
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from paceline.tasks.task import Task
 
 
-def fitted(weights: Path, asked: Mapping[str, Recipe], given: Collection[str], world: int) -> tuple[Path, str, Recipe]:
+def fitted(
+    printer: Printer, weights: Path, asked: Mapping[str, Recipe], given: Collection[str], world: int
+) -> tuple[Path, str, Recipe]:
     """-> the file to read, the recipe of its network in words, and that recipe.
 
     asked   the recipe that was named, by its name, and `given` its fields that were set by hand; {} = found from the file
@@ -34,7 +36,7 @@ def fitted(weights: Path, asked: Mapping[str, Recipe], given: Collection[str], w
     if world > 1 and not weights.exists() and is_published(str(weights)):
         bring = command("weights", "get", str(weights), "--out", "DIR")
         raise UserError(f"{weights}: bring it first, once for all ranks, and name its file:  {bring}")
-    path = weights_of(weights, PRINTER)
+    path = weights_of(weights, printer)
     file = open_weights(path)
     # A named recipe is built for the data's classes, whatever the file's are; what it lacks is found then.
     fit = next(fits(file, with_rules(file, asked, given), given)) if asked else answering(file, {})

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 from paceline._utils.errors import RecipeError, UserError
 from paceline.cli.help import HELP, SYSTEM, Entry, asked_for, entries_of, print_help
 from paceline.cli.nodes import nodes_of
-from paceline.cli.printing import PRINTER, SHARED
+from paceline.cli.printing import SHARED, Printer
 from paceline.config.habits import elsewhere
 from paceline.config.recipe import NO_FLAG, Recipe, check_batch_and_lr, check_recipe, settle_length
 from paceline.config.run import Controls
@@ -69,8 +69,10 @@ class Asked:
         return Request(self.name, self.recipe, self.system_name, system, self.controls, self.given, command, repeats)
 
 
-def parse(arguments: Sequence[str], default: Fields, *, prog: str, description: str = "") -> Fields:
+def parse(printer: Printer, arguments: Sequence[str], default: Fields, prog: str, description: str = "") -> Fields:
     """Flags of one dataclass, with `default`'s values.
+
+    printer   obeys --quiet and --json where they are none of these flags
 
     Raises UserError for an unknown flag, or a number that no verb can mean by it; prints a message and exits with 2 for a value
     that does not fit its flag.
@@ -78,9 +80,10 @@ def parse(arguments: Sequence[str], default: Fields, *, prog: str, description: 
     if (asked := asked_for(arguments)) is not None:
         print_help(asked, prog, description, [*entries_of(default), *_shared(default)])
     own: Any = default
-    arguments = PRINTER.taken(arguments, [entry.name for entry in dataclasses.fields(own)])
+    arguments = printer.taken(arguments, [entry.name for entry in dataclasses.fields(own)])
     flags: Fields = _parse(type(default), default, arguments, _flags_of(default), prog)
     check_shared(flags)
+    printer.json = getattr(flags, "json", False) is True
     return flags
 
 
@@ -98,7 +101,11 @@ def _shared(flags: Any) -> list[Entry]:
 
 
 def run_kind(
-    arguments: Sequence[str], usage: str, verb: str, kinds: Mapping[str, Callable[[Sequence[str]], int]]
+    printer: Printer,
+    arguments: Sequence[str],
+    usage: str,
+    verb: str,
+    kinds: Mapping[str, Callable[[Printer, Sequence[str]], int]],
 ) -> int:
     """Carry out `paceline VERB KIND ...`, and return its exit code; print `usage` for --help, and with 2 where no kind is named.
 
@@ -109,7 +116,7 @@ def run_kind(
         return 0 if arguments else 2
     if arguments[0] not in kinds:
         raise UserError(f"{verb} {arguments[0]!r}: there is no such command. Known: {', '.join(kinds)}.")
-    return kinds[arguments[0]](arguments[1:])
+    return kinds[arguments[0]](printer, arguments[1:])
 
 
 def parse_recipe(
@@ -119,16 +126,19 @@ def parse_recipe(
     verb: str,
     base: tuple[str, Recipe, str, System] | None = None,
     description: str = "",
+    printer: Printer | None = None,
 ) -> Asked:
     """`RECIPE [--system NAME] [--flags]`: the recipe's fields flat, the system's under --system., `controls` flat.
 
-    base   (recipe name, recipe, system name, system) when they come from a run instead of from the menu
+    printer   obeys --quiet and --json where they are none of the controls
+    base      (recipe name, recipe, system name, system) when they come from a run instead of from the menu
     Raises RecipeError for an unknown recipe or system, or for a changed batch without its learning rate, UserError for
     an unknown flag.
     """
     from paceline.cli.offered import OfferedRecipe
 
-    words = PRINTER.taken(_gathered(arguments, "--sink"), [entry.name for entry in dataclasses.fields(controls)])
+    own = [entry.name for entry in dataclasses.fields(controls)]
+    words = (printer := printer or Printer()).taken(_gathered(arguments, "--sink"), own)
     if base is None:
         name = _first_word(words, verb)
         recipe = choose_recipe(name)
@@ -156,7 +166,7 @@ def parse_recipe(
         where = Entry("run", "--system", "NAME", SYSTEM, "auto")
         print_help(help_of, f"{verb} {name}", description or _about(name, recipe), [where, *parts])
     parsed: Any = _parse(flags, flags(OfferedRecipe(**vars(recipe)), system, controls), words, known, f"{verb} {name}")
-    given = _given(words)
+    printer.json, given = getattr(parsed.controls, "json", False) is True, _given(words)
     changed = settle_length(Recipe(**vars(parsed.recipe)), given)
     check_batch_and_lr(recipe, changed, given)
     check_recipe(changed)

@@ -12,7 +12,7 @@ from paceline._utils.errors import RecipeError, UserError
 from paceline.cli.estimate import speed_for, speed_of_run
 from paceline.cli.flags import Asked
 from paceline.cli.nodes import published_there
-from paceline.cli.printing import say
+from paceline.cli.printing import Printer
 from paceline.config.plan import Plan, make_plan, shorten, training_ranks
 from paceline.config.recipe import DATA_IMAGES
 from paceline.config.run import read_run
@@ -32,7 +32,7 @@ class Planned:
     parameters: int = 0  # trainable numbers of the network
 
 
-def check_plan(asked: Asked, flags: Any, *, repeats: bool = False) -> Planned:
+def check_plan(printer: Printer, asked: Asked, flags: Any, *, repeats: bool = False) -> Planned:
     """The nodes' system, and the Plan of the whole job. What was published on so many nodes is said, as `show` says it.
 
     repeats  a run.json is launched again: its recipe may be another by now than the published one of its name
@@ -48,7 +48,7 @@ def check_plan(asked: Asked, flags: Any, *, repeats: bool = False) -> Planned:
         )
     system = asked.system
     if not repeats and (note := published_there(asked)):
-        say(note)
+        printer.say(note)
     world = training_ranks(flags.nodes * system.per_node, flags.eval_ranks)
     images = DATA_IMAGES.get(asked.recipe.target_data, (0, 0))
     if not images[0]:
@@ -126,7 +126,7 @@ def check_port(flags: Any) -> None:
             ) from None
 
 
-def walltime_of(asked: Asked, planned: Planned, flags: Any) -> int:
+def walltime_of(printer: Printer, asked: Asked, planned: Planned, flags: Any) -> int:
     """Minutes to ask for; 0 for none. A prediction is said with its reason: from --rate, the run's own speed, published ones.
 
     Raises UserError where --walltime auto has nothing to go by.
@@ -152,5 +152,5 @@ def walltime_of(asked: Asked, planned: Planned, flags: Any) -> int:
             f"--walltime auto: nothing is known of the speed of {asked.name} on {flags.nodes} node{'s'[: flags.nodes > 1]} of "
             f"{asked.system_name}. Say it: --rate IMG/S (of one rank, and --link-gbit N between nodes), or --walltime 2h"
         )
-    say(told.reason)
+    printer.say(told.reason)
     return told.minutes

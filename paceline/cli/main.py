@@ -19,11 +19,11 @@ from types import FrameType, ModuleType
 
 from paceline._utils.errors import UserError
 from paceline._utils.text import printable
-from paceline.cli.printing import PRINTER, print_error
+from paceline.cli.printing import Printer, print_error
 from paceline.log.output import guard_exit, lasting_output
 from paceline.ranks.exit_code import FAILED, INTERRUPTED, USER_ERROR, leave_exit_code, settle_environment
 
-# Command -> what it does. Its module in commands/ has a function `run(arguments) -> exit code`.
+# Command -> what it does. Its module in commands/ has a function `run(printer, arguments) -> exit code`.
 VERBS = {
     "train": "train a recipe to its target: paceline train resnet50-tiny",
     "launch": "train on many nodes: through Slurm, a list of hosts or here, with torchrun, srun or mpirun",
@@ -93,9 +93,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not words or words[0] not in WORKERS:
             output.quiet_pipe = True  # `paceline show ... | head` is no accident
             output.goes_on = "what this command prints is lost"
-        PRINTER.begin()
-        code = _outcome(words)
-        PRINTER.answer(words[0] if words else "", code)
+        printer = Printer()
+        code = _outcome(words, printer)
+        printer.answer(words[0] if words else "", code)
         if ours:
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is over: its code stands
         output.flush()  # here, where the loss of a short text is noticed
@@ -121,10 +121,10 @@ class _Interrupts:
         raise KeyboardInterrupt
 
 
-def _outcome(words: Sequence[str]) -> int:
+def _outcome(words: Sequence[str], printer: Printer) -> int:
     """Run one command; return its exit code, whatever happened."""
     try:
-        return _carry_out(words)
+        return _carry_out(words, printer)
     except UserError as problem:
         print_error(f"paceline: {problem}", problem)
         return USER_ERROR
@@ -143,7 +143,7 @@ def _outcome(words: Sequence[str]) -> int:
         return FAILED
 
 
-def _carry_out(words: Sequence[str]) -> int:
+def _carry_out(words: Sequence[str], printer: Printer) -> int:
     if not words or words[0] in ("-h", "--help", "help"):
         print(overview())
         return 0 if words else USER_ERROR
@@ -152,7 +152,7 @@ def _carry_out(words: Sequence[str]) -> int:
 
         print(f"paceline {__version__}")
         return 0
-    return verb(words[0]).run(words[1:])
+    return verb(words[0]).run(printer, words[1:])
 
 
 def verb(name: str) -> ModuleType:

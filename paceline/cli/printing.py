@@ -9,7 +9,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,20 +22,34 @@ from paceline.ranks.launcher import is_first_on_node
 LINE_EVERY = 30.0  # seconds between two lines of progress where there is no terminal
 
 
-def say(text: object) -> None:
-    """Print one line on stdout; where a verb without its own --json is asked for that, on stderr, to be part of the answer."""
-    line = one_line(str(text))
-    if PRINTER.lines is not None:
-        PRINTER.lines.append(line)
-    print(line, file=sys.stdout if PRINTER.lines is None else sys.stderr)
+# Flags of every verb, with their help.
+SHARED = {
+    "--quiet": "no messages and no progress: what is asked for, warnings and errors alone",
+    "--json": "print what is found, and what is said, as one JSON object; messages go to stderr",
+}
 
 
-class Printer(Lines):
-    """For functions that take a reporter: each message is one line, on stderr beside an answer in JSON."""
+class Printer(Reporter):
+    """The output of one command: what it was asked for, messages, progress, and the answer to --json.
+
+    With --json of a command that has no such flag of its own, `say` collects lines for that answer, and all text goes to stderr.
+    """
 
     quiet = False  # whether --quiet leaves messages out; warnings stay
-    lines: list[str] | None = None  # what was said, where a verb without its own --json is asked for that
+    lines: list[str] | None = None  # what was said, where a command without its own --json is asked for that
+    json = False  # whether stdout is for objects of the command's own --json
     facts: Mapping[str, Any] = {}  # fields of that answer, which a program reads in place of the lines
+
+    def say(self, text: object) -> None:
+        """Print a line that the command was asked for."""
+        line = one_line(str(text))
+        if self.lines is not None:
+            self.lines.append(line)
+        self.warning(line)
+
+    def note(self, text: object) -> None:
+        """Print a line for people, beside what the command's own --json prints."""
+        (print_error if self.json else self.say)(str(text))
 
     def line(self, text: str) -> None:
         """Print the message, unless quiet."""
@@ -46,12 +60,8 @@ class Printer(Lines):
         """Print the message."""
         print(one_line(text), file=sys.stdout if self.lines is None else sys.stderr)
 
-    def begin(self) -> None:
-        """Forget what another command of this process asked for."""
-        self.quiet, self.lines, self.facts = False, None, {}
-
     def taken(self, words: Sequence[str], own: Iterable[str]) -> list[str]:
-        """The words without --quiet and --json, which are obeyed here where they are none of a verb's `own` flags."""
+        """The words without --quiet and --json, which are obeyed here where they are none of a command's `own` flags."""
         asked = {word for word in words if word in SHARED and word[2:] not in own}
         self.quiet = self.quiet or "--quiet" in asked
         if "--json" in asked:
@@ -65,28 +75,31 @@ class Printer(Lines):
                 json.dumps({"verb": verb, "exit_code": code, **self.facts, "said": self.lines}, indent=1, default=str)
             )
 
+    @contextmanager
+    def waiting(self, what: str) -> Iterator[None]:
+        """Show on a terminal what is being done, and for how long already."""
+        if self.quiet or not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
+            yield
+            return
+        from rich.console import Console
+        from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-# Flags of every verb, with their help.
-SHARED = {
-    "--quiet": "no messages and no progress: what is asked for, warnings and errors alone",
-    "--json": "print what is found, and what is said, as one JSON object; messages go to stderr",
-}
-PRINTER = Printer(say)
+        columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+            bar.add_task(one_line(what), total=None)
+            yield
 
+    @contextmanager
+    def live_progress(self) -> Iterator[Reporter]:
+        """A bar with speed and time left for the present download on a terminal; elsewhere a line now and then."""
+        if self.quiet or self.lines is not None or not sys.stdout.isatty():
+            yield self if self.quiet else _Plain(self.line)
+            return
+        from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
 
-@contextmanager
-def waiting(what: str) -> Iterator[None]:
-    """Show on a terminal what is being done, and for how long already."""
-    if PRINTER.quiet or not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
-        yield
-        return
-    from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        bar.add_task(one_line(what), total=None)
-        yield
+        columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+        with Progress("{task.description}", *columns, transient=True) as bar:
+            yield _Bar(bar, self.say)
 
 
 def print_error(text: str, problem: BaseException | None = None) -> None:
@@ -110,23 +123,10 @@ def write_answer(facts: dict[str, Any], *, out: str, printed: bool, flag: str = 
         print(text)
 
 
-@contextmanager
-def live_progress() -> Iterator[Reporter]:
-    """A bar with speed and time left for the present download on a terminal; elsewhere a line now and then."""
-    if PRINTER.quiet or PRINTER.lines is not None or not sys.stdout.isatty():
-        yield PRINTER if PRINTER.quiet else _Plain(PRINTER.line)
-        return
-    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
-
-    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    with Progress("{task.description}", *columns, transient=True) as bar:
-        yield _Bar(bar)
-
-
 class _Bar(Lines):
     is_live = True
 
-    def __init__(self, bar: Any) -> None:
+    def __init__(self, bar: Any, say: Callable[[str], object]) -> None:
         super().__init__(say)
         self._bar, self._tasks = bar, {}
 

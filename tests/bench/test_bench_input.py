@@ -25,7 +25,8 @@ from paceline.bench import input as bench
 from paceline.bench import input_contenders, input_scaling, peers
 from paceline.bench.input import classification, maskrcnn, run_input_bench, ssd
 from paceline.bench.input_contenders import BATCH, bare_decode, ours, records_of
-from paceline.cli.commands.bench import run as command
+from paceline.cli.commands import bench as benches
+from paceline.cli.printing import Printer
 from paceline.input import stream as bench_stream
 from paceline.input.loader import Loader
 from paceline.store.records import digest_of
@@ -138,7 +139,7 @@ def test_the_report_holds_rates_ratios_machine_and_versions(contests, coco, tmp_
     out, contest = tmp_path / "results" / "input.json", contests[task]
     monkeypatch.setitem(bench.CONTESTS, task, lambda *_, **__: contest)
     words = "--data X --seconds 0.02 --rounds 2 --decoders simplejpeg --task"
-    assert command(["input", *words.split(), task, "--out", str(out)]) == 0
+    assert benches.run(Printer(), ["input", *words.split(), task, "--out", str(out)]) == 0
     report = json.loads(out.read_text())
     ratios = report["ratio_of_images_per_cpu_second"]
     assert [name.split()[1] for name in ratios] == (["simplejpeg,"] * (2 if task == "ssd" else 1))
@@ -155,7 +156,7 @@ def test_scaling_has_a_row_for_each_number_of_workers_beside_torchvision(contest
     monkeypatch.setitem(bench.CONTESTS, task, lambda *_, **__: contests[task])
     out = tmp_path / "scaling.json"
     words = f"--data X --seconds 0.02 --rounds 1 --task {task} --scaling 1 2 --out {out}"
-    assert command(["input", *words.split()]) == 0
+    assert benches.run(Printer(), ["input", *words.split()]) == 0
     report, shown = json.loads(out.read_text()), capsys.readouterr().out
     assert list(report["median"]) == ["paceline 1", "torchvision 1", "paceline 2", "torchvision 2"]
     for row in report["median"].values():
@@ -180,7 +181,7 @@ def test_without_a_checkout_ours_is_measured_alone_and_peers_are_refused(photos,
     assert [name.split()[0] for name in report["images_per_second"]] == ["paceline", "unchecked", "bare"]
     check_text(" ".join(capsys.readouterr().out.split()), "benchmarks/")
     with raises(UserError, "--peers", "benchmarks/"):
-        command(["input", "--peers", "all"])
+        benches.run(Printer(), ["input", "--peers", "all"])
 
 
 def test_folders_without_photos_or_objects_are_refused(tmp_path, contests):

@@ -10,7 +10,8 @@ import pytest
 
 from paceline._utils.errors import UserError
 from paceline.bench import peers, scoring
-from paceline.cli.commands.bench import run as bench
+from paceline.cli.commands import bench as benches
+from paceline.cli.printing import Printer
 
 
 def test_the_synthetic_data_set_is_the_same_on_every_call_and_has_its_hard_parts():
@@ -47,7 +48,9 @@ def test_without_a_checkout_nothing_is_claimed(monkeypatch, tmp_path):
 
 def test_the_command_prints_a_table_and_writes_json(tmp_path, capsys):
     out = tmp_path / "new" / "eval.json"
-    assert bench(["eval", "--images", "5", "--detections", "4", "--classes", "2", "--out", str(out)]) == 0
+    assert (
+        benches.run(Printer(), ["eval", "--images", "5", "--detections", "4", "--classes", "2", "--out", str(out)]) == 0
+    )
     printed = capsys.readouterr().out
     assert "pycocotools" in printed and re.search("5 images x 4 detections", printed)
     found = json.loads(out.read_text())
@@ -56,4 +59,4 @@ def test_the_command_prints_a_table_and_writes_json(tmp_path, capsys):
 
 def test_nothing_to_measure_is_refused():
     with pytest.raises(UserError, match="--images is 0"):
-        bench(["eval", "--images", "0"])
+        benches.run(Printer(), ["eval", "--images", "0"])

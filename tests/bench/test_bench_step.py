@@ -19,7 +19,8 @@ from paceline.bench.step import StepBench, our_step, run_step_bench
 from paceline.bench.step_resnet import ResNetBench
 from paceline.bench.tables import print_step
 from paceline.bench.timing import Seconds
-from paceline.cli.commands.bench import run as command
+from paceline.cli.commands import bench as benches
+from paceline.cli.printing import Printer
 from paceline.config.system import System
 
 CPU, META = torch.device("cpu"), torch.device("meta")
@@ -64,27 +65,27 @@ def test_without_a_checkout_ours_is_measured_alone_and_operations_are_refused(mo
     assert list(facts["step"]["fp32"]["images_per_second"]) == ["paceline", "paceline contiguous"]
     assert "benchmarks/" in facts["peers"]
     with pytest.raises(UserError, match="--part ops"):
-        command(["step", "--task", "ssd", "--part", "ops", "--system", "cpu"])
+        benches.run(Printer(), ["step", "--task", "ssd", "--part", "ops", "--system", "cpu"])
 
 
 def test_the_command_takes_several_number_formats(tmp_path, capsys, monkeypatch, told):
     asked: list[StepBench] = []
     monkeypatch.setattr(step, "run_step_bench", lambda asks, _, tell: (asked.append(asks), tell(told[-1]), told[-1])[2])
     out = tmp_path / "new" / "step.json"
-    assert command(["step", "--precision", "fp32,bf16", "--system", "cpu", "--out", str(out)]) == 0
+    assert benches.run(Printer(), ["step", "--precision", "fp32,bf16", "--system", "cpu", "--out", str(out)]) == 0
     assert asked[0].precisions == ("fp32", "bf16")
     assert json.loads(out.read_text()) == {"paceline": "answer"} | json.loads(json.dumps(told[-1]))
     printed = capsys.readouterr().out
     assert "ResNet-50, 32 x 224 px" in printed and "torchvision" in printed and "convolutions" in printed
     with pytest.raises(UserError, match="fp32,half"):
-        command(["step", "--precision", "fp32,half", "--system", "cpu"])
+        benches.run(Printer(), ["step", "--precision", "fp32,half", "--system", "cpu"])
 
 
 def test_a_ceiling_that_is_too_low_ends_the_command_with_1_naming_the_kernel(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(ceiling, "seconds_of", lambda *_: Seconds(1000.0, 0.0))
     tiny = "--depth 18 --batch 2 --size 32 --rounds 1 --seconds 0 --matrix 32 --precision fp32 --system cpu"
     monkeypatch.setattr(peers, "CHECKOUT", tmp_path)
-    assert command(["step", *tiny.split()]) == 1
+    assert benches.run(Printer(), ["step", *tiny.split()]) == 1
     printed = " ".join(capsys.readouterr().out.split())
     check_text(printed, "benchmarks/")
     assert "% of the ceiling" in printed and "ceiling is" in printed and "convolution" in printed

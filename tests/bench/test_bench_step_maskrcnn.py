@@ -17,7 +17,8 @@ from paceline.bench.step import our_step, run_step_bench
 from paceline.bench.step_maskrcnn import MaskRCNNBench, synthetic_scene
 from paceline.boxes.geometry import pairwise_iou
 from paceline.boxes.roi_pooling import mask_targets
-from paceline.cli.commands.bench import run as bench
+from paceline.cli.commands import bench as benches
+from paceline.cli.printing import Printer
 from paceline.config.instances import InstanceInput, MaskRCNNModel
 from paceline.config.system import System
 
@@ -122,7 +123,10 @@ def test_an_epoch_of_coco_has_no_more_shapes_than_buckets(shared_data):
 def test_the_command_prints_tables_and_writes_json(tmp_path, capsys, monkeypatch, facts):
     monkeypatch.setattr(step, "run_step_bench", lambda bench, device, tell: (tell(facts), facts)[1])
     out = tmp_path / "new" / "step.json"
-    assert bench(["step", "--task", "maskrcnn", "--system", "cpu", "--part", "step", "--out", str(out)]) == 0
+    assert (
+        benches.run(Printer(), ["step", "--task", "maskrcnn", "--system", "cpu", "--part", "step", "--out", str(out)])
+        == 0
+    )
     printed = capsys.readouterr().out
     assert "Mask R-CNN, ResNet-50, 1 x 800 x 1216 px" in printed and "mask head" in printed
     assert json.loads(out.read_text()) == {"paceline": "answer"} | json.loads(json.dumps(facts))
@@ -142,9 +146,9 @@ def test_the_command_prints_tables_and_writes_json(tmp_path, capsys, monkeypatch
 )
 def test_what_cannot_be_measured_is_refused(flags, message):
     with raises(UserError, message):
-        bench(["step", "--task", "maskrcnn", "--system", "cpu", *flags.split()])
+        benches.run(Printer(), ["step", "--task", "maskrcnn", "--system", "cpu", *flags.split()])
 
 
 def test_shapes_without_data_are_refused():
     with pytest.raises(RecipeError, match="--data"):
-        bench(["step", "--task", "maskrcnn", "--part", "shapes"])
+        benches.run(Printer(), ["step", "--task", "maskrcnn", "--part", "shapes"])

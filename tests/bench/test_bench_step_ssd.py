@@ -15,7 +15,8 @@ from paceline.bench import step
 from paceline.bench.ceiling import Work
 from paceline.bench.step import our_step, run_step_bench
 from paceline.bench.step_ssd import SSDBench, synthetic_scene
-from paceline.cli.commands.bench import run as bench
+from paceline.cli.commands import bench as benches
+from paceline.cli.printing import Printer
 from paceline.config.system import System
 
 CPU, META = torch.device("cpu"), torch.device("meta")
@@ -125,7 +126,7 @@ def test_the_results_known_so_far_are_told_after_each_part(monkeypatch):
 def test_the_command_prints_tables_and_writes_json(tmp_path, capsys):
     out = tmp_path / "new" / "step.json"
     tiny = "--task ssd --depth 18 --batch 1 --size 64 --classes 2 --rounds 1 --seconds 0 --matrix 32 --precision fp32"
-    assert bench(["step", *tiny.split(), "--system", "cpu", "--part", "eval", "--out", str(out)]) == 0
+    assert benches.run(Printer(), ["step", *tiny.split(), "--system", "cpu", "--part", "eval", "--out", str(out)]) == 0
     printed = capsys.readouterr().out
     assert "SSD, ResNet-18, 1 x 64 px" in printed and "predict, fp32, paceline" in printed
     assert set(json.loads(out.read_text())["predict"]) == {"fp32"}
@@ -142,4 +143,4 @@ def test_the_command_prints_tables_and_writes_json(tmp_path, capsys):
 )
 def test_what_cannot_be_measured_is_refused(flags, message):
     with pytest.raises(UserError, match=message):
-        bench(["step", "--task", "ssd", "--system", "cpu", *flags.split()])
+        benches.run(Printer(), ["step", "--task", "ssd", "--system", "cpu", *flags.split()])

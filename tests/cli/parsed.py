@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from paceline.cli import main as front_door
+from paceline.cli.printing import Printer
 
 PACKAGE = Path(front_door.__file__).parents[1]
 
@@ -40,4 +41,4 @@ def parse(command: str, patch: pytest.MonkeyPatch, look: Callable[[Any], object]
 
                 patch.setattr(module, name, parse_and_stop)
     with pytest.raises(Parsed):
-        verb.run(words[1:])
+        verb.run(Printer(), words[1:])

@@ -145,10 +145,10 @@ def test_a_checkpoint_between_two_readings_of_the_loss_never_holds_weights_that_
 def test_an_interrupt_is_75_and_a_bug_is_3_with_its_traceback(capsys, monkeypatch):
     from paceline.cli.commands import doctor as doctor_verb
 
-    def interrupted(_):
+    def interrupted(*_):
         raise KeyboardInterrupt
 
-    def broken(_):
+    def broken(*_):
         raise ZeroDivisionError("planted")
 
     monkeypatch.setattr(doctor_verb, "run", interrupted)

@@ -21,7 +21,7 @@ def chatter():
         print("." * 4000, file=sys.stderr)
         time.sleep(0.001)
 
-def command(words):
+def command(words, printer):
     threading.Thread(target=chatter, daemon=True).start()
     try:
         print("ready", flush=True)

@@ -19,6 +19,7 @@ from shared_runs import SSD
 
 from paceline.cli.commands.launch import LaunchFlags, _checked, _parsed, without
 from paceline.cli.main import main
+from paceline.cli.printing import Printer
 from paceline.launch.where import NETWORK_PREFIXES, Where
 from paceline.log.events import EventLog
 from paceline.machine.published import pairings_of
@@ -292,7 +293,7 @@ def page_commands() -> list[str]:
 @pytest.mark.parametrize("command", page_commands())
 def test_a_command_beside_a_published_one_is_ours(command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    asked, _ = _parsed(shlex.split(command)[1:])
+    asked, _ = _parsed(Printer(), shlex.split(command)[1:])
     check_cell(asked, monkeypatch)
     published = pairings_of(asked.system_name, recipe_name=asked.name)
     assert asked.controls.nodes in {pairing.nodes for pairing in published}, "published for other numbers of nodes"
@@ -482,7 +483,7 @@ def test_what_a_network_s_libraries_read_goes_over_ssh_and_into_no_container(cap
 
 
 def test_mlperf_s_checker_judges_the_log_of_a_trial(resnet_run, capsys):
-    asked = _parsed(["resnet50-tiny"])[0]
-    assert _checked(asked, resnet_run.folder) is False  # it has reached no target
+    asked = _parsed(Printer(), ["resnet50-tiny"])[0]
+    assert _checked(Printer(), asked, resnet_run.folder) is False  # it has reached no target
     assert f"{resnet_run.folder / 'mllog.txt'}: " in capsys.readouterr().out
-    assert _checked(asked, resnet_run.folder / "checkpoints") is None
+    assert _checked(Printer(), asked, resnet_run.folder / "checkpoints") is None

@@ -14,6 +14,7 @@ from odd_photos import BAD, GOOD, main, make_odd_photos
 from PIL import Image
 from tiny_runs import command, refused
 
+from paceline.cli.printing import Printer
 from paceline.log.events import EventLog, read_events
 from paceline.predict import load
 from paceline.predict.results import Found
@@ -91,12 +92,12 @@ def test_a_prediction_that_is_broken_off_looks_unfinished_and_the_next_one_repla
     with monkeypatch.context() as patch:
         lines: list[str] = []
 
-        def interrupted(text: object) -> None:
+        def interrupted(_: Printer, text: object) -> None:
             lines.append(str(text))
             if len(lines) == 6:
                 raise KeyboardInterrupt
 
-        patch.setattr("paceline.cli.commands.predict.say", interrupted)
+        patch.setattr(Printer, "say", interrupted)
         assert command(capsys, "predict", resnet_run.folder, photos, "--out", out).code == 75
     check_text(lines[-1], "not finished", "same command")
     assert not (out / "predictions.json").exists() and (out / "predictions.json.part").exists()

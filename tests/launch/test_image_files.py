@@ -15,6 +15,7 @@ from messages import raises
 import paceline
 from paceline._utils.errors import UserError
 from paceline.cli.commands.image import run
+from paceline.cli.printing import Printer
 from paceline.launch import image_build as image_tag
 from paceline.launch.image_build import ENGINES, Build, build_command, engine_found, source, tag, usual_image
 
@@ -135,11 +136,11 @@ def test_image_build_runs_the_command_and_returns_the_engines_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log = stand_in(tmp_path, "podman", monkeypatch, code=5)
-    assert run(["build", "--engine", "podman", "--torch", "cpu", "--", "--no-cache"]) == 5
+    assert run(Printer(), ["build", "--engine", "podman", "--torch", "cpu", "--", "--no-cache"]) == 5
     assert "--build-arg TORCH=cpu" in log.read_text() and "--no-cache" in log.read_text()
     assert capsys.readouterr().out.startswith("podman build ")
     log.unlink()
-    assert run(["build", "--engine", "podman", "--dry-run"]) == 0 and not log.exists()
+    assert run(Printer(), ["build", "--engine", "podman", "--dry-run"]) == 0 and not log.exists()
 
 
 @pytest.mark.parametrize("system", ["c4140", "dss8440", "p3dn", "dgx1", "dgx1-16gb", "dgx2", "v100x8"])
@@ -148,11 +149,11 @@ def test_an_image_for_a_v100_has_its_versions(
 ) -> None:
     for engine in ("buildah", "apptainer"):
         stand_in(tmp_path, engine, monkeypatch)
-        assert run(["build", "--engine", engine, "--system", system, "--dry-run"]) == 0
+        assert run(Printer(), ["build", "--engine", engine, "--system", system, "--dry-run"]) == 0
         said = capsys.readouterr().out
         assert "--build-arg CONSTRAINTS=containers/constraints-v100.txt" in said
         assert said.startswith("torch 2.9.1, by containers/constraints-v100.txt: ")
-        assert run(["build", "--engine", engine, "--system", "dgx-a100", "--dry-run"]) == 0
+        assert run(Printer(), ["build", "--engine", engine, "--system", "dgx-a100", "--dry-run"]) == 0
         assert "CONSTRAINTS" not in capsys.readouterr().out
 
 
@@ -170,7 +171,7 @@ def test_an_image_for_a_system_that_needs_another_torch_is_refused(
 ) -> None:
     stand_in(tmp_path, "buildah", monkeypatch)
     with pytest.raises(UserError, match=re.escape(text)) as told:
-        run(["build", "--engine", "buildah", "--dry-run", "--system", *words])
+        run(Printer(), ["build", "--engine", "buildah", "--dry-run", "--system", *words])
     assert "\n" not in str(told.value)
 
 
@@ -179,7 +180,9 @@ def test_image_shell_runs_a_command_inside(
 ) -> None:
     monkeypatch.setenv("PACELINE_CACHE", str(tmp_path / "cache"))
     log = stand_in(tmp_path, "docker", monkeypatch)
-    assert run(["shell", "--engine", "docker", "--system", "cpu", "--", "paceline", "doctor", "--facts"]) == 0
+    assert (
+        run(Printer(), ["shell", "--engine", "docker", "--system", "cpu", "--", "paceline", "doctor", "--facts"]) == 0
+    )
     assert log.read_text().endswith(f"{tag()} paceline doctor --facts\n")
     assert f"source={Path.cwd()},target={Path.cwd()}" in log.read_text()
     assert "--rm" in capfd.readouterr().out
@@ -191,7 +194,7 @@ def test_image_shell_in_a_folder_whose_name_a_shell_would_run(tmp_path: Path, mo
     monkeypatch.chdir(odd)
     monkeypatch.setenv("PACELINE_CACHE", str(odd / "cache"))
     log = stand_in(tmp_path, "docker", monkeypatch)
-    assert run(["shell", "--engine", "docker", "--system", "cpu", "--", "true"]) == 0
+    assert run(Printer(), ["shell", "--engine", "docker", "--system", "cpu", "--", "true"]) == 0
     assert f"source={odd},target={odd}" in log.read_text() and f"--workdir {odd} " in log.read_text()
     assert not list(tmp_path.rglob("HIT"))
 
@@ -202,7 +205,7 @@ def test_what_cannot_be_done_is_told_in_one_line(tmp_path: Path, monkeypatch: py
         (lambda: engine_found("auto", ENGINES), "install one of docker, podman, buildah, apptainer"),
         (lambda: engine_found("podman", ENGINES), "there is no podman on this machine"),
         (lambda: engine_found("buildah", ("docker",)), "--engine buildah cannot do that"),
-        (lambda: run(["push"]), "docker push NAME:TAG"),
+        (lambda: run(Printer(), ["push"]), "docker push NAME:TAG"),
     ):
         with pytest.raises(UserError, match=text) as told:
             call()

@@ -15,6 +15,7 @@ from messages import check_text
 from PIL import Image
 from tiny_runs import command, refused
 
+from paceline.cli.printing import Printer
 from paceline.predict import load
 from paceline.predict.results import Found
 from paceline.predict.video import Video
@@ -161,12 +162,12 @@ def test_few_frames_are_held_however_long_the_video_is(resnet_run, clip):
 def test_ctrl_c_ends_a_video_with_what_was_answered(resnet_run, clip, tmp_path, capsys, monkeypatch):
     out, lines = tmp_path / "out", []
 
-    def interrupted(text: object) -> None:
+    def interrupted(_: Printer, text: object) -> None:
         lines.append(str(text))
         if len(lines) == 15:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("paceline.cli.commands.predict.say", interrupted)
+    monkeypatch.setattr(Printer, "say", interrupted)
     assert command(capsys, "predict", resnet_run.folder, clip, "--out", out).code == 75
     answered = len(json.loads((out / "predictions.json").read_text())["images"])
     assert 0 < answered < 15 and len(frames_of(out / "my clip.mp4")) == answered and "not finished" in lines[-1]

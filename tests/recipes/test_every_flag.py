@@ -13,6 +13,7 @@ from paceline.cli.commands.predict import Flags as PredictFlags
 from paceline.cli.eval_flags import Flags as EvalFlags
 from paceline.cli.eval_flags import check_flags
 from paceline.cli.flags import parse
+from paceline.cli.printing import Printer
 from paceline.recipes.migrate import ORIGINALS
 from paceline.recipes.migrate.table import Entry, Program
 from paceline.recipes.migrate.translate import Translation, translate
@@ -82,9 +83,9 @@ def test_a_line_without_other_flags_names_those_of_its_mode(line):
 def check_command(found: Translation) -> None:
     """The command's own parser accepts an evaluation or a prediction."""
     if found.words[0] == "eval":
-        check_flags(parse(found.words[1:], EvalFlags(), prog="eval", description=""))
+        check_flags(parse(Printer(), found.words[1:], EvalFlags(), "eval"))
     elif found.words[0] == "predict":
-        parse(found.words[1:], PredictFlags(), prog="predict", description="")
+        parse(Printer(), found.words[1:], PredictFlags(), "predict")
 
 
 def printed(capsys, line: str) -> str:

@@ -1,1 +1,1 @@
-"""One file for each command, with a function `run(arguments) -> exit code`. Nothing below paceline/cli imports them."""
+"""One file for each command, with a function `run(printer, arguments) -> exit code`. Nothing below paceline/cli imports them."""

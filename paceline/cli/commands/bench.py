@@ -10,6 +10,7 @@ from paceline.cli.commands.bench_input import run_input
 from paceline.cli.commands.bench_startup import run_startup
 from paceline.cli.commands.bench_step import run_step
 from paceline.cli.flags import run_kind
+from paceline.cli.printing import Printer
 
 KINDS = """usage: paceline bench KIND ...
 
@@ -25,6 +26,6 @@ Each answers --help."""
 RUN = {"input": run_input, "step": run_step, "eval": run_eval, "comm": run_comm, "startup": run_startup}
 
 
-def run(arguments: Sequence[str]) -> int:
+def run(printer: Printer, arguments: Sequence[str]) -> int:
     """Run one bench."""
-    return run_kind(arguments, KINDS, "bench", RUN)
+    return run_kind(printer, arguments, KINDS, "bench", RUN)

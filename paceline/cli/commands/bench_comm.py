@@ -14,7 +14,7 @@ from paceline._utils.atomic_write import check_output
 from paceline._utils.errors import UserError
 from paceline.cli.flags import parse
 from paceline.cli.on_nodes import Elsewhere, is_launched, launch_verb
-from paceline.cli.printing import write_answer
+from paceline.cli.printing import Printer, write_answer
 from paceline.ranks.launcher import SINGLE, Launch, read_launch
 from paceline.training.choose import choose_system
 
@@ -41,12 +41,12 @@ class Flags(Elsewhere):
     out: str = ""  # also write the JSON here
 
 
-def run_comm(arguments: Sequence[str]) -> int:
+def run_comm(printer: Printer, arguments: Sequence[str]) -> int:
     """Measure, print a table, write the JSON; 0, or 3 where a sum was wrong.
 
     Raises UserError where there would be nothing to measure.
     """
-    flags = parse(arguments, Flags(), prog="bench comm", description=ABOUT)
+    flags = parse(printer, arguments, Flags(), "bench comm", ABOUT)
     check_output(flags.out)
     if not 0 <= flags.ranks <= MOST_RANKS_HERE:
         raise UserError(f"--ranks {flags.ranks}: lies in 2 to {MOST_RANKS_HERE}, or 0 under a launcher.")

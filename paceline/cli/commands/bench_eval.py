@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from paceline._utils.atomic_write import check_output
 from paceline._utils.errors import UserError
 from paceline.cli.flags import parse
-from paceline.cli.printing import write_answer
+from paceline.cli.printing import Printer, write_answer
 
 
 @dataclass(frozen=True)
@@ -22,12 +22,12 @@ class Flags:
     out: str = ""  # also write the JSON here
 
 
-def run_eval(arguments: Sequence[str]) -> int:
+def run_eval(printer: Printer, arguments: Sequence[str]) -> int:
     """Measure, print a table, write the JSON.
 
     Raises UserError where there would be nothing to measure.
     """
-    flags = parse(arguments, Flags(), prog="bench eval", description="Scoring of boxes beside its peers, interleaved.")
+    flags = parse(printer, arguments, Flags(), "bench eval", "Scoring of boxes beside its peers, interleaved.")
     check_output(flags.out)
     for name in ("images", "detections", "classes", "rounds"):
         if getattr(flags, name) < 1:

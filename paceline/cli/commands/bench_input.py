@@ -18,7 +18,7 @@ from paceline._utils.errors import RecipeError, UserError
 from paceline.bench.peers import needed_peers
 from paceline.cli.commands.bench_step import benched
 from paceline.cli.flags import parse, parse_recipe
-from paceline.cli.printing import PRINTER, say, write_answer
+from paceline.cli.printing import Printer, write_answer
 from paceline.config.classification import Decoder
 from paceline.config.run import Controls
 from paceline.training.open_data import open_task
@@ -45,14 +45,14 @@ class Flags:
     memory: bool = False  # instead: memory over two epochs of 1.3 million records, and the wait where one ends
 
 
-def run_input(arguments: Sequence[str]) -> int:
+def run_input(printer: Printer, arguments: Sequence[str]) -> int:
     """Measure and print.
 
     Raises RecipeError when there is nothing to measure.
     """
     if arguments and not arguments[0].startswith("-"):
-        return run_stages(arguments)
-    flags = parse(arguments, Flags(), prog="bench input", description="Input path beside its peers, interleaved.")
+        return run_stages(printer, arguments)
+    flags = parse(printer, arguments, Flags(), "bench input", "Input path beside its peers, interleaved.")
     check_output(flags.out or "")
     if flags.simulate > 0 or flags.memory:
         simulation = needed_peers("input_simulation", "--simulate" if flags.simulate > 0 else "--memory")
@@ -66,7 +66,7 @@ def run_input(arguments: Sequence[str]) -> int:
     if flags.seconds <= 0 or flags.rounds < 1:
         raise RecipeError("--seconds must be above 0, --rounds 1 or more.")
     if flags.peers or flags.install_peers:
-        return _peers(flags)
+        return _peers(printer, flags)
     if not flags.data:
         raise RecipeError("name a folder with photos: paceline bench input --data DIR (or --simulate 16, or --memory).")
     if len(flags.data) > 1:
@@ -97,7 +97,7 @@ def run_input(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _peers(flags: Flags) -> int:
+def _peers(printer: Printer, flags: Flags) -> int:
     """Other libraries beside ours."""
     from paceline._utils.cache import cache_folder
 
@@ -106,7 +106,7 @@ def _peers(flags: Flags) -> int:
     if flags.task != Flags.task:
         raise RecipeError("--peers: measures classification's input. Leave --task away.")
     place = flags.peers_in or cache_folder() / "peers"
-    absent = installs.install_peers(place, names, say) if flags.install_peers else {}
+    absent = installs.install_peers(place, names, printer.say) if flags.install_peers else {}
     if not flags.data:
         if flags.install_peers:
             return 0
@@ -143,13 +143,14 @@ class StageFlags:
     json: Path | None = None  # also write what was found here
 
 
-def run_stages(arguments: Sequence[str]) -> int:
+def run_stages(printer: Printer, arguments: Sequence[str]) -> int:
     """Measure, print a table and a line of advice."""
     asked = parse_recipe(
         arguments,
         StageFlags(),
         verb="bench input",
         description="What each stage of this recipe's input costs, alone and together, its bare limits, and what to change.",
+        printer=printer,
     )
     flags = asked.controls
     check_output(flags.json or "", "--json")
@@ -172,25 +173,20 @@ def run_stages(arguments: Sequence[str]) -> int:
 
     recipe, device = bench_task_recipe(asked.recipe), choose_device(asked.system, 0)
     with open_world(read_launch({}), device=device) as world:
-        task = open_task(recipe, Controls(data=flags.data), world, PRINTER)
-        threads = set_threads(asked.system, world, PRINTER)["loader"]
-        say(
+        task = open_task(recipe, Controls(data=flags.data), world, printer)
+        threads = set_threads(asked.system, world, printer)["loader"]
+        printer.say(
             f"{task.train_images:,} photos, {recipe.input.decoder}, {threads} loader threads, {flags.seconds:g} s a measurement"
         )
         bare = task.train_index.records
-        with photos_in_memory(task, asked.system, world, PRINTER):
+        with photos_in_memory(task, asked.system, world, printer):
             found = measure_stages(
                 task, asked.system, bare=bare, threads=threads, device=device, seconds=flags.seconds, wanted=wanted
             )
-    report = {
-        "recipe": asked.name,
-        **found,
-        "advice": advice(found),
-        "machine": machine_facts(device),
-    }
+    report = {"recipe": asked.name, **found, "advice": advice(found), "machine": machine_facts(device)}
     write_answer(report, out=str(flags.json or ""), printed=False, flag="--json")
     # What is piped has no width; a table that is cut there is of no use.
     Console(width=None if sys.stdout.isatty() else PIPED).print(table(report))
     for line in filter(None, (gap(report), emulated(report), report["advice"])):
-        say(line)
+        printer.say(line)
     return 0

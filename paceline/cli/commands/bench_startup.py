@@ -12,7 +12,7 @@ from paceline._utils.atomic_write import check_output
 from paceline._utils.errors import UserError
 from paceline.bench.peers import needed_peers
 from paceline.cli.flags import parse
-from paceline.cli.printing import write_answer
+from paceline.cli.printing import Printer, write_answer
 from paceline.tasks.workloads import WORKLOADS, workload_of
 
 
@@ -26,12 +26,12 @@ class Flags:
     out: str = ""  # also write the JSON here
 
 
-def run_startup(arguments: Sequence[str]) -> int:
+def run_startup(printer: Printer, arguments: Sequence[str]) -> int:
     """Measure, print two tables, write the JSON.
 
     Raises UserError where there would be nothing to measure.
     """
-    flags = parse(arguments, Flags(), prog="bench startup", description="From Enter to the first work, interleaved.")
+    flags = parse(printer, arguments, Flags(), "bench startup", "From Enter to the first work, interleaved.")
     check_output(flags.out)
     if flags.rounds < 1:
         raise UserError(f"--rounds is {flags.rounds}; it must be at least 1.")

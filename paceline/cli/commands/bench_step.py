@@ -11,7 +11,7 @@ from paceline._utils.atomic_write import check_output
 from paceline._utils.errors import RecipeError, UserError
 from paceline.bench.peers import needed_peers
 from paceline.cli.flags import parse
-from paceline.cli.printing import write_answer
+from paceline.cli.printing import Printer, write_answer
 from paceline.config.system import Precision
 from paceline.tasks.workloads import WORKLOADS
 from paceline.training.choose import choose_system
@@ -49,12 +49,12 @@ class Flags:
     out: str = ""  # also write the JSON here
 
 
-def run_step(arguments: Sequence[str]) -> int:
+def run_step(printer: Printer, arguments: Sequence[str]) -> int:
     """Measure, print a table, write the JSON; 0, or 1 where a step is faster than the ceiling, which then is wrong.
 
     Raises UserError where there would be nothing to measure.
     """
-    flags = parse(arguments, Flags(), prog="bench step", description="Training step beside plain loops, interleaved.")
+    flags = parse(printer, arguments, Flags(), "bench step", "Training step beside plain loops, interleaved.")
     check_output(flags.out)
     for name, least in (
         ("depth", 0), ("batch", 0), ("size", 0), ("classes", 1), ("rounds", 1), ("matrix", 1), ("threads", 0), ("objects", 1),

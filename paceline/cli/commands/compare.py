@@ -23,7 +23,7 @@ from paceline._utils.text import some
 from paceline.cli.commands.runs import describe
 from paceline.cli.compare_text import in_lines
 from paceline.cli.flags import parse
-from paceline.cli.printing import say
+from paceline.cli.printing import Printer
 from paceline.cli.run_groups import key_of
 from paceline.config.run import run_folder
 from paceline.log.events import metrics_of, read_events
@@ -83,13 +83,13 @@ class Compared(NamedTuple):
         )
 
 
-def run(arguments: Sequence[str]) -> int:
+def run(printer: Printer, arguments: Sequence[str]) -> int:
     """Print differences, a line a run, and the verdict."""
-    flags = parse(arguments, Flags(), prog="compare", description="What differs between runs, and what came of it.")
+    flags = parse(printer, arguments, Flags(), "compare", "What differs between runs, and what came of it.")
     if flags.bisect:
         from paceline.cli.bisect import bisect
 
-        return bisect(flags.runs, data=flags.data, workload=flags.workload, in_json=flags.json)
+        return bisect(printer, flags.runs, data=flags.data, workload=flags.workload, in_json=flags.json)
     if len(flags.runs) < 2:
         raise UserError("name two runs or more: paceline compare RUN RUN")
     described = [_described(name) for name in flags.runs]
@@ -103,7 +103,7 @@ def run(arguments: Sequence[str]) -> int:
         print(json.dumps(found, indent=1))
         return 0
     for line in in_lines(found):
-        say(line)
+        printer.say(line)
     return 0
 
 

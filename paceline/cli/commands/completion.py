@@ -11,6 +11,7 @@ from functools import partial
 
 from paceline.cli.flags import run_kind
 from paceline.cli.help import HELP
+from paceline.cli.printing import Printer
 
 USAGE = """usage: paceline completion SHELL
 
@@ -42,12 +43,14 @@ BASH = """_paceline() {{
 complete -o default -F _paceline paceline"""
 
 
-def run(arguments: Sequence[str]) -> int:
+def run(printer: Printer, arguments: Sequence[str]) -> int:
     """Print the script of a shell."""
-    return run_kind(arguments, USAGE, "completion", {shell: partial(_print_script, shell) for shell in SCRIPTS})
+    return run_kind(
+        printer, arguments, USAGE, "completion", {shell: partial(_print_script, shell=shell) for shell in SCRIPTS}
+    )
 
 
-def _print_script(shell: str, words: Sequence[str]) -> int:
+def _print_script(printer: Printer, words: Sequence[str], shell: str) -> int:
     if words:
         print(USAGE)
         return 0 if words[0] in HELP else 2
@@ -73,7 +76,7 @@ def _help(*words: str) -> str:
     out = io.StringIO()
     try:
         with redirect_stdout(out):
-            verb(words[0]).run([*words[1:], "--help-all"])
+            verb(words[0]).run(Printer(), [*words[1:], "--help-all"])
     except SystemExit as ended:
         return "" if ended.code else out.getvalue()
     return out.getvalue()

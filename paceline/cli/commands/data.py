@@ -16,7 +16,7 @@ from paceline._utils.hashing import sha256
 from paceline._utils.text import counted, one_line, some
 from paceline.cli.flags import parse
 from paceline.cli.help import HELP
-from paceline.cli.printing import say
+from paceline.cli.printing import Printer
 from paceline.store.freshness import addresses, check_fresh
 from paceline.store.index import open_split
 from paceline.store.manifest import Manifest, find_manifest, prepare_again
@@ -46,20 +46,20 @@ class ClearFlags:
     folder: Annotated[str, tyro.conf.Positional] = ""  # the folder that --stage had
 
 
-def run(arguments: Sequence[str]) -> int:
+def run(printer: Printer, arguments: Sequence[str]) -> int:
     """Print what the manifest and index say; they are compared with the files first."""
     if not arguments or arguments[0] in HELP:
         print(USAGE)
         return 0 if arguments else 2
     if arguments[0] == "clear":
-        return clear_copies(arguments[1:])
+        return clear_copies(printer, arguments[1:])
     if arguments[0] == "lint":
         from paceline.cli.commands.data_lint import run as lint
 
-        return lint(arguments[1:])
+        return lint(printer, arguments[1:])
     if arguments[0] != "info":
         raise UserError(f"data {arguments[0]!r}: there is no such command. Known: info, lint, clear.")
-    flags = parse(arguments[1:], Flags(), prog="data info", description="What a prepared data set holds.")
+    flags = parse(printer, arguments[1:], Flags(), "data info", "What a prepared data set holds.")
     if not flags.folder:
         raise UserError("name a prepared data set: paceline data info DIR")
     place = find_manifest(Path(flags.folder).expanduser())
@@ -75,28 +75,28 @@ def run(arguments: Sequence[str]) -> int:
         print(json.dumps(facts, indent=1))
         return 0
     for name, split in facts["splits"].items():
-        say(
+        printer.say(
             f"{name}: {counted(split['records'], 'record')} of {counted(split['classes'], 'class')}, {split['bytes']:,} bytes"
         )
-        say(f"  lie as {split['kind']} in {counted(split['files'], 'file')}, {split['first_file']} first")
-        say(f"  labels_sha256 {split['labels_sha256']}")
+        printer.say(f"  lie as {split['kind']} in {counted(split['files'], 'file')}, {split['first_file']} first")
+        printer.say(f"  labels_sha256 {split['labels_sha256']}")
     if places := addresses(manifest):
-        say(f"photos lie at {some(map(one_line, places))}, which was not asked")
-    say(f"content {facts['content_hash']}")
-    say(f"manifest: {place}")
+        printer.say(f"photos lie at {some(map(one_line, places))}, which was not asked")
+    printer.say(f"content {facts['content_hash']}")
+    printer.say(f"manifest: {place}")
     return 0
 
 
-def clear_copies(arguments: Sequence[str]) -> int:
+def clear_copies(printer: Printer, arguments: Sequence[str]) -> int:
     """Remove what --stage copied into a folder; exit code 1 where something of others' keeps a folder there."""
-    flags = parse(arguments, ClearFlags(), prog="data clear", description="Remove the copies that --stage made.")
+    flags = parse(printer, arguments, ClearFlags(), "data clear", "Remove the copies that --stage made.")
     folder = Path(flags.folder).expanduser()
     if not flags.folder or not folder.is_dir():
         raise UserError(f"{flags.folder or 'data clear'}: name the folder that --stage had: paceline data clear DIR")
     sets, size, left = clear(folder)
-    say(f"{folder}: {sets} {'copy' if sets == 1 else 'copies'} removed, {size:,} bytes")
+    printer.say(f"{folder}: {sets} {'copy' if sets == 1 else 'copies'} removed, {size:,} bytes")
     for place in left:
-        say(f"{place}: stays, for files in it that --stage did not write")
+        printer.say(f"{place}: stays, for files in it that --stage did not write")
     return 1 if left else 0
 
 

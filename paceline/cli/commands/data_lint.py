@@ -17,7 +17,7 @@ from paceline._utils.reporter import SILENT, Reporter
 from paceline._utils.safe_read import read_entry
 from paceline._utils.text import counted
 from paceline.cli.flags import parse
-from paceline.cli.printing import PRINTER, say
+from paceline.cli.printing import Printer
 from paceline.config.run import run_folder
 from paceline.datasets.ensure import ensure_prepared, is_annotated
 from paceline.datasets.lint import Finding, lines_of, lint
@@ -45,14 +45,14 @@ class Flags:
     json: bool = False  # print one JSON object instead of text
 
 
-def run(arguments: Sequence[str]) -> int:
+def run(printer: Printer, arguments: Sequence[str]) -> int:
     """Print the findings -> 1 where one is bad, else 0."""
-    flags = parse(arguments, Flags(), prog="data lint", description="Look for what in a data set spoils results.")
+    flags = parse(printer, arguments, Flags(), "data lint", "Look for what in a data set spoils results.")
     if not flags.folder:
         raise UserError("name a data set: paceline data lint DIR")
     check_output(flags.page, "--page")
     answers = {name: _answers(name) for name in flags.runs}
-    manifest = _opened(Path(flags.folder).expanduser(), SILENT if flags.json else PRINTER)
+    manifest = _opened(Path(flags.folder).expanduser(), SILENT if flags.json else printer)
     splits, classes = shown_splits(manifest), manifest.class_names or manifest.classes
     findings = lint(splits, classes, answers, folders=manifest.classes)
     bad = any(one.colour == "bad" for one in findings)
@@ -70,13 +70,13 @@ def run(arguments: Sequence[str]) -> int:
         photos = {name: len(index) for name, index in splits.items()}
         print(json.dumps({"photos": photos, "bad": bad, "findings": [one.record() for one in findings]}, indent=1))
         return int(bad)
-    say(
+    printer.say(
         f"{manifest.called}: "
         + ", ".join(f"{counted(len(index), 'photo')} of {name}" for name, index in splits.items())
     )
     for line in lines_of(findings):
-        say(line)
-    say(
+        printer.say(line)
+    printer.say(
         "nothing found"
         if not findings
         else f"page: {flags.page}"

@@ -16,7 +16,7 @@ from paceline._utils.errors import UserError
 from paceline._utils.text import WORDS, columns, one_line
 from paceline.cli.flags import parse
 from paceline.cli.on_nodes import Elsewhere, is_launched, launch_verb
-from paceline.cli.printing import write_answer
+from paceline.cli.printing import Printer, write_answer
 from paceline.config.system import System
 from paceline.ranks.launcher import SINGLE, read_launch
 from paceline.training.choose import choose_system
@@ -43,9 +43,9 @@ class Flags(Elsewhere):
     facts: bool = False  # only this machine's facts, in a line: what a container's doctor compares with (PACELINE_HOST)
 
 
-def run(arguments: Sequence[str]) -> int:
+def run(printer: Printer, arguments: Sequence[str]) -> int:
     """Print the findings; 0 without a problem, 2 with one."""
-    flags = parse(arguments, Flags(), prog="doctor", description=ABOUT)
+    flags = parse(printer, arguments, Flags(), "doctor", ABOUT)
     check_output(flags.out)
     if flags.facts:
         from paceline.machine.host_facts import facts

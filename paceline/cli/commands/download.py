@@ -15,7 +15,7 @@ from paceline._utils.errors import DataError, UserError
 from paceline._utils.reporter import Reporter
 from paceline.cli.commands import prepare as prepare_verb
 from paceline.cli.flags import parse
-from paceline.cli.printing import live_progress, say
+from paceline.cli.printing import Printer
 from paceline.store.download.data_sets import DATA_SETS, DataSet, download, mismatch_of, missing_text
 
 ABOUT = "Bring a data set from its publisher, check, unpack and prepare it. The same command goes on after a stop."
@@ -30,10 +30,10 @@ class Flags:
     unpack: bool = True  # --no-unpack: archives alone, to train from them as they are
 
 
-def run(arguments: Sequence[str]) -> int:
+def run(printer: Printer, arguments: Sequence[str]) -> int:
     """Bring one data set."""
     names, words = _names(arguments)
-    flags = parse(words, Flags(), prog="download", description=f"{ABOUT}\n\n{_usage()}")
+    flags = parse(printer, words, Flags(), "download", f"{ABOUT}\n\n{_usage()}")
     if len(names) != 2:
         raise UserError(f"name a data set and a folder.\n{_usage()}")
     name, folder = names[0], Path(names[1]).expanduser()
@@ -42,41 +42,34 @@ def run(arguments: Sequence[str]) -> int:
     if os.path.lexists(folder) and not folder.is_dir():
         raise DataError(f"{folder}: this is a file, a folder is needed. Choose another place.")
     try:
-        return _carry_out(name, folder, flags)
+        return _carry_out(printer, name, folder, flags)
     except KeyboardInterrupt:
-        say(f"stopped; the same command goes on from here:  paceline download {shlex.join(arguments)}")
+        printer.say(f"stopped; the same command goes on from here:  paceline download {shlex.join(arguments)}")
         raise
 
 
-def _carry_out(name: str, folder: Path, flags: Flags) -> int:
+def _carry_out(printer: Printer, name: str, folder: Path, flags: Flags) -> int:
     chosen = DATA_SETS[name]
-    with live_progress() as reporter:
+    with printer.live_progress() as reporter:
         if chosen.account:
-            _by_account(chosen, name, folder, flags, reporter)
+            _by_account(printer, chosen, name, folder, flags, reporter)
             return 0
-        download(
-            chosen,
-            folder,
-            source=flags.from_,
-            keep=flags.keep_archives,
-            unpacked=flags.unpack,
-            reporter=reporter,
-        )
+        download(chosen, folder, source=flags.from_, keep=flags.keep_archives, unpacked=flags.unpack, reporter=reporter)
     if not flags.unpack:
         if chosen.prepare[0] == "coco":
             place = _quoted(folder)
-            say(f"train from the archives as they are:  paceline prepare coco --zips {place} --out {place}")
+            printer.say(f"train from the archives as they are:  paceline prepare coco --zips {place} --out {place}")
         return 0
     root = folder / chosen.inside
     command = [chosen.prepare[0], str(root), *chosen.prepare[1:]]
-    say(f"paceline prepare {shlex.join(command)}")
-    code = prepare_verb.run(command)
+    printer.say(f"paceline prepare {shlex.join(command)}")
+    code = prepare_verb.run(printer, command)
     if not code:
-        say(f"train with:  {_training(chosen.recipe, root)}")
+        printer.say(f"train with:  {_training(chosen.recipe, root)}")
     return code
 
 
-def _by_account(chosen: DataSet, name: str, folder: Path, flags: Flags, reporter: Reporter) -> None:
+def _by_account(printer: Printer, chosen: DataSet, name: str, folder: Path, flags: Flags, reporter: Reporter) -> None:
     """What an account gives out: fetched from a copy where one is named, checked, never unpacked.
 
     Raises UserError, with what to fetch and where to put it, where a file is missing or another one.
@@ -89,9 +82,11 @@ def _by_account(chosen: DataSet, name: str, folder: Path, flags: Flags, reporter
     if any(problems.values()):
         raise UserError(missing_text(chosen, name, folder, problems))
     train, val, devkit = (_quoted(folder / archive.name) for archive in chosen.archives)
-    say("all files are there, as published; they are trained from as they are:")
-    say(f"paceline prepare imagenet --train-tar {train} --val-tar {val} --devkit {devkit} --out {_quoted(folder)}")
-    say(_training(chosen.recipe, folder))
+    printer.say("all files are there, as published; they are trained from as they are:")
+    printer.say(
+        f"paceline prepare imagenet --train-tar {train} --val-tar {val} --devkit {devkit} --out {_quoted(folder)}"
+    )
+    printer.say(_training(chosen.recipe, folder))
 
 
 def _training(recipe: str, folder: Path) -> str:

@@ -24,7 +24,7 @@ from paceline._utils.text import counted
 from paceline.cli.eval_flags import DETECT, IN_GRAPH, Flags, answers_of, check_flags
 from paceline.cli.eval_table import record, table
 from paceline.cli.flags import parse
-from paceline.cli.printing import print_error, say
+from paceline.cli.printing import Printer
 from paceline.config.graph_file import GRAPHS
 from paceline.config.plan import evaluation_batch
 from paceline.config.recipe import Recipe, override
@@ -66,16 +66,16 @@ class Subject:
     checkpoints: Sequence[str]  # their names
 
 
-def run(arguments: Sequence[str]) -> int:
+def run(printer: Printer, arguments: Sequence[str]) -> int:
     """Print each asked checkpoint's metrics."""
-    flags = parse(arguments, Flags(), prog="eval", description="Score a run's checkpoint, or a file of weights.")
+    flags = parse(printer, arguments, Flags(), "eval", "Score a run's checkpoint, or a file of weights.")
     flags = replace(flags, run=run_folder(flags.run))
     check_flags(flags)
     launch = read_launch(os.environ)
     if answers := answers_of(flags, launch.world) if flags.predictions else None:
         subject = _scored_alone(answers)
     elif means_weights(flags.run, flags.recipe):
-        flags, subject = _weights(flags, launch.world)
+        flags, subject = _weights(printer, flags, launch.world)
     else:
         subject = _run(flags, launch.world)
     _refuse_early(subject.recipe, flags.data if launch.world == 1 else "")
@@ -102,7 +102,7 @@ def run(arguments: Sequence[str]) -> int:
         choose_adapter(system, launch, os.environ)
         world = to_the_end.enter_context(open_world(launch, device=device, facts=alike, secret_folder=flags.run))
         # With --json stdout is for objects alone.
-        reporter = SILENT if not world.is_main else Lines(print_error if flags.json else say)
+        reporter = SILENT if not world.is_main else Lines(printer.note)
         for note in notes:
             reporter.line(note)
         placed = to_the_end.enter_context(bound(system, world, reporter))
@@ -137,9 +137,9 @@ def run(arguments: Sequence[str]) -> int:
             if flags.json:
                 print(json.dumps({"checkpoint": label, "step": step} | record(result, own, ends)))
             else:
-                say(f"{label}  {counted(result.images, 'image')} of {_where(flags, task)}")
+                printer.say(f"{label}  {counted(result.images, 'image')} of {_where(flags, task)}")
                 for line in table(result, own, ends):
-                    say(line)
+                    printer.say(line)
             for kind, count in result.approximated.items():
                 if count:
                     reporter.line(left_open(kind, count))
@@ -206,7 +206,7 @@ def _need_data(flags: Flags) -> None:
         )
 
 
-def _weights(flags: Flags, world: int) -> tuple[Flags, Subject]:
+def _weights(printer: Printer, flags: Flags, world: int) -> tuple[Flags, Subject]:
     """A file of weights, in the network of --recipe, else in the one that it fits -> the flags with the file, and it."""
     if flags.workload:
         raise UserError(f"--workload {flags.workload}: {flags.run} is weights; its --recipe names the workload.")
@@ -216,7 +216,7 @@ def _weights(flags: Flags, world: int) -> tuple[Flags, Subject]:
         _refuse_early(_detecting(recipe, flags), flags.data if world == 1 else "")
     from paceline.cli.eval_weights import fitted
 
-    path, called, recipe = fitted(flags.run, asked, given, world)
+    path, called, recipe = fitted(printer, flags.run, asked, given, world)
     flags = replace(flags, run=path, recipe=called)
     return flags, Subject(
         _detecting(recipe, flags), None, choose_system(flags.system or "auto"), Controls(), ["weights"]

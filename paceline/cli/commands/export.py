@@ -12,7 +12,7 @@ import tyro
 
 from paceline._utils.errors import UserError
 from paceline.cli.flags import parse
-from paceline.cli.printing import PRINTER, say, waiting
+from paceline.cli.printing import Printer
 from paceline.export.forms import FORMS, ExportOptions, form_named
 from paceline.training.named_run import check_named
 
@@ -31,9 +31,9 @@ class Flags(ExportOptions):
 OF_ALL = ("run", "to", "out", "checkpoint", "workload", "recipe")
 
 
-def run(arguments: Sequence[str]) -> int:
+def run(printer: Printer, arguments: Sequence[str]) -> int:
     """Write the file."""
-    flags = parse(arguments, Flags(), prog="export", description="Write a trained model as one file.")
+    flags = parse(printer, arguments, Flags(), "export", "Write a trained model as one file.")
     if flags.run == Path() or not flags.out:
         raise UserError("name a run and the file to write: paceline export RUN --out cats.safetensors")
     out = Path(flags.out).expanduser()
@@ -48,12 +48,12 @@ def run(arguments: Sequence[str]) -> int:
     check_named(flags.run, verb="export", **asked)
     from paceline import predict
 
-    trained: Any = predict.load(flags.run, **asked, say=say).trained
-    with waiting(f"writing {flags.out}"):
+    trained: Any = predict.load(flags.run, **asked, say=printer.say).trained
+    with printer.waiting(f"writing {flags.out}"):
         lines = importlib.import_module(f"paceline.export.{FORMS[name].module}").write(trained, out, flags)
         for line in lines:
-            say(line)
-    PRINTER.facts = {
+            printer.say(line)
+    printer.facts = {
         "file": out,
         "to": name,
         "bytes": out.stat().st_size,

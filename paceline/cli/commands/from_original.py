@@ -16,7 +16,7 @@ from typing import Any
 from paceline._utils.errors import UserError
 from paceline.cli.flags import explain, parse, parse_recipe
 from paceline.cli.help import HELP
-from paceline.cli.printing import say
+from paceline.cli.printing import Printer
 from paceline.config.plan import make_plan, shorten
 from paceline.config.recipe import DATA_IMAGES
 from paceline.config.run import Controls
@@ -38,7 +38,7 @@ class FromFlags:
     json: bool = False  # print one JSON object instead of text
 
 
-def run(arguments: Sequence[str]) -> int:
+def run(printer: Printer, arguments: Sequence[str]) -> int:
     """Translate, and return 0."""
     if not arguments or arguments[0] in HELP:
         explain(VERB, ABOUT, FromFlags(), arguments)
@@ -54,12 +54,12 @@ def run(arguments: Sequence[str]) -> int:
         raise UserError(
             f"it takes one original command, in quotes:  paceline from {shlex.quote(text or 'ORIGINAL COMMAND')}"
         )
-    flags = parse(words, FromFlags(), prog=VERB, description=ABOUT)
+    flags = parse(printer, words, FromFlags(), VERB, ABOUT)
     found = translated(arguments[texts[0]], flags.system_of)
     if flags.json:
         print(json.dumps(found, indent=1))
     else:
-        _print(found)
+        _print(printer, found)
     return 0
 
 
@@ -120,25 +120,25 @@ def _same(theirs: Any, ours: Any) -> bool:
     return theirs == ours
 
 
-def _print(found: dict[str, Any]) -> None:
+def _print(printer: Printer, found: dict[str, Any]) -> None:
     from paceline.recipes.migrate.translate import DEFAULT
 
     print(found["command"])
     for title, name in (("carries over", "carries"), ("dead", "dead"), ("differs", "differs")):
         if found[name]:
-            say("")
-            say(title)
+            printer.say("")
+            printer.say(title)
         for row in found[name]:
             first, second, *rest = row.values()
             remark = f" ({rest[0]})" if rest and rest[0] and second != DEFAULT else ""
             lines = textwrap.wrap(f"{first}  ->  {second}{remark}", WIDTH - 2, subsequent_indent="    ")
             for line in lines:
-                say(f"  {line}")
+                printer.say(f"  {line}")
     if found["facts"]["theirs"]:
-        say("")
-        say(f"{'computed':<18}{'theirs':>30}{'ours':>30}")
+        printer.say("")
+        printer.say(f"{'computed':<18}{'theirs':>30}{'ours':>30}")
     for name, theirs in found["facts"]["theirs"].items():
-        say(f"{name.replace('_', ' '):<18}{_cell(theirs):>30}{_cell(found['facts']['ours'][name]):>30}")
+        printer.say(f"{name.replace('_', ' '):<18}{_cell(theirs):>30}{_cell(found['facts']['ours'][name]):>30}")
 
 
 def _cell(value: Any) -> str:

@@ -14,7 +14,7 @@ from typing import Literal
 from paceline._utils.errors import UserError
 from paceline.cli.flags import parse
 from paceline.cli.help import HELP
-from paceline.cli.printing import say
+from paceline.cli.printing import Printer
 from paceline.launch.job import Words
 from paceline.training.choose import choose_system
 
@@ -54,7 +54,7 @@ class ShellFlags:
     dry_run: bool = False  # print the script, start nothing
 
 
-def run(arguments: Sequence[str]) -> int:
+def run(printer: Printer, arguments: Sequence[str]) -> int:
     """Carry out one of them; -> the engine's exit code."""
     if not arguments or arguments[0] in HELP:
         print(KINDS)
@@ -62,25 +62,25 @@ def run(arguments: Sequence[str]) -> int:
     kind, rest = arguments[0], list(arguments[1:])
     cut = rest.index("--") if "--" in rest else len(rest)
     if kind == "build":
-        return _build(rest[:cut], tuple(rest[cut + 1 :]))
+        return _build(printer, rest[:cut], tuple(rest[cut + 1 :]))
     if kind == "shell":
-        return _shell(rest[:cut], tuple(rest[cut + 1 :]) or ("bash",))
+        return _shell(printer, rest[:cut], tuple(rest[cut + 1 :]) or ("bash",))
     raise UserError(
         f"image {kind!r}: there is no such thing. Known: build, shell. "
         "To push or pull, use the engine's own command: docker push NAME:TAG"
     )
 
 
-def _build(arguments: Sequence[str], extra: Words) -> int:
+def _build(printer: Printer, arguments: Sequence[str], extra: Words) -> int:
     """`extra`: the words behind `--`, for the engine as they are."""
-    flags = parse(arguments, BuildFlags(), prog="image build", description="Build the image of this checkout.")
+    flags = parse(printer, arguments, BuildFlags(), "image build", "Build the image of this checkout.")
     from paceline.launch.image_build import ENGINES, Build, build_command, engine_found, source, tag
     from paceline.machine.provenance import git_commit
 
     root = source()
     name = flags.tag or tag()
     engine = engine_found(flags.engine, ENGINES)
-    constraints = _constraints(flags.system, flags.torch)
+    constraints = _constraints(printer, flags.system, flags.torch)
     command = build_command(engine, Build(name, flags.base, flags.torch, git_commit(), extra, constraints), root)
     print(shlex.join(command))
     if flags.dry_run:
@@ -88,11 +88,11 @@ def _build(arguments: Sequence[str], extra: Words) -> int:
     (root / "build").mkdir(exist_ok=True)
     code = _carry_out(command, root)
     if code == 0:
-        say(f"built {name}. A look inside:  paceline image shell -- paceline doctor")
+        printer.say(f"built {name}. A look inside:  paceline image shell -- paceline doctor")
     return code
 
 
-def _constraints(system_name: str, torch: str) -> str:
+def _constraints(printer: Printer, system_name: str, torch: str) -> str:
     """The file of versions that a system needs, a path in the checkout; '' for the usual one.
 
     Raises UserError where no torch of PyPI computes on it, or where it needs another than --torch names.
@@ -116,13 +116,13 @@ def _constraints(system_name: str, torch: str) -> str:
         raise UserError(
             f"--torch {torch}: --system {system_name} takes torch {pin.torch} as PyPI has it ({pin.why}). Leave --torch away."
         )
-    say(f"torch {pin.torch}, by {pin.constraints}: {pin.why}")
+    printer.say(f"torch {pin.torch}, by {pin.constraints}: {pin.why}")
     return pin.constraints
 
 
-def _shell(arguments: Sequence[str], command: Words) -> int:
+def _shell(printer: Printer, arguments: Sequence[str], command: Words) -> int:
     """`command`: the words behind `--`, or a shell."""
-    flags = parse(arguments, ShellFlags(), prog="image shell", description="A shell inside the image, or a command.")
+    flags = parse(printer, arguments, ShellFlags(), "image shell", "A shell inside the image, or a command.")
     from paceline._utils.cache import cache_folder
     from paceline.launch.carry_out import write_files
     from paceline.launch.containers import apptainer_files, check_docker, docker_files

@@ -20,7 +20,7 @@ from paceline.cli.estimate import check_rates
 from paceline.cli.flags import Asked, explain, parse_recipe
 from paceline.cli.help import HELP
 from paceline.cli.launch_checks import check_devices, check_plan, check_port, walltime_of
-from paceline.cli.printing import say
+from paceline.cli.printing import Printer
 from paceline.cli.saved_request import saved_request
 from paceline.config.run import Controls, check_controls, named_weights
 from paceline.config.submission import check_submission
@@ -63,11 +63,11 @@ class LaunchFlags(Controls, Where):
 OWN = ("trials", "preflight", "spares", "dry_run", "rate", "link_gbit", "out")
 
 
-def run(arguments: Sequence[str]) -> int:
+def run(printer: Printer, arguments: Sequence[str]) -> int:
     """Launch, and return the run's exit code; of several trials the worst."""
     if not arguments or arguments[0] in HELP:
         explain("launch RECIPE|RUN/run.json", ABOUT, LaunchFlags(), arguments)
-    asked, repeats = _parsed(arguments)
+    asked, repeats = _parsed(printer, arguments)
     flags: LaunchFlags = replace(asked.controls, slurm=_slurm_batch(asked))
     check_controls(flags)
     check_submission(flags.mlperf, asked.recipe)
@@ -83,14 +83,14 @@ def run(arguments: Sequence[str]) -> int:
         )
     check_rates(flags.rate, flags.link_gbit)
     _check_spares(flags)
-    planned = check_plan(asked, flags, repeats=repeats)
+    planned = check_plan(printer, asked, flags, repeats=repeats)
     if flags.walltime != "auto" and (flags.rate or flags.link_gbit):
         raise UserError("--rate and --link-gbit are read with --walltime auto alone.")
     check_devices(asked.system_name, planned.system, flags)
     check_port(flags)
     if flags.through == "local" and "system.interface" in asked.given:
         check_interface(planned.system.interface, interfaces())
-    minutes = walltime_of(asked, planned, flags)
+    minutes = walltime_of(printer, asked, planned, flags)
     if flags.through == "slurm":
         check_walltime(minutes, flags.slurm)
     words = without(arguments, flags, Where, (*OWN, "seed") if flags.trials else OWN)
@@ -98,14 +98,14 @@ def run(arguments: Sequence[str]) -> int:
 
     again = "the same command" if flags.out else f"the same command with {shlex.join(['--out', str(shown(base))])}"
     if not flags.out:
-        say(f"run: {shown(base)}; {again} follows it and goes on with it, without it another run begins")
+        printer.say(f"run: {shown(base)}; {again} follows it and goes on with it, without it another run begins")
     if outside := left_outside(flags, planned.system):
-        say(outside)
+        printer.say(outside)
     here = flags.data
     if flags.data and flags.through != "local" and not Path(flags.data).expanduser().exists():
-        say(f"--data {flags.data}: not on this machine; the nodes will look for it")
+        printer.say(f"--data {flags.data}: not on this machine; the nodes will look for it")
         here = ""
-    named = _weights_file(flags)
+    named = _weights_file(printer, flags)
 
     def start(folder: Path, more: tuple[str, ...] = ()) -> int:
         check_not_finished(replace(request, controls=replace(flags, out=str(folder))), SINGLE)
@@ -134,12 +134,12 @@ def run(arguments: Sequence[str]) -> int:
     if not flags.trials:
         code = start(base)
         if code == INTERRUPTED and not flags.out:  # the ranks were given an --out, and speak of it
-            say(f"{again} goes on from here")
+            printer.say(f"{again} goes on from here")
         return code
-    return _trials(asked, flags, base, start, again)
+    return _trials(printer, asked, flags, base, start, again)
 
 
-def _weights_file(flags: LaunchFlags) -> str:
+def _weights_file(printer: Printer, flags: LaunchFlags) -> str:
     """The file that --weights names, which nodes must find; "" for none and for published ones, which come from the cache.
 
     Raises UserError for a file that this machine lacks where the job runs here.
@@ -148,12 +148,14 @@ def _weights_file(flags: LaunchFlags) -> str:
     weights = Path(named).expanduser()
     if is_published(named):
         if not in_cache(named).is_file():
-            say(f"--weights {named}: not in this machine's cache; each node takes them from its own, or brings them")
+            printer.say(
+                f"--weights {named}: not in this machine's cache; each node takes them from its own, or brings them"
+            )
         return ""
     if named and not any(weights.parent.glob(f"{glob.escape(weights.name)}*")):  # TensorFlow's are called by a prefix
         if flags.through == "local":
             raise UserError(f"--weights {named}: there is no such file. Check the path.")
-        say(f"--weights {named}: not on this machine; the nodes will look for it")
+        printer.say(f"--weights {named}: not on this machine; the nodes will look for it")
     return named
 
 
@@ -179,7 +181,7 @@ def _trial_folders(base: Path, count: int) -> list[Path]:
     return [base / f"trial-{number}" for number in range(count)]
 
 
-def _trials(asked: Asked, flags: LaunchFlags, base: Path, start: Any, again: str) -> int:
+def _trials(printer: Printer, asked: Asked, flags: LaunchFlags, base: Path, start: Any, again: str) -> int:
     """One run a seed; those that are finished already are counted as they are."""
     done: list[Trial] = []
     codes: list[int] = []
@@ -189,20 +191,20 @@ def _trials(asked: Asked, flags: LaunchFlags, base: Path, start: Any, again: str
             codes.append(start(folder, ("--seed", str(seed))))
         except FinishedError:
             codes.append(CODES[read_trial(number, seed, folder).status])
-            say(f"trial {number} is finished already")
+            printer.say(f"trial {number} is finished already")
         if flags.dry_run:
             continue
         if codes[-1] == INTERRUPTED:
-            say(f"interrupted in trial {number}; {again} goes on from here")
+            printer.say(f"interrupted in trial {number}; {again} goes on from here")
             return INTERRUPTED
-        done.append(replace(read_trial(number, seed, folder), checked=_checked(asked, folder)))
-        say(done[-1].line(asked.name))
+        done.append(replace(read_trial(number, seed, folder), checked=_checked(printer, asked, folder)))
+        printer.say(done[-1].line(asked.name))
     if done:
-        say(summary(done))
+        printer.say(summary(done))
     return max(codes)
 
 
-def _checked(asked: Asked, folder: Path) -> bool | None:
+def _checked(printer: Printer, asked: Asked, folder: Path) -> bool | None:
     """MLPerf's compliance checker on a trial's log; its objections are printed. None where the benchmark, the log or it is missing."""
     from paceline.mlperf import judge
 
@@ -211,19 +213,19 @@ def _checked(asked: Asked, folder: Path) -> bool | None:
         return None
     verdict = judge.compliance(log, ruleset)
     for line in verdict.failed:
-        say(f"{log}: {line}")
+        printer.say(f"{log}: {line}")
     return verdict.passed
 
 
-def _parsed(arguments: Sequence[str]) -> tuple[Asked, bool]:
+def _parsed(printer: Printer, arguments: Sequence[str]) -> tuple[Asked, bool]:
     """The request, as `train` parses it; and whether it repeats a run.json."""
     if not arguments[0].endswith(".json"):
         if is_folder(arguments[0]):
             raise UserError(f"{arguments[0]} is a folder; to repeat a run name its run.json: {arguments[0]}/run.json")
-        return parse_recipe(arguments, LaunchFlags(), verb="launch"), False
+        return parse_recipe(arguments, LaunchFlags(), verb="launch", printer=printer), False
     base, controls, _, words = saved_request(Path(arguments[0]), arguments[1:], "launch")
     flags = LaunchFlags(**{field.name: getattr(controls, field.name) for field in fields(Controls)})
-    return parse_recipe(words, flags, verb="launch", base=base, description=f"Repeat {arguments[0]}"), True
+    return parse_recipe(words, flags, verb="launch", base=base, printer=printer), True
 
 
 # The words of a launch that are for `train`: all but the flags of the launch itself.

@@ -14,7 +14,7 @@ from typing import Any
 
 from paceline._utils.commands import to_install
 from paceline.cli.flags import parse, run_kind
-from paceline.cli.printing import say
+from paceline.cli.printing import Printer
 
 KINDS = """usage: paceline list KIND [--json]
 
@@ -42,13 +42,13 @@ class Flags:
     json: bool = False  # print one JSON list instead of text
 
 
-def run(arguments: Sequence[str]) -> int:
+def run(printer: Printer, arguments: Sequence[str]) -> int:
     """Print one menu."""
-    return run_kind(arguments, KINDS, "list", {kind: partial(_print_menu, kind) for kind in MENUS})
+    return run_kind(printer, arguments, KINDS, "list", {kind: partial(_print_menu, kind=kind) for kind in MENUS})
 
 
-def _print_menu(kind: str, arguments: Sequence[str]) -> int:
-    flags = parse(arguments, Flags(), prog=f"list {kind}", description=f"The {kind} there are.")
+def _print_menu(printer: Printer, arguments: Sequence[str], kind: str) -> int:
+    flags = parse(printer, arguments, Flags(), f"list {kind}", f"The {kind} there are.")
     rows = MENUS[kind]()
     if flags.json:
         print(json.dumps(rows, indent=1))
@@ -60,10 +60,10 @@ def _print_menu(kind: str, arguments: Sequence[str]) -> int:
     for row in rows:
         if head != row.get("group", ""):
             for line in ([""] if head else []) + [f"{row['group']}:"]:
-                say(line)
+                printer.say(line)
             head = row["group"]
         text = f"{'  ' if head else ''}{row['name']:<{width}}  {row['about']}"
-        say(text if len(text) <= most else f"{text[: most - 3].rstrip()}...")
+        printer.say(text if len(text) <= most else f"{text[: most - 3].rstrip()}...")
     return 0
 
 

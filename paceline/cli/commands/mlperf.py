@@ -15,7 +15,7 @@ import tyro
 from paceline._utils.errors import UserError
 from paceline._utils.text import printable
 from paceline.cli.flags import parse, run_kind
-from paceline.cli.printing import print_error, say
+from paceline.cli.printing import Printer, print_error
 from paceline.mlperf import judge
 from paceline.mlperf.analysis import analyse, summaries
 from paceline.mlperf.logs import Row, benchmark_of, find_logs, read_mllog, value_of
@@ -43,13 +43,13 @@ class CheckFlags:
     json: bool = False  # print one JSON object instead of text
 
 
-def run(arguments: Sequence[str]) -> int:
+def run(printer: Printer, arguments: Sequence[str]) -> int:
     """Carry out one of them."""
-    return run_kind(arguments, KINDS, "mlperf", {"check": _check, "analyse": run_analyse})
+    return run_kind(printer, arguments, KINDS, "mlperf", {"check": _check, "analyse": run_analyse})
 
 
-def _check(arguments: Sequence[str]) -> int:
-    flags = parse(arguments, CheckFlags(), prog="mlperf check", description=CHECK)
+def _check(printer: Printer, arguments: Sequence[str]) -> int:
+    flags = parse(printer, arguments, CheckFlags(), "mlperf check", CHECK)
     files = find_logs(flags.logs, "check")
     logs = {file: read_mllog(file) for file in files}
     benchmarks = {file: benchmark_of(file, lines) for file, lines in logs.items()}
@@ -79,10 +79,10 @@ def _check(arguments: Sequence[str]) -> int:
         return 0 if passed else 1
     for verdict in verdicts:
         said = {True: "passed", False: "FAILED", None: "not asked"}[verdict.passed]
-        say(f"== {verdict.judge} of {verdict.about}: {said}")
+        printer.say(f"== {verdict.judge} of {verdict.about}: {said}")
         print(printable(verdict.text.rstrip()))
     one = f", though not {missed[0].about}: of {len(files)} runs one may fail" if allowed else ""
-    say(f"== {benchmark}, rules {ruleset}: {'passed' if passed else 'FAILED'}{one}")
+    printer.say(f"== {benchmark}, rules {ruleset}: {'passed' if passed else 'FAILED'}{one}")
     return 0 if passed else 1
 
 
@@ -131,9 +131,9 @@ class AnalyseFlags:
     csv: bool = False  # print comma-separated values
 
 
-def run_analyse(arguments: Sequence[str]) -> int:
+def run_analyse(printer: Printer, arguments: Sequence[str]) -> int:
     """Print the table; logs that cannot be read are named after it."""
-    flags = parse(arguments, AnalyseFlags(), prog="mlperf analyse", description=ABOUT)
+    flags = parse(printer, arguments, AnalyseFlags(), "mlperf analyse", ABOUT)
     if flags.json and flags.csv:
         raise UserError("--json and --csv: name one of them.")
     if flags.accelerators < 0:
@@ -155,7 +155,7 @@ def run_analyse(arguments: Sequence[str]) -> int:
     elif flags.csv:
         _print_csv([*rows, *means])
     else:
-        _print_table(rows, means)
+        _print_table(printer, rows, means)
     for problem in problems:
         print_error(f"left out: {problem}")
     return 2 if problems else 0
@@ -172,18 +172,18 @@ def _print_csv(rows: Sequence[Row]) -> None:
     writer.writerows(flat)
 
 
-def _print_table(rows: Sequence[Row], means: Sequence[Row]) -> None:
+def _print_table(printer: Printer, rows: Sequence[Row], means: Sequence[Row]) -> None:
     table = [COLUMNS, *((str(number), *_cells(row)) for number, row in enumerate((*rows, *means), start=1))]
     widths = [max(len(line[column]) for line in table) for column in range(len(COLUMNS))]
     for line in table:
-        say(
+        printer.say(
             "  ".join(
                 f"{cell:<{width}}" if number in WORDS else f"{cell:>{width}}"
                 for number, (cell, width) in enumerate(zip(line, widths, strict=True))
             ).rstrip()
         )
     for number, row in enumerate((*rows, *means), start=1):
-        say(f"{number:>3}: {row.file}  ({row.written_by})")
+        printer.say(f"{number:>3}: {row.file}  ({row.written_by})")
 
 
 def _cells(row: Row) -> tuple[str, ...]:

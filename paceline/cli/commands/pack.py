@@ -13,7 +13,7 @@ from paceline._utils.errors import UserError
 from paceline._utils.text import counted
 from paceline.cli.commands.prepare import progress_bar
 from paceline.cli.flags import out_folder, parse
-from paceline.cli.printing import PRINTER, say
+from paceline.cli.printing import Printer
 
 
 @dataclass(frozen=True)
@@ -32,10 +32,10 @@ class Flags:
     workers: int = 0  # threads that read and encode; 0 = one a core, more for stores on a network
 
 
-def run(arguments: Sequence[str]) -> int:
+def run(printer: Printer, arguments: Sequence[str]) -> int:
     """Pack and prepare a data set, and print its splits and notes."""
     about = "Pack a data set into WebDataset's tars, MXNet's RecordIO or TFRecord."
-    flags = parse(arguments, Flags(), prog="pack", description=about)
+    flags = parse(printer, arguments, Flags(), "pack", about)
     out = out_folder(flags.out)
     if not flags.folder or out is None:
         raise UserError("name a data set and a folder: paceline pack DIR --to webdataset|recordio|tfrecord --out DIR")
@@ -50,16 +50,18 @@ def run(arguments: Sequence[str]) -> int:
     }
     request = PackRequest(**named, shard_bytes=parse_bytes(flags.shard_size, "--shard-size"))
     check_request(request)
-    manifest = prepared_source(flags.folder, PRINTER)
-    with progress_bar() as progress:
+    manifest = prepared_source(flags.folder, printer)
+    with progress_bar(printer) as progress:
         packed, notes = pack(manifest, request, out, workers=flags.workers, progress=progress)
-    PRINTER.facts = facts_of(packed)
+    printer.facts = facts_of(packed)
     for name, split in packed.splits.items():
         files = split.arrays["file_sizes"][1]
         objects = "" if split.boxes is None else f", {counted(split.boxes.objects, 'object')}"
-        say(f"{name}: {counted(split.images, 'photo')}{objects}, {split.bytes:,} bytes, in {counted(files, 'file')}")
+        printer.say(
+            f"{name}: {counted(split.images, 'photo')}{objects}, {split.bytes:,} bytes, in {counted(files, 'file')}"
+        )
     for note in notes:
-        say(f"note: {note}")
-    say(f"content {packed.content_hash}")
-    say(f"train with:  --data {shlex.quote(str(packed.folder))}")
+        printer.say(f"note: {note}")
+    printer.say(f"content {packed.content_hash}")
+    printer.say(f"train with:  --data {shlex.quote(str(packed.folder))}")
     return 0

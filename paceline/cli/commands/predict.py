@@ -6,7 +6,7 @@ Also `paceline predict WEIGHTS IMAGE_OR_DIR...`: a file of weights, anybody's, t
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +18,7 @@ import tyro
 from paceline._utils.errors import UserError
 from paceline._utils.text import counted, did_you_mean, some
 from paceline.cli.flags import parse
-from paceline.cli.printing import print_error, say, waiting
+from paceline.cli.printing import Printer
 from paceline.training.named_run import check_named
 
 if TYPE_CHECKING:
@@ -55,9 +55,9 @@ class Flags:
     trust: bool = False  # open a .pt2, which can run code of whoever made it
 
 
-def run(arguments: Sequence[str]) -> int:
+def run(printer: Printer, arguments: Sequence[str]) -> int:
     """Answer for photos; 1 where some of them have no answer."""
-    flags = parse(arguments, Flags(), prog="predict", description="Find classes, objects or masks in photos.")
+    flags = parse(printer, arguments, Flags(), "predict", "Find classes, objects or masks in photos.")
     if not flags.photos:
         raise UserError("name a run and at least one photo or folder: paceline predict RUN photo.jpg --out DIR")
     if flags.score_above is not None and not 0 <= flags.score_above <= 1:
@@ -70,14 +70,13 @@ def run(arguments: Sequence[str]) -> int:
         raise UserError(f"--overlap {flags.overlap:g}: a share of a tile's side, from 0 to 0.9.")
     if flags.every < 1:
         raise UserError(f"--every {flags.every}: must be 1 (each frame) or more.")
-    note = print_error if flags.json else say
     video, listing = _found(flags)
     with nullcontext() if video is None else closing(video):
-        return _carry_out(flags, video, listing, note)
+        return _carry_out(printer, flags, video, listing)
 
 
-def _carry_out(flags: Flags, video: Video | None, listing: Listing, note: Callable) -> int:
-    """Open the run, answer, and say what came of it; `note` takes a line for people."""
+def _carry_out(printer: Printer, flags: Flags, video: Video | None, listing: Listing) -> int:
+    """Open the run, answer, and say what came of it."""
     asked = {"checkpoint": flags.checkpoint, "workload": flags.workload, "recipe": flags.recipe, "trust": flags.trust}
     check_named(flags.run, verb="predict", **asked)
     from paceline import predict
@@ -85,33 +84,35 @@ def _carry_out(flags: Flags, video: Video | None, listing: Listing, note: Callab
     from paceline.predict.answers import check_answers_folder
 
     check_answers_folder(flags.out)
-    with waiting(f"opening {flags.run}"):
-        predictor = predict.load(flags.run, **asked, say=note)
+    with printer.waiting(f"opening {flags.run}"):
+        predictor = predict.load(flags.run, **asked, say=printer.note)
     _check_objects(flags, predictor)
     formats = formats_of(flags.write, flags.out, predictor, video=video is not None)
     if passed_over := listing.skipped():
-        note(f"skipped {passed_over}")
+        printer.note(f"skipped {passed_over}")
     began = time.perf_counter()
     try:
         count = (
-            _answer(flags, listing, predictor, formats, note)
+            _answer(printer, flags, listing, predictor, formats)
             if video is None
-            else _answer_video(flags, video, predictor, formats, note)
+            else _answer_video(printer, flags, video, predictor, formats)
         )
     except KeyboardInterrupt:
-        note(f"{flags.out}: not finished; the same command starts over and replaces what is there")
+        printer.note(f"{flags.out}: not finished; the same command starts over and replaces what is there")
         raise
     seconds = time.perf_counter() - began
     answered, noun = count.answered, "photo" if video is None else "frame"
-    note(f"{counted(answered, noun)} in {seconds:.1f} s, {answered / max(seconds, 1e-9):.1f} images/s: {flags.out}")
+    printer.note(
+        f"{counted(answered, noun)} in {seconds:.1f} s, {answered / max(seconds, 1e-9):.1f} images/s: {flags.out}"
+    )
     if count.without:
-        note(
+        printer.note(
             f"without an answer: {len(count.without):,} of {answered + len(count.without):,}"
             if video is None
             else "not whole:"
         )
         for photo in count.without:
-            note(f"  {photo.file}: {photo.reason}")
+            printer.note(f"  {photo.file}: {photo.reason}")
     return 1 if count.without else 0
 
 
@@ -132,7 +133,7 @@ def _found(flags: Flags) -> tuple[Video | None, Listing]:
     return Video(videos[0], every=flags.every), Listing()
 
 
-def _least_score(flags: Flags, predictor: PhotoPredictor, note: Callable) -> float:
+def _least_score(printer: Printer, flags: Flags, predictor: PhotoPredictor) -> float:
     """The score from which on objects are printed and drawn."""
     from paceline.predict.results import SHOWN_ABOVE
 
@@ -140,7 +141,7 @@ def _least_score(flags: Flags, predictor: PhotoPredictor, note: Callable) -> flo
         return flags.score_above or 0.0
     best = predictor.best_f1()
     if best:
-        note(
+        printer.note(
             f"shown from score {best['threshold']:g} on: F1 was best there on the photos that the run was evaluated on "
             "(--score-above S shows others)"
         )
@@ -148,14 +149,14 @@ def _least_score(flags: Flags, predictor: PhotoPredictor, note: Callable) -> flo
 
 
 def _answer(
-    flags: Flags, listing: Listing, predictor: PhotoPredictor, formats: Sequence[Format], note: Callable
+    printer: Printer, flags: Flags, listing: Listing, predictor: PhotoPredictor, formats: Sequence[Format]
 ) -> Count:
     """Print, draw and write every photo's answer."""
     from paceline.predict.answering import Asked, Count, answer_all, jpeg_of, notes_on_pixels, places_of
     from paceline.predict.answers import new_answers
 
     ids, about_ids = _image_ids(flags, listing, predictor)
-    head, printed, shown = _manner(flags, predictor, note)
+    head, printed, shown = _manner(printer, flags, predictor)
     places, top = places_of(listing, ids, formats)
     results = predictor.stream(listing.photos, tile=flags.tile, overlap=flags.overlap)
     asked = (
@@ -167,38 +168,38 @@ def _answer(
         answer_all(asked, answers, printed, shown, count, draw=jpeg_of if flags.pictures else None)
         answers.finish(count.without)
     if predictor.finds_objects:
-        note(f"coco_results.json: {about_ids}" if ids else f"no coco_results.json: {about_ids}")
+        printer.note(f"coco_results.json: {about_ids}" if ids else f"no coco_results.json: {about_ids}")
     if formats:
         written = some([one.joined or f"{one.top}/" for one in formats], 99)
-        note(f"written for other tools: {written}; photos are named from {top} on")
+        printer.note(f"written for other tools: {written}; photos are named from {top} on")
     if turned := count.turned:
         carry = f"{turned:,} photo{' carries' if turned == 1 else 's carry'} an EXIF rotation"
         applied = predictor.trained.recipe.input.exif == "apply"
-        note(f"{carry}: {'turned by it' if applied else 'not turned, because the run was trained so'}")
+        printer.note(f"{carry}: {'turned by it' if applied else 'not turned, because the run was trained so'}")
     for line in notes_on_pixels(listing.photos):
-        note(line)
+        printer.note(line)
     return count
 
 
 def _answer_video(
-    flags: Flags, video: Video, predictor: PhotoPredictor, formats: Sequence[Format], note: Callable
+    printer: Printer, flags: Flags, video: Video, predictor: PhotoPredictor, formats: Sequence[Format]
 ) -> Count:
     """Print, draw and write every frame's answer."""
     from paceline.predict.video_answers import answer_video
 
-    head, printed, shown = _manner(flags, predictor, note)
+    head, printed, shown = _manner(printer, flags, predictor)
     stream = partial(predictor.stream, tile=flags.tile, overlap=flags.overlap)
     return answer_video(video, stream, flags.out, head, formats, printed, shown, flags.pictures, flags.frames)
 
 
-def _manner(flags: Flags, predictor: PhotoPredictor, note: Callable) -> tuple[dict[str, object], Printed, Shown]:
+def _manner(printer: Printer, flags: Flags, predictor: PhotoPredictor) -> tuple[dict[str, object], Printed, Shown]:
     """Facts for the head of predictions.json, what is printed, and what is shown."""
     from paceline.predict.answering import Printed, Shown
 
     head = {"run": str(flags.run), "checkpoint": predictor.trained.checkpoint, "classes": list(predictor.classes)}
-    least = _least_score(flags, predictor, note)
+    least = _least_score(printer, flags, predictor)
     shown = Shown(least, flags.classes, flags.max_objects, flags.labels)
-    return head, Printed(note, say, flags.quiet, flags.json), shown
+    return head, Printed(printer.note, printer.say, flags.quiet, flags.json), shown
 
 
 def _check_objects(flags: Flags, predictor: PhotoPredictor) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from paceline._utils.errors import UserError
 from paceline.cli.flags import out_folder, parse
 from paceline.cli.help import HELP
-from paceline.cli.printing import PRINTER, say
+from paceline.cli.printing import Printer
 
 if TYPE_CHECKING:
     from paceline.store.manifest import Manifest
@@ -124,29 +124,29 @@ class ShapesFlags:
     kind: Literal["classes", "boxes"] = "classes"  # class folders, or pictures with COCO annotations
 
 
-def run(arguments: Sequence[str]) -> int:
+def run(printer: Printer, arguments: Sequence[str]) -> int:
     """Prepare one data set."""
     if not arguments or arguments[0] in HELP:
         print(KINDS)
         return 0 if arguments else 2
     kind, rest = arguments[0], arguments[1:]
     if kind == "shapes":
-        return _shapes(rest)
+        return _shapes(printer, rest)
     if kind in LAYOUTS:
-        return _containers(kind, rest)
+        return _containers(printer, kind, rest)
     if rest and not rest[0].startswith("-"):
         rest = ["--data", *rest]
     if kind in ("folder", "imagenet"):
-        return _folder(kind, rest)
+        return _folder(printer, kind, rest)
     if kind in ("coco", "voc", "yolo"):
-        return _boxes(kind, rest)
+        return _boxes(printer, kind, rest)
     known = ", ".join(("folder", "imagenet", "coco", "voc", "yolo", *LAYOUTS, "shapes"))
     raise UserError(f"prepare {kind!r}: there is no such kind. Known: {known}.")
 
 
-def _folder(kind: str, arguments: Sequence[str]) -> int:
+def _folder(printer: Printer, kind: str, arguments: Sequence[str]) -> int:
     default = ImagenetFlags() if kind == "imagenet" else FolderFlags()
-    flags = parse(arguments, default, prog=f"prepare {kind}", description="Verify class folders and index them.")
+    flags = parse(printer, arguments, default, f"prepare {kind}", "Verify class folders and index them.")
     if isinstance(flags, ImagenetFlags) and (flags.train_tar or flags.val_tar):
         if flags.data or flags.val_fraction or not (flags.train_tar and flags.val_tar):
             raise UserError("--train-tar FILE and --val-tar FILE belong together, without --data and --val-fraction.")
@@ -162,16 +162,16 @@ def _folder(kind: str, arguments: Sequence[str]) -> int:
             "devkit": devkit,
             "expect": "imagenet",
         }
-        return _index_containers("tar", ContainerFlags(**named, **_flaws(flags)))
+        return _index_containers(printer, "tar", ContainerFlags(**named, **_flaws(flags)))
     out = out_folder(flags.out)
     if not flags.data:
         raise UserError(f"name the folder that holds train/ and val/: paceline prepare {kind} --data DIR")
     if isinstance(flags, ImagenetFlags) and flags.devkit:
-        _sort_val(Path(flags.data), Path(flags.devkit).expanduser())
+        _sort_val(printer, Path(flags.data), Path(flags.devkit).expanduser())
     from paceline.datasets.class_source import prepare_folder
     from paceline.datasets.val_split import ValSplit
 
-    with progress_bar() as progress:
+    with progress_bar(printer) as progress:
         manifest = prepare_folder(
             Path(flags.data),
             out=out,
@@ -181,7 +181,7 @@ def _folder(kind: str, arguments: Sequence[str]) -> int:
             val=ValSplit(flags.val_fraction, flags.val_seed, flags.val_group),
             progress=progress,
         )
-    return _printed(manifest)
+    return _printed(printer, manifest)
 
 
 def _flaws(flags: FolderFlags | BoxFlags) -> dict[str, Any]:
@@ -189,20 +189,20 @@ def _flaws(flags: FolderFlags | BoxFlags) -> dict[str, Any]:
     return {name: getattr(flags, name) for name in ("out", "workers", "on_unreadable")}
 
 
-def _sort_val(root: Path, devkit: Path) -> None:
+def _sort_val(printer: Printer, root: Path, devkit: Path) -> None:
     from paceline.datasets.formats.class_folders import VAL_FOLDERS
     from paceline.datasets.formats.devkit import sort_val, validation_labels
 
     labels = validation_labels(devkit)
     for folder in (root / name for name in VAL_FOLDERS if (root / name).is_dir()):
         if moved := sort_val(folder, labels):
-            say(f"{folder.name}: {moved:,} photos moved into class folders, by the development kit's labels")
+            printer.say(f"{folder.name}: {moved:,} photos moved into class folders, by the development kit's labels")
 
 
-def _boxes(kind: Literal["coco", "voc", "yolo"], arguments: Sequence[str]) -> int:
+def _boxes(printer: Printer, kind: Literal["coco", "voc", "yolo"], arguments: Sequence[str]) -> int:
     default = CocoFlags() if kind == "coco" else BoxFlags()
     about = "Verify images with boxes or masks and index them."
-    flags = parse(arguments, default, prog=f"prepare {kind}", description=about)
+    flags = parse(printer, arguments, default, f"prepare {kind}", about)
     coco = flags if isinstance(flags, CocoFlags) else CocoFlags()
     if coco.zips:
         if flags.data or flags.val_fraction or coco.images:
@@ -215,7 +215,7 @@ def _boxes(kind: Literal["coco", "voc", "yolo"], arguments: Sequence[str]) -> in
         train, val, boxes = map(str, paths)
         named: dict[str, Any] = {"train": (train,), "val": (val,), "annotations": boxes, "val_annotations": boxes}
         named |= {name: getattr(coco, name) for name in ("expect", "on_missing", "on_class_mismatch")}
-        return _index_containers("zip", ContainerFlags(**named, **_flaws(coco)))
+        return _index_containers(printer, "zip", ContainerFlags(**named, **_flaws(coco)))
     out = out_folder(flags.out)
     files = (coco.images, coco.annotations, coco.val_images, coco.val_annotations)
     if flags.data and any(files):
@@ -225,7 +225,7 @@ def _boxes(kind: Literal["coco", "voc", "yolo"], arguments: Sequence[str]) -> in
         raise UserError(f"name the data set's folder: paceline prepare {kind} --data DIR{also}")
     from paceline.datasets.box_source import BoxRequest, prepare_boxes
 
-    with progress_bar() as progress:
+    with progress_bar(printer) as progress:
         manifest = prepare_boxes(
             Path(flags.data) if flags.data else None,
             BoxRequest.of(flags, kind, *files),
@@ -233,28 +233,28 @@ def _boxes(kind: Literal["coco", "voc", "yolo"], arguments: Sequence[str]) -> in
             workers=flags.workers or None,
             progress=progress,
         )
-    return _printed(manifest)
+    return _printed(printer, manifest)
 
 
-def _containers(layout: str, arguments: Sequence[str]) -> int:
+def _containers(printer: Printer, layout: str, arguments: Sequence[str]) -> int:
     if arguments and not arguments[0].startswith("-"):
         if any(word.partition("=")[0] == "--train" for word in arguments):
             raise UserError(f"{arguments[0]}: name the training files once, either with --train or without it.")
         arguments = ["--train", *arguments]
     about = "Verify photos in containers and index them."
-    flags = parse(arguments, ContainerFlags(), prog=f"prepare {layout}", description=about)
+    flags = parse(printer, arguments, ContainerFlags(), f"prepare {layout}", about)
     if not flags.train and not flags.val:
         raise UserError(f"name the files: paceline prepare {layout} --train FILE... --val FILE... --out DIR")
-    return _index_containers(layout, flags)
+    return _index_containers(printer, layout, flags)
 
 
-def _index_containers(layout: str, flags: ContainerFlags) -> int:
+def _index_containers(printer: Printer, layout: str, flags: ContainerFlags) -> int:
     from paceline.datasets.containers.source import ContainerRequest, prepare_containers
 
     wanted = asdict(flags)
     out, workers = out_folder(wanted.pop("out")), wanted.pop("workers")
     request = replace(ContainerRequest("tar"), **{**wanted, "layout": layout})
-    with progress_bar() as progress:
+    with progress_bar(printer) as progress:
         manifest = prepare_containers(
             request,
             out=out,
@@ -262,33 +262,33 @@ def _index_containers(layout: str, flags: ContainerFlags) -> int:
             walked=lambda done, total: progress(done, total, "listing"),
             progress=progress,
         )
-    return _printed(manifest)
+    return _printed(printer, manifest)
 
 
-def _printed(manifest: Manifest) -> int:
+def _printed(printer: Printer, manifest: Manifest) -> int:
     from paceline.datasets.findings import facts_of, findings, next_step
 
-    PRINTER.facts = facts_of(manifest)
+    printer.facts = facts_of(manifest)
     for line in [*findings(manifest), next_step(manifest)]:
-        say(line)
+        printer.say(line)
     return 0
 
 
 @contextmanager
-def progress_bar() -> Iterator[Callable[..., None]]:
+def progress_bar(printer: Printer) -> Iterator[Callable[..., None]]:
     """(done, total, what is being done) -> a bar that shows it; it is gone afterwards."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
     columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    hidden = PRINTER.quiet or PRINTER.lines is not None or not sys.stdout.isatty()  # a pipe gets an empty line
+    hidden = printer.quiet or printer.lines is not None or not sys.stdout.isatty()  # a pipe gets an empty line
     with Progress("{task.description}", *columns, transient=True, disable=hidden) as bar:
         job = bar.add_task("", total=None)
         yield lambda done, total, what="verifying": bar.update(job, completed=done, total=total, description=what)
 
 
-def _shapes(arguments: Sequence[str]) -> int:
-    flags = parse(arguments, ShapesFlags(), prog="prepare shapes", description="Render the built-in data set.")
+def _shapes(printer: Printer, arguments: Sequence[str]) -> int:
+    flags = parse(printer, arguments, ShapesFlags(), "prepare shapes", "Render the built-in data set.")
     from paceline.datasets.shapes.render import shapes_folder
 
-    say(shapes_folder(flags.kind))
+    printer.say(shapes_folder(flags.kind))
     return 0

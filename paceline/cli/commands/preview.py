@@ -13,7 +13,7 @@ from paceline._utils.atomic_write import KEY, check_output, write_output
 from paceline._utils.errors import RecipeError, UserError
 from paceline.cli.flags import explain, parse_recipe
 from paceline.cli.help import HELP
-from paceline.cli.printing import PRINTER, say, waiting
+from paceline.cli.printing import Printer
 from paceline.config.run import Controls
 from paceline.training.open_data import open_task
 from paceline.training.request import check_request
@@ -37,11 +37,11 @@ class PreviewFlags:
     step: int = 0  # first training step whose images are drawn
 
 
-def run(arguments: Sequence[str]) -> int:
+def run(printer: Printer, arguments: Sequence[str]) -> int:
     """Write the mosaic and print its path."""
     if arguments and arguments[0] in HELP:
         explain("preview RECIPE", ABOUT, PreviewFlags(), arguments)
-    asked = parse_recipe(arguments, PreviewFlags(), verb="preview")
+    asked = parse_recipe(arguments, PreviewFlags(), verb="preview", printer=printer)
     flags = asked.controls
     if flags.images < 1 or flags.columns < 1 or flags.step < 0:
         raise RecipeError("--images and --columns must be 1 or more, --step 0 or more.")
@@ -55,10 +55,10 @@ def run(arguments: Sequence[str]) -> int:
     from paceline.ranks.world import open_world
 
     with open_world(read_launch({}), device=torch.device("cpu")) as world:
-        task = open_task(asked.recipe, Controls(data=flags.data), world, PRINTER)
+        task = open_task(asked.recipe, Controls(data=flags.data), world, printer)
     photos, captions = [], []
     step = flags.step
-    with waiting("drawing"):
+    with printer.waiting("drawing"):
         while len(photos) < flags.images:
             for pixels, label in islice(task.samples_of_step(step), flags.images - len(photos)):
                 sample = pixels, label, task.classes
@@ -68,8 +68,8 @@ def run(arguments: Sequence[str]) -> int:
             step += 1
     picture = mosaic(photos, captions, flags.columns, tile=max(96, *(photo.width for photo in photos)))
     write_output(flags.out, _encoded(picture, flags.out))
-    PRINTER.facts = {"file": flags.out, "images": len(photos), "step": flags.step}
-    say(f"{len(photos)} training images from step {flags.step:,} on: {flags.out}")
+    printer.facts = {"file": flags.out, "images": len(photos), "step": flags.step}
+    printer.say(f"{len(photos)} training images from step {flags.step:,} on: {flags.out}")
     return 0
 
 

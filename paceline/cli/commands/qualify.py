@@ -17,7 +17,7 @@ from paceline._utils.errors import UserError
 from paceline._utils.text import WORDS, columns, one_line
 from paceline.cli.flags import parse
 from paceline.cli.on_nodes import Elsewhere, is_launched, launched_answer
-from paceline.cli.printing import PRINTER, write_answer
+from paceline.cli.printing import Printer, write_answer
 from paceline.machine.detect import cpu_cores
 from paceline.ranks.launcher import SINGLE, Launch, read_launch
 from paceline.training.choose import choose_system
@@ -47,12 +47,12 @@ class Flags(Elsewhere):
     facts: bool = False  # what each rank measured, unjudged, as JSON; --out is a file then
 
 
-def run(arguments: Sequence[str]) -> int:
+def run(printer: Printer, arguments: Sequence[str]) -> int:
     """Measure, judge, print; 0 as fast as expected, 1 slower.
 
     Raises UserError where there would be nothing to measure.
     """
-    flags = parse(arguments, Flags(), prog="qualify", description=ABOUT)
+    flags = parse(printer, arguments, Flags(), "qualify", ABOUT)
     if not 0 < flags.minutes <= MOST_MINUTES:
         raise UserError(f"--minutes {flags.minutes:g}: must be above 0, and {MOST_MINUTES:g} at most.")
     if flags.out and not flags.facts:
@@ -67,16 +67,16 @@ def run(arguments: Sequence[str]) -> int:
     if launch.kind != SINGLE.kind:
         if is_launched(arguments):
             raise UserError(f"--nodes and the like: {launch.kind} has started this process already. Leave them out.")
-        return _finish(flags, _measured(flags, choose_system(flags.system or "auto"), launch, folder))
+        return _finish(flags, _measured(printer, flags, choose_system(flags.system or "auto"), launch, folder))
     if flags.through == "local":
         system = choose_system(flags.system or "auto")
         ranks = flags.ranks or (cpu_ranks(system) if system.accelerator == "cpu" else system.per_node)
         if (ranks, flags.container, flags.nodes) == (1, "none", 1):
-            return _finish(flags, _measured(flags, system, SINGLE, folder))
+            return _finish(flags, _measured(printer, flags, system, SINGLE, folder))
         flags = replace(flags, ranks=ranks)
-    quiet = ("--quiet",) if PRINTER.quiet else ()
+    quiet = ("--quiet",) if printer.quiet else ()
     words = ("qualify", "--facts", "--minutes", f"{flags.minutes:g}", "--folder", str(folder), *quiet)
-    silent = flags.json or PRINTER.quiet  # stdout is for the answer alone
+    silent = flags.json or printer.quiet  # stdout is for the answer alone
     same = {"system_name": flags.system, "ranks": flags.ranks, "json": silent, "writes": (str(folder),)}
     code, text = launched_answer("qualify", words, flags, **same)
     return _finish(flags, json.loads(text)) if text and not code else code
@@ -87,7 +87,7 @@ def cpu_ranks(system: System) -> int:
     return max(1, min(cpu_cores(), int(system.memory_gib / RANK_GIB)))
 
 
-def _measured(flags: Flags, system: System, launch: Launch, folder: Path) -> dict[str, Any] | None:
+def _measured(printer: Printer, flags: Flags, system: System, launch: Launch, folder: Path) -> dict[str, Any] | None:
     """What all ranks found; None but on rank 0."""
     from paceline.bench.qualify import measure_rank
     from paceline.machine.machine import choose_device
@@ -98,7 +98,7 @@ def _measured(flags: Flags, system: System, launch: Launch, folder: Path) -> dic
     # One table for CPUs with and without bf16.
     system = replace(system, precision="fp32") if system.accelerator == "cpu" else system
     device = choose_device(system, launch.local_rank, launch.local_world)
-    watched = launch.rank == 0 and not PRINTER.quiet
+    watched = launch.rank == 0 and not printer.quiet
     say = (lambda text: print(text, file=sys.stderr, flush=True)) if watched else (lambda _: None)
     together = Path(flags.out).absolute().parent if flags.facts and flags.out else Path.cwd()  # which all nodes see
     with environment(system, launch, named=False):

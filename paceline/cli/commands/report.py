@@ -14,7 +14,7 @@ from paceline._utils.errors import UserError
 from paceline._utils.user_code import is_in_file
 from paceline.cli.commands.runs import describe
 from paceline.cli.flags import parse
-from paceline.cli.printing import PRINTER, print_error, say, waiting
+from paceline.cli.printing import Printer, print_error
 from paceline.config.run import read_run
 
 
@@ -27,17 +27,17 @@ class Flags:
     workload: str = ""  # of a run whose workload is your own: its file, ./file.py:name, which is run as Python
 
 
-def run(arguments: Sequence[str]) -> int:
+def run(printer: Printer, arguments: Sequence[str]) -> int:
     """Write the report of one run, or the comparison of several, and print where it lies."""
     description = "Write a run's report.html again, or one page that compares several runs of one task."
-    flags = parse(arguments, Flags(), prog="report", description=description)
+    flags = parse(printer, arguments, Flags(), "report", description)
     if not flags.runs:
         raise UserError("name a run folder: paceline report runs/resnet50-tiny-001")
     if flags.workload and not is_in_file(flags.workload):
         raise UserError(f"--workload {flags.workload}: name the file and the workload in it: ./file.py:name")
     folder, *others = flags.runs
     if others:
-        return _compare(flags)
+        return _compare(printer, flags)
     if flags.out:
         raise UserError(
             f"--out {flags.out}: the report of one run is {folder / 'report.html'}. Name several runs for a page."
@@ -48,16 +48,16 @@ def run(arguments: Sequence[str]) -> int:
     from paceline.tasks.workloads import workload_of
 
     try:
-        with waiting(f"writing the report of {folder}"):
+        with printer.waiting(f"writing the report of {folder}"):
             page = write_report(folder, workload_of(flags.workload) if flags.workload and is_own else None)
-        say(page)
-        PRINTER.facts = {"file": page}
+        printer.say(page)
+        printer.facts = {"file": page}
     except OSError as problem:
         raise UserError(f"{folder}: the report cannot be written ({problem.strerror}).") from None
     return 0
 
 
-def _compare(flags: Flags) -> int:
+def _compare(printer: Printer, flags: Flags) -> int:
     out = Path(flags.out) if flags.out else flags.runs[0].resolve().parent / "comparison.html"
     check_output(out)
     damaged: list[str] = []
@@ -71,6 +71,6 @@ def _compare(flags: Flags) -> int:
     write_output(out, runs_page([Described(*one) for one in found], out, compared=True))
     for problem in damaged:
         print_error(f"damaged: {problem}")
-    say(out)
-    PRINTER.facts = {"file": out}
+    printer.say(out)
+    printer.facts = {"file": out}
     return 0

@@ -18,7 +18,7 @@ from paceline._utils.errors import UserError
 from paceline._utils.formatting import duration, metric_label, metric_text
 from paceline._utils.reporter import Lines
 from paceline.cli.flags import parse
-from paceline.cli.printing import print_error, say
+from paceline.cli.printing import Printer, print_error
 from paceline.cli.run_groups import groups_of, in_lines
 from paceline.config.run import read_run
 from paceline.log.events import metrics_of, read_events
@@ -39,9 +39,9 @@ class Flags:
     html: str = ""  # write a page of the runs to this file: best first, a picture each, links to their reports
 
 
-def run(arguments: Sequence[str]) -> int:
+def run(printer: Printer, arguments: Sequence[str]) -> int:
     """Print the runs, newest last; those that cannot be read are named after them."""
-    flags = parse(arguments, Flags(), prog="runs", description="The runs in a folder, a line each, newest last.")
+    flags = parse(printer, arguments, Flags(), "runs", "The runs in a folder, a line each, newest last.")
     if not flags.folder.is_dir():
         raise UserError(f"{flags.folder}: there is no such folder. Name one that holds runs: paceline runs FOLDER")
     if flags.html:
@@ -62,21 +62,21 @@ def run(arguments: Sequence[str]) -> int:
 
         runs = [Described(places[row["name"]], row, *rest) for row, *rest in found]
         write_output(flags.html, runs_page(runs, Path(flags.html), compared=False), "--html")
-        say(flags.html)
+        printer.say(flags.html)
     elif flags.json:
         print(json.dumps(groups if flags.folds else [row for row, *_ in found], indent=1))
     elif flags.folds:
         for line in [line for group in groups for line in in_lines(group)]:
-            say(line)
+            printer.say(line)
         if not groups:
-            say(f"no runs in {flags.folder} differ by fold or seed alone")
+            printer.say(f"no runs in {flags.folder} differ by fold or seed alone")
     elif found:
         rows = [{name: name for name in (*COLUMNS, "time")}, *(_in_words(row) for row, *_ in found)]
         widths = _widths(rows, shutil.get_terminal_size((NARROW, 24)).columns)
         for row in rows:
-            say("  ".join([*(_cut(row[name], width) for name, width in widths.items()), row["time"]]).rstrip())
+            printer.say("  ".join([*(_cut(row[name], width) for name, width in widths.items()), row["time"]]).rstrip())
     elif not damaged:
-        say(f"no runs in {flags.folder}")
+        printer.say(f"no runs in {flags.folder}")
     for problem in damaged:
         print_error(f"damaged: {problem}")
     return 0

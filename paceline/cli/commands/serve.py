@@ -18,7 +18,7 @@ import tyro
 from paceline._utils.commands import to_install
 from paceline._utils.errors import UserError
 from paceline.cli.flags import parse
-from paceline.cli.printing import say, waiting
+from paceline.cli.printing import Printer
 from paceline.training.named_run import check_named
 
 if TYPE_CHECKING:
@@ -51,9 +51,9 @@ class Flags:
     connections: int = 256  # open at once
 
 
-def run(arguments: Sequence[str]) -> int:
+def run(printer: Printer, arguments: Sequence[str]) -> int:
     """Serve until SIGTERM or Ctrl-C; 0 where everything in flight was answered, 75 where a second Ctrl-C cut it off."""
-    flags = parse(arguments, Flags(), prog="serve", description="Answer for photos over HTTP, with a page to try it.")
+    flags = parse(printer, arguments, Flags(), "serve", "Answer for photos over HTTP, with a page to try it.")
     for package in ("starlette", "uvicorn", "python_multipart"):
         if find_spec(package) is None:
             raise UserError(f"serve needs {package}, which is not installed:  {to_install('serve')}")
@@ -61,15 +61,15 @@ def run(arguments: Sequence[str]) -> int:
     asked = {"checkpoint": flags.checkpoint, "workload": flags.workload, "recipe": flags.recipe, "trust": flags.trust}
     check_named(flags.run, verb="serve", **asked)
     with _listen(flags) as listener:
-        with waiting(f"opening {flags.run}"):
+        with printer.waiting(f"opening {flags.run}"):
             import numpy as np
 
             from paceline import predict
 
-            predictor = predict.load(flags.run, **asked, say=say)
+            predictor = predict.load(flags.run, **asked, say=printer.say)
             # The first forward takes longer; and whether the network answers at all shows before anybody asks.
             predictor.predict(np.zeros((64, 64, 3), np.uint8))
-        return _serve(flags, token, predictor, listener)
+        return _serve(printer, flags, token, predictor, listener)
 
 
 def _checked(flags: Flags) -> str:
@@ -107,15 +107,15 @@ def _listen(flags: Flags) -> socket.socket:
         raise UserError(f"{where}. Name another; --port 0 takes a free one.") from None
 
 
-def _serve(flags: Flags, token: str, predictor: PhotoPredictor, listener: socket.socket) -> int:
+def _serve(printer: Printer, flags: Flags, token: str, predictor: PhotoPredictor, listener: socket.socket) -> int:
     from paceline.ranks.exit_code import INTERRUPTED
 
     server = server_of(predictor, flags, token)
     host, port = listener.getsockname()[:2]
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
     whom = " for holders of the token" if token else ""
-    say(f"{flags.run}: {len(predictor.classes):,} classes, at {address}{whom}")
-    say("Ctrl-C ends it, when what is in flight is answered")
+    printer.say(f"{flags.run}: {len(predictor.classes):,} classes, at {address}{whom}")
+    printer.say("Ctrl-C ends it, when what is in flight is answered")
     sys.stdout.flush()  # a pipe or a log keeps lines back, and whoever starts the service waits for these
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)  # uvicorn's own stand above these, and raise the signal again at its end

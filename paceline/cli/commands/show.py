@@ -17,7 +17,7 @@ from paceline.cli.estimate import check_rates, estimate_of, not_known, speed_for
 from paceline.cli.flags import Asked, explain, parse_recipe
 from paceline.cli.help import HELP
 from paceline.cli.nodes import published_there, ranks_of
-from paceline.cli.printing import PRINTER, print_error, say
+from paceline.cli.printing import Printer
 from paceline.cli.recipe_text import base_recipe, cells, every_cell, grid, table
 from paceline.cli.saved_request import saved_request
 from paceline.config.bounds import Whole
@@ -94,14 +94,14 @@ class Shown:
         return self.facts if self.run.suffix == SUFFIX else {}
 
 
-def run(arguments: Sequence[str]) -> int:
+def run(printer: Printer, arguments: Sequence[str]) -> int:
     """Print what would run, and return 0."""
     if arguments and arguments[0] in HELP:
         explain("show RECIPE|RUN", ABOUT, ShowFlags(), arguments)
-    shown = _read(arguments)
+    shown = _read(printer, arguments)
     asked, flags = shown.asked, shown.asked.controls
     if flags.diff:
-        return _print_difference(shown)
+        return _print_difference(printer, shown)
     if flags.nodes < 1 or flags.world < 0:
         raise RecipeError("--nodes must be 1 or more, --world 0 (automatic) or more.")
     check_rates(flags.rate, flags.link_gbit)
@@ -109,14 +109,14 @@ def run(arguments: Sequence[str]) -> int:
     if flags.auto:
         refuse_auto(asked.name, repeats=shown.repeats)
     check_request(asked.recipe, flags.data)
-    reporter, note = (SILENT, print_error) if flags.json else (PRINTER, say)
+    reporter = SILENT if flags.json else printer
     if not shown.repeats:
         first = flags.weights or fitting(asked.recipe)
         asked = replace(asked, recipe=settle_pixels(asked.recipe, first, asked.given, reporter))
     for line in shown.about_row:
-        note(line)
+        printer.note(line)
     if not (flags.world or shown.repeats) and (text := published_there(asked)):
-        note(text)
+        printer.note(text)
     recipe, plan, memory, facts, to_train = _planned(replace(shown, asked=asked), controls, reporter)
     if (shown.facts.get("plan") or {}).get("nodes") and not asked.given & {
         "nodes",
@@ -146,14 +146,14 @@ def run(arguments: Sequence[str]) -> int:
     rows += lines or ([] if card else not_known(measured, asked.system.precision))
     rows += _time(shown.run) if shown.repeats and not card else []
     for line in [*laid_out(rows, columns()), *_values(asked.name, recipe, everything=flags.all)]:
-        say(line)
+        printer.say(line)
     if to_train:
         for line in ("", f"to train so:  {to_train}"):
             reporter.line(line)
     return 0
 
 
-def _read(arguments: Sequence[str]) -> Shown:
+def _read(printer: Printer, arguments: Sequence[str]) -> Shown:
     """The command line, and the run.json that it names. Raises UserError as `parse_recipe` and `saved_request`."""
     base, defaults, controls, path, facts = None, ShowFlags(), Controls(), Path(), {}
     if arguments and _is_run(arguments[0]):
@@ -161,7 +161,7 @@ def _read(arguments: Sequence[str]) -> Shown:
         base, controls, facts, arguments = saved_request(path, arguments[1:], "show")
         defaults = _of_run(facts, controls)
     words, about_row = on_its_machine(arguments)
-    asked = parse_recipe(words, defaults, verb="show", base=base)
+    asked = parse_recipe(words, defaults, verb="show", base=base, printer=printer)
     flags = asked.controls
     if base is not None and flags.data:
         # Their images, within the run's limits, as `train RUN/run.json --data DIR` takes them.
@@ -218,7 +218,7 @@ def _planned(
     return recipe, plan, memory, facts, to_train
 
 
-def _print_difference(shown: Shown) -> int:
+def _print_difference(printer: Printer, shown: Shown) -> int:
     """The values in which the recipe differs from that of --diff, which is a recipe or a run."""
     name, one, flags = shown.asked.name, shown.asked.recipe, shown.asked.controls
     if _is_run(flags.diff):
@@ -231,7 +231,7 @@ def _print_difference(shown: Shown) -> int:
         return 0
     found = cells(one, other)
     for line in table(found, heads, columns()) if found else [f"{heads[0]} and {heads[1]} have the same values"]:
-        say(line)
+        printer.say(line)
     return 0
 
 

@@ -12,6 +12,7 @@ from paceline._utils.errors import RecipeError
 from paceline._utils.text import one_line
 from paceline.cli.flags import parse_recipe
 from paceline.cli.help import HELP
+from paceline.cli.printing import Printer
 from paceline.cli.saved_request import saved_request
 from paceline.config.run import Controls
 from paceline.log.console import open_console
@@ -29,7 +30,7 @@ Recipes for data of your own (-cpu: on a CPU), and small ones from scratch:
 """
 
 
-def run(arguments: Sequence[str]) -> int:
+def run(printer: Printer, arguments: Sequence[str]) -> int:
     """Train, and return the exit code of the run's ending."""
     if not arguments or arguments[0] in HELP:
         from paceline.recipes import GROUPS, in_groups
@@ -41,14 +42,14 @@ def run(arguments: Sequence[str]) -> int:
     base, controls, notes = None, Controls(), []
     if arguments[0].endswith(".json"):
         base, controls, _, words = saved_request(Path(arguments[0]), arguments[1:], "train")
-        asked = parse_recipe(words, controls, verb="train", base=base, description=f"Repeat {arguments[0]}")
+        asked = parse_recipe(words, controls, verb="train", base=base, printer=printer)
         for name in ("data", "weights"):
             if (path := getattr(asked.controls, name)) and name not in asked.given and is_first_on_node():
                 notes.append(one_line(f"--{name} {path!r}: as {arguments[0]} names it"))
     else:
         if is_folder(arguments[0]):
             raise RecipeError(f"{arguments[0]} is a folder; to repeat a run name its run.json: {arguments[0]}/run.json")
-        asked = parse_recipe(arguments, controls, verb="train")
+        asked = parse_recipe(arguments, controls, verb="train", printer=printer)
     launch = read_launch(os.environ)
     request = asked.request(command("train", *arguments), repeats=base is not None)
     validate(request, launch)

@@ -17,7 +17,7 @@ from paceline._utils.safe_read import read_plain_text
 from paceline._utils.text import did_you_mean
 from paceline.cli.commands.weights_check import run_check
 from paceline.cli.flags import parse, run_kind
-from paceline.cli.printing import PRINTER, say, waiting
+from paceline.cli.printing import Printer
 
 if TYPE_CHECKING:
     from paceline.weights.weight_file import WeightFile
@@ -42,20 +42,19 @@ class GetFlags:
     from_: Annotated[str, tyro.conf.arg(name="from")] = ""  # a copy: its folder, its address, or the file
 
 
-def run(arguments: Sequence[str]) -> int:
+def run(printer: Printer, arguments: Sequence[str]) -> int:
     """Carry out one of them."""
-    return run_kind(arguments, KINDS, "weights", {"get": _get, "check": run_check, "convert": run_convert})
+    return run_kind(printer, arguments, KINDS, "weights", {"get": _get, "check": run_check, "convert": run_convert})
 
 
-def _get(arguments: Sequence[str]) -> int:
-    flags = parse(arguments, GetFlags(), prog="weights get", description="Bring published weights.")
-    from paceline.cli.printing import live_progress
+def _get(printer: Printer, arguments: Sequence[str]) -> int:
+    flags = parse(printer, arguments, GetFlags(), "weights get", "Bring published weights.")
     from paceline.weights.forms.bring import PUBLISHED, bring
 
     if not flags.name:
         width = max(map(len, PUBLISHED))
         for name, published in PUBLISHED.items():
-            say(f"{name:<{width}}  {published.about}")
+            printer.say(f"{name:<{width}}  {published.about}")
         return 0
     hub = flags.name.startswith("timm/")
     if not hub and flags.name not in PUBLISHED:
@@ -63,23 +62,23 @@ def _get(arguments: Sequence[str]) -> int:
         raise UserError(f"weights get {flags.name!r}: no such weights. {hint}")
     if hub and flags.from_:
         raise UserError("--from: timm's loader brings timm/NAME from its hub; name a copy itself:  --weights FILE")
-    with live_progress() as reporter:
+    with printer.live_progress() as reporter:
         kept = bring(flags.name, flags.out, reporter, source=flags.from_)
-    PRINTER.facts = {"file": kept}
+    printer.facts = {"file": kept}
     if hub:
-        say(f"next:  {command('weights', 'check', kept)}")
+        printer.say(f"next:  {command('weights', 'check', kept)}")
         return 0
     published = PUBLISHED[flags.name]
     for file in published.files:
         known = file.sha256_prefix or file.md5 or file.sha1
-        say(f"{flags.out / file.name}: {'its checksum is right' if known else 'nobody published its checksum'}")
-    say(f"next:  {command('weights', 'check', kept)}")
+        printer.say(f"{flags.out / file.name}: {'its checksum is right' if known else 'nobody published its checksum'}")
+    printer.say(f"next:  {command('weights', 'check', kept)}")
     if kept.suffix == ".pkl":
         from paceline.weights.forms.files import conversion
 
-        say(f"then:  {conversion(kept)}")
+        printer.say(f"then:  {conversion(kept)}")
         kept = kept.with_suffix(".safetensors")
-    say(f"or:    {command('train', *published.train.split(), '--data', 'DIR', '--weights', kept)}")
+    printer.say(f"or:    {command('train', *published.train.split(), '--data', 'DIR', '--weights', kept)}")
     return 0
 
 
@@ -101,9 +100,9 @@ class Flags:
     classes: str = ""  # names of the class rows, in lines or a JSON list; kept by --to ours in .safetensors
 
 
-def run_convert(arguments: Sequence[str]) -> int:
+def run_convert(printer: Printer, arguments: Sequence[str]) -> int:
     """Write the converted file and say what is in it."""
-    flags = parse(arguments, Flags(), prog="weights convert", description="Convert weights into another form.")
+    flags = parse(printer, arguments, Flags(), "weights convert", "Convert weights into another form.")
     if not flags.file and flags.to:
         raise UserError("name a weight file: paceline weights convert FILE --to ours --out FILE.safetensors")
     from paceline.weights.forms.table import writable, write_form
@@ -111,7 +110,7 @@ def run_convert(arguments: Sequence[str]) -> int:
     forms = {form.name: form for form in writable()}
     if not flags.to:
         for form in forms.values():
-            say(f"--to {form.name:<12} {form.about} ({', '.join(form.suffixes)})")
+            printer.say(f"--to {form.name:<12} {form.about} ({', '.join(form.suffixes)})")
         return 2 if flags.file else 0
     if flags.to not in forms:
         raise UserError(f"--to {flags.to}: there is no such form to write. Known: {', '.join(forms)}.")
@@ -141,27 +140,27 @@ def run_convert(arguments: Sequence[str]) -> int:
         if form.name != "ours" or out.suffix != ".safetensors":
             raise UserError("--classes: names are kept in our own .safetensors alone: --to ours --out FILE.safetensors")
         ours = replace(ours, classes=_names(flags.classes, file), certain=True)
-    with waiting(f"writing {flags.out}"):
+    with printer.waiting(f"writing {flags.out}"):
         tensors, notes = write_form(file.path, ours, form, out)
     for name in file.ours.left_out[:3]:
-        say(f"left out: {name}")
+        printer.say(f"left out: {name}")
     if len(file.ours.left_out) > 3:
-        say(f"left out: {len(file.ours.left_out) - 3:,} more that are no weights")
+        printer.say(f"left out: {len(file.ours.left_out) - 3:,} more that are no weights")
     for note in (*file.ours.notes, *file.others, *notes):
-        say(f"note: {note}")
+        printer.say(f"note: {note}")
     for field, value in ours.needs.items():
-        say(f"note: these weights are for a network with --model.{field.replace('_', '-')} {value}")
+        printer.say(f"note: these weights are for a network with --model.{field.replace('_', '-')} {value}")
     if file.eps is not None and file.eps != USUAL_EPS:
-        say(
+        printer.say(
             f"note: these weights were trained with --model.bn-eps {file.eps:g}; others' networks have {USUAL_EPS:g}: set it there"
         )
     if wild := broken(ours.tensors):
-        say(
+        printer.say(
             f"note: {wild[0]} {f'and {len(wild) - 1:,} more hold' if wild[1:] else 'holds'} values that are no finite numbers"
         )
     numbers = sum(tensor.numel() for tensor in tensors.values())
-    PRINTER.facts = {"file": out, "to": form.name, "tensors": len(tensors), "numbers": numbers}
-    say(f"{len(tensors)} tensors, {numbers:,} numbers: {flags.out}")
+    printer.facts = {"file": out, "to": form.name, "tensors": len(tensors), "numbers": numbers}
+    printer.say(f"{len(tensors)} tensors, {numbers:,} numbers: {flags.out}")
     return 0
 
 

@@ -16,7 +16,7 @@ from paceline._utils.errors import UserError
 from paceline._utils.text import some
 from paceline.cli.flags import Asked, parse, parse_recipe
 from paceline.cli.help import HELP
-from paceline.cli.printing import PRINTER, say, waiting
+from paceline.cli.printing import Printer
 from paceline.config.card import has_card, in_words, read_card
 
 if TYPE_CHECKING:
@@ -38,9 +38,9 @@ class Flags:
     rows: bool = False  # name every tensor that is missing, unknown or converted, also where there are many
 
 
-def run_check(arguments: Sequence[str]) -> int:
+def run_check(printer: Printer, arguments: Sequence[str]) -> int:
     """Print what is found. Exit code 1 where its numbers are not finite, or no network of ours takes it."""
-    flags, asked = _flags(arguments)
+    flags, asked = _flags(printer, arguments)
     if not flags.file:
         raise UserError("name a weight file: paceline weights check FILE")
     from paceline.training.building import weights_file
@@ -53,43 +53,44 @@ def run_check(arguments: Sequence[str]) -> int:
     if asked is not None:
         recipes, given = {flags.recipe: asked.recipe}, asked.given
     else:
-        recipes, given = {name: choose_recipe(name) for name in NETWORKS} | _of_its_run(path), frozenset()
+        recipes, given = {name: choose_recipe(name) for name in NETWORKS} | _of_its_run(printer, path), frozenset()
     file = open_weights(path, pickles=True)
     tensors = file.ours.tensors
-    _row("file", f"{path}{_bytes_and_digest(path)}")
-    _row("kind", file.kind)
-    _row("form", file.form.about)
+    _row(printer, "file", f"{path}{_bytes_and_digest(path)}")
+    _row(printer, "kind", file.kind)
+    _row(printer, "form", file.form.about)
     types = Counter(str(tensor.dtype).removeprefix("torch.") for tensor in tensors.values())
     numbers = sum(tensor.numel() for tensor in tensors.values())
     _row(
+        printer,
         "tensors",
         f"{len(tensors)} of {numbers:,} numbers ({', '.join(f'{count} {name}' for name, count in types.items())})",
     )
     card = in_words(read_card(path)) if has_card(path) else {}
     for head, line in card.items():
-        _row(head, line)
+        _row(printer, head, line)
     if file.classes and not card:
         known = "" if file.certain else ", as they were published"
         more = ", ..." if len(file.classes) > MOST_CLASSES else ""
         names = ", ".join(names[0] or "-" for names in file.classes[:MOST_CLASSES])
-        _row("classes", f"{len(file.classes):,}{known}: {names}{more}")
+        _row(printer, "classes", f"{len(file.classes):,}{known}: {names}{more}")
     for field, value in file.ours.needs.items():
-        _row("needs", f"--model.{field.replace('_', '-')} {value}")
+        _row(printer, "needs", f"--model.{field.replace('_', '-')} {value}")
     for note in (*file.ours.notes, *file.others):
-        _row("note", note)
+        _row(printer, "note", note)
     if file.ours.lacks:
-        _row("note", file.ours.lacks)
+        _row(printer, "note", file.ours.lacks)
     if file.ours.left_out:
-        _row("left out", f"{some(file.ours.left_out, LEFT_OUT)}: no weights")
+        _row(printer, "left out", f"{some(file.ours.left_out, LEFT_OUT)}: no weights")
     wild = broken(tensors)
-    _row("finite", f"no: {some(wild, LEFT_OUT)}" if wild else "yes")
-    with waiting("trying networks"):
+    _row(printer, "finite", f"no: {some(wild, LEFT_OUT)}" if wild else "yes")
+    with printer.waiting("trying networks"):
         found = [replace(fit, model=None) for fit in fits(file, recipes, given)]  # a network is large
         if asked is None and not any(fit.report for fit in found):
             small = {name: choose_recipe(name) for name, _ in SMALL}
             found += [fit for fit in fits(file, small, given) if fit.report]
     taken = any(fit.report for fit in found)
-    PRINTER.facts = {
+    printer.facts = {
         **{"file": path, "kind": file.kind, "form": file.form.name, "tensors": len(tensors), "numbers": numbers},
         **{
             "classes": [names[0] for names in file.classes],
@@ -100,14 +101,14 @@ def run_check(arguments: Sequence[str]) -> int:
     for fit in found:
         if fit.report or not taken:  # why other networks do not take it is of use where none does
             first, *rest = _row_of(fit, flags.rows)
-            _row("fits" if fit.report else "not", f"{fit.called}: {first}")
+            _row(printer, "fits" if fit.report else "not", f"{fit.called}: {first}")
             for line in rest:
-                _row("", line)
+                _row(printer, "", line)
     if not taken and (trunk := timm_trunk(file)):
         again = command("weights", "check", path, "--recipe", "resnet50", "--model.trunk", trunk)
-        _row("next", f"its names are as timm's:  {again}")
+        _row(printer, "next", f"its names are as timm's:  {again}")
     if file.kind == PICKLED:
-        _row("next", conversion(path))
+        _row(printer, "next", conversion(path))
     return 0 if taken and not wild else 1
 
 
@@ -118,30 +119,30 @@ class _RecipeFlags:
     rows: bool = False  # name every tensor that is missing, unknown or converted, also where there are many
 
 
-def _flags(arguments: Sequence[str]) -> tuple[Flags, Asked | None]:
+def _flags(printer: Printer, arguments: Sequence[str]) -> tuple[Flags, Asked | None]:
     """-> this verb's own flags, and the recipe as its flags change it where one is named."""
     words = [part for word in arguments for part in (word.split("=", 1) if word.startswith("--recipe=") else [word])]
     if "--recipe" not in words[:-1] or set(HELP) & set(words):
         prog, about = "weights check", "What a file of weights is, and what it fits."
-        return parse(arguments, Flags(), prog=prog, description=about), None
+        return parse(printer, arguments, Flags(), prog, about), None
     at = words.index("--recipe")
     name = words[at + 1]
     del words[at : at + 2]
     # The file is the first word, or the last one behind the flags.
     file = words.pop(0 if words[0][:1] != "-" else -1) if words and not all(word[:1] == "-" for word in words) else ""
-    asked = parse_recipe([name, *words], _RecipeFlags(), verb="weights check FILE --recipe")
+    asked = parse_recipe([name, *words], _RecipeFlags(), verb="weights check FILE --recipe", printer=printer)
     called = " ".join([name, *(word for word in words if word != "--rows")])
     return Flags(file, called, asked.controls.rows), asked
 
 
-def _of_its_run(path: Path) -> dict[str, Recipe]:
+def _of_its_run(printer: Printer, path: Path) -> dict[str, Recipe]:
     """The recipe of the run whose checkpoint this is; none where it is no checkpoint, or its run cannot be read."""
     from paceline.training.find_network import of_its_run
 
     try:
         return of_its_run(path)
     except UserError as problem:
-        say(f"note      {str(problem).splitlines()[0]}")
+        printer.say(f"note      {str(problem).splitlines()[0]}")
         return {}
 
 
@@ -171,5 +172,5 @@ def _bytes_and_digest(path: Path) -> str:
     return f", {path.stat().st_size / 2**20:,.1f} MiB, SHA-256 {digest}{right}"
 
 
-def _row(what: str, text: str) -> None:
-    say(f"{what:<8}  {text}")
+def _row(printer: Printer, what: str, text: str) -> None:
+    printer.say(f"{what:<8}  {text}")
