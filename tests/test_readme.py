@@ -48,7 +48,11 @@ def test_the_first_block_is_the_main_command_and_the_second_the_tests() -> None:
 
 def test_ci_runs_the_readmes_test_command() -> None:
     lines = [line for line in (ROOT / ".ci" / "run").read_text().splitlines() if line and not line.startswith("#")]
-    assert lines[-1] == BLOCKS[1].strip()
+    (place,) = (number for number, line in enumerate(lines) if line.startswith("cd "))
+    assert lines[place + 1] == BLOCKS[1].strip()
+    # Only if these pass: bash ends at the first command that fails.
+    assert "set -euo pipefail" in lines[:place]
+    assert all(line.startswith(("part=", "echo ", "scripts/test.sh --nightly ")) for line in lines[place + 2 :])
 
 
 def test_the_file_tree_is_the_real_one() -> None:
