@@ -108,4 +108,6 @@ def test_code_lines_are_those_without_docstrings_comments_and_blank_lines() -> N
 def test_the_package_does_not_grow() -> None:
     files = list(PACKAGE.rglob("*.py"))
     lines = sum(code_lines(path.read_text()) for path in files)
-    assert lines <= MOST_CODE_LINES and len(files) <= MOST_FILES, f"{lines:,} code lines in {len(files)} files"
+    assert lines <= MOST_CODE_LINES and len(files) <= MOST_FILES, (
+        f"{lines:,} code lines in {len(files)} files: remove as many as you add, or raise the numbers and say why"
+    )

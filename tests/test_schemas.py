@@ -50,7 +50,9 @@ def events_of(run: Path) -> list[dict[str, Any]]:
 def test_the_files_are_what_the_package_says_today():
     """After a change that is meant:  scripts/schemas.py"""
     for name, text in schemas.written().items():
-        assert json.loads((schemas.FOLDER / name).read_text()) == json.loads(text), name
+        assert json.loads((schemas.FOLDER / name).read_text()) == json.loads(text), (
+            f"{name}: .venv/bin/python scripts/schemas.py writes it"
+        )
     assert {path.name for path in schemas.FOLDER.glob("*.json")} == {f"{name}.schema.json" for name in schemas.VERSIONS}
 
 

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import math
+from dataclasses import fields, replace
 
 import pytest
 import torch
 
+from paceline.config.plan import lr_at, make_plan
+from paceline.config.recipe import Schedule
 from paceline.config.schedule import learning_rate
+from paceline.config.system import System
+from paceline.recipes import RECIPES
 
 # (peak, warm-up epochs, scheduled epochs, steps an epoch): the MLPerf v3.0 ResNet-50 configurations by global batch.
 PRESETS = {
@@ -103,3 +108,26 @@ def test_no_step_has_a_negative_rate_or_one_above_the_peak(kind, warmup):
     for step in range(40):
         rate = learning_rate(step, kind=kind, peak=3.0, warmup_steps=warmup, total_steps=10.0, boundaries=(5.0, 7.5))
         assert 0 <= rate <= 3.0
+
+
+COSINE = Schedule("cosine", warmup=1.0, warmup_from=0.1, hold=1.5, horizon=3.0, end_lr=0.001)
+STEPS = Schedule("steps", boundaries=(1.0, 2.0))
+# Field -> (a schedule in which it counts, another value).
+OTHERS = {
+    "kind": (COSINE, "poly2"), "unit": (COSINE, "steps"), "warmup": (COSINE, 0.5), "warmup_from": (COSINE, 0.4),
+    "warmup_first": (COSINE, 0), "hold": (COSINE, 2.0), "horizon": (COSINE, 2.5), "boundaries": (STEPS, (1.0,)),
+    "factor": (STEPS, 0.5), "end_lr": (COSINE, 0.002),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [entry.name for entry in fields(Schedule)])
+def test_every_field_of_a_schedule_reaches_the_rate(name):
+    before, value = OTHERS[name]
+    recipe = replace(RECIPES["resnet50-tiny"](), epochs=4.0, images_seen=0)
+
+    def rates(schedule: Schedule) -> list[float]:
+        changed = replace(recipe, schedule=schedule)
+        plan = make_plan(changed, System(), world=1, most=64, train_images=640, val_images=10)
+        return [lr_at(changed, plan, step) for step in range(plan.total_steps)]
+
+    assert rates(before) != rates(replace(before, **{name: value}))

@@ -29,7 +29,7 @@ from paceline.machine.machines import SYSTEMS, a100x8, h100x8, h200x8, v100x8
 from paceline.recipes import RECIPES
 from paceline.tasks.workloads import WORKLOADS
 
-SHARED_FIELDS = 43  # a field more is a decision
+SHARED_FIELDS = 43  # every recipe has them, so a commit that changes the number says why all need the field
 WORLDS = (1, 8, 64, 3584)
 
 
@@ -88,7 +88,10 @@ def shared_fields(node: Any, above: str = "") -> Iterator[str]:
 
 def test_recipes_share_no_more_fields_than_today():
     found = list(shared_fields(RECIPES["resnet50"]()))
-    assert "optim.lr" in found and len(found) == SHARED_FIELDS, found
+    assert "optim.lr" in found
+    assert len(found) == SHARED_FIELDS, (
+        f"set SHARED_FIELDS to {len(found)} and write into the commit why all recipes need it"
+    )
 
 
 @pytest.mark.parametrize("name", RECIPES)
