@@ -21,9 +21,10 @@ from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 
 from paceline.config import bounds
+from paceline.config import run as run_record
 from paceline.config.plan import Plan
 from paceline.config.recipe import Recipe
-from paceline.config.run import ADDED, FORMAT, NEEDED, Controls
+from paceline.config.run import FORMAT, NEEDED, Controls
 from paceline.config.system import System
 from paceline.log.events import COMMON, SCHEMA, STATUSES
 from paceline.tasks.workloads import WORKLOADS
@@ -168,7 +169,8 @@ def run() -> tuple[Schema, Schema]:
     for name, text in comments(Plan).items():
         plan["properties"][name].setdefault("description", text)
     defs |= plan.pop("$defs", {}) | {"Plan": plan, "Recipe": asked}
-    known = {name: KINDS[kind] for name, kind in {**NEEDED, **ADDED}.items()}
+    of_card = {"step", "metrics", "best_f1", "run", "graph", "colours", "averaged"}
+    known = {name: KINDS[kind] for name, kind in run_record.KINDS.items() if name not in of_card}
     known |= {name: {"$ref": f"#/$defs/{name.title()}"} for name in ("recipe", "system", "plan", "controls")}
     known |= {
         "format": {"const": FORMAT},

@@ -12,6 +12,7 @@ import torch
 from PIL import Image
 
 from paceline.config.recipe import Recipe
+from paceline.config.run import RunRecord
 from paceline.predict.predictor import Predictor
 from paceline.tasks.workloads import WORKLOADS
 from paceline.training.trained import Trained
@@ -26,7 +27,7 @@ def predictor_of(
 ) -> Predictor:
     """As `paceline.load` makes one of a run; facts: of its run.json."""
     run = Path("run"), WORKLOADS[recipe.task], recipe, tuple(classes), network, torch.device("cpu"), "step-000001", 1
-    return Predictor(Trained(*run, {"system": {}, **(facts or {})}))
+    return Predictor(Trained(*run, RunRecord(**(facts or {}))))
 
 
 def take_for_a_run_s(monkeypatch: pytest.MonkeyPatch, make: Callable[[], Predictor]) -> None:

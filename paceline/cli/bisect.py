@@ -19,7 +19,7 @@ from paceline._utils.commands import command
 from paceline._utils.errors import UserError
 from paceline.cli.bisect_text import recorded_lines, replayed_lines
 from paceline.cli.printing import Printer
-from paceline.config.run import read_run, run_folder
+from paceline.config.run import RunRecord, read_run, run_folder
 from paceline.tasks.workloads import saved_recipe
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def bisect(printer: Printer, names: Sequence[str], *, data: str = "", workload: 
         raise UserError(f"--bisect compares two runs, and {len(names)} are named: paceline compare RUN RUN --bisect")
     folders = [run_folder(Path(name).expanduser()) for name in names]
     facts = [read_run(folder) for folder in folders]
-    tasks = [str(one["recipe"].get("task")) for one in facts]
+    tasks = [str(one.recipe.get("task")) for one in facts]
     if tasks[0] != tasks[1]:
         raise UserError(
             f"{names[0]} is a run of {tasks[0]}, {names[1]} one of {tasks[1]}: they have no tensor in common."
@@ -56,7 +56,10 @@ def bisect(printer: Printer, names: Sequence[str], *, data: str = "", workload: 
         from paceline.training.rerun import Records
 
         runs = [Records(folder, one) for folder, one in zip(folders, facts)]
-        found = {"runs": list(map(str, names)), "differences": _differences(facts)} | _recorded(*runs)
+        found = {
+            "runs": list(map(str, names)),
+            "differences": _differences([one.as_dict() for one in facts]),
+        } | _recorded(*runs)
     apart = [found[name]["first"]["step"] for name in ("events", "checkpoints") if found[name]["first"]]
     if apart or not (found["events"]["compared"] or found["checkpoints"]["compared"]):
         last = max(apart, default=min(run.last for run in runs))
@@ -76,7 +79,7 @@ def _say(printer: Printer, lines: Iterator[str], in_json: bool) -> None:
         printer.say(line)
 
 
-def _recipe(folder: Path, facts: dict[str, Any], workload: str, names: Sequence[str]) -> Recipe:
+def _recipe(folder: Path, facts: RunRecord, workload: str, names: Sequence[str]) -> Recipe:
     def again(name: str) -> str:
         return command("compare", *names, "--bisect", "--workload", name)
 
@@ -171,12 +174,12 @@ def _photos(side: Rerun, step: int) -> list[str]:
     return [name.removeprefix(f"{side.task.facts['root']}/") for name in side.task.images_of_step(step)]
 
 
-def _elsewhere(facts: Mapping[str, Any]) -> dict[str, list[str]]:
+def _elsewhere(facts: RunRecord) -> dict[str, list[str]]:
     """What the machine of a run had otherwise than this one: name -> [there, here]."""
     from paceline.machine.provenance import host, versions
 
-    compiled = {"compilation": "on"} if facts["system"].get("compile") else {}
-    there = {**facts.get("versions", {}), **facts.get("host", {}), **compiled}
+    compiled = {"compilation": "on"} if facts.system.get("compile") else {}
+    there = {**facts.versions, **facts.host, **compiled}
     here = (
         versions()
         | {"compilation": "off"}

@@ -14,7 +14,7 @@ from paceline._utils.errors import RecipeError
 from paceline._utils.text import Row
 from paceline.config.plan import Plan
 from paceline.config.recipe import Recipe
-from paceline.config.run import run_folder
+from paceline.config.run import RunRecord, run_folder
 from paceline.config.system import FORMS, HALF, Precision, System
 from paceline.log.events import read_events
 from paceline.machine.estimate import (
@@ -106,7 +106,7 @@ def published_row(recipe: Recipe, recipe_name: str, system_name: str, system: Sy
     return next((row for row in rows if row.rate and (row.nodes, row.accelerators) == (plan.nodes, plan.world)), None)
 
 
-def speed_of_run(path: Path, facts: Mapping[str, Any], recipe: Recipe, chip: str) -> Speed | None:
+def speed_of_run(path: Path, facts: RunRecord, recipe: Recipe, chip: str) -> Speed | None:
     """A run's own speed: the median over its train events without the first, which includes start-up; None without events.
 
     Raises UserError for events that cannot be read, RecipeError for a plan that is none.
@@ -114,14 +114,14 @@ def speed_of_run(path: Path, facts: Mapping[str, Any], recipe: Recipe, chip: str
     events = [event for event in read_events(run_folder(path) / "events.jsonl") if event["event"] == "train"]
     rates = [event["images_per_second"] for event in events[1:] or events]
     rates = [rate for rate in rates if 0 < rate < math.inf]
-    counts = [facts["plan"].get(name) for name in ("world", "nodes", "images_per_rank")]
+    counts: list[Any] = [facts.plan.get(name) for name in ("world", "nodes", "images_per_rank")]
     if not all(type(count) is int and count > 0 for count in counts):
         raise RecipeError("run.json: plan.world, nodes and images_per_rank must be whole numbers above 0.")
     if not rates:
         return None
     world, nodes, images = counts
     what = f"this run's own: median of {len(rates)} interval{'s'[: len(rates) != 1]} on {world} rank{'s'[: world != 1]}"
-    if facts["controls"].get("synthetic"):
+    if facts.controls.get("synthetic"):
         what += ", on made-up batches: input is not in it"
     fitted = published_speed(recipe, chip)
     return measured_speed(statistics.median(rates) / world, images, fitted, what, nodes)

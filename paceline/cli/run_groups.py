@@ -16,7 +16,7 @@ from typing import Any
 
 from paceline._utils.formatting import leading_metrics, metric_label, metric_text
 from paceline._utils.text import counted
-from paceline.config.run import Controls
+from paceline.config.run import Controls, RunRecord
 from paceline.training.saved_run import ENDED
 
 # What decides a run's result beside recipe, data and fold.
@@ -37,7 +37,7 @@ WHICH = ("best", "last")
 
 
 def groups_of(
-    runs: Sequence[tuple[dict[str, Any], Mapping[str, Any], Sequence[Mapping[str, float]]]],
+    runs: Sequence[tuple[dict[str, Any], RunRecord, Sequence[Mapping[str, float]]]],
 ) -> list[dict[str, Any]]:
     """Groups of two runs or more, and of folds even one, in JSON's types.
 
@@ -46,12 +46,12 @@ def groups_of(
     """
     found: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for row, facts, evaluations in runs:
-        fold = facts.get("data", {}).get("fold")
+        fold = facts.data.get("fold")
         number, of = (_whole(fold.get(name)) for name in ("number", "of")) if isinstance(fold, Mapping) else (0, 0)
         headline = row["headline"]
         scored = [metrics for metrics in evaluations if math.isfinite(metrics.get(headline, math.nan))]
         kept = {name: row[name] for name in ("name", "recipe", "status", "headline")}
-        kept |= {"fold": number, "of": of, "seed": _whole(facts["recipe"].get("seed"))}
+        kept |= {"fold": number, "of": of, "seed": _whole(facts.recipe.get("seed"))}
         kept["best"] = max(scored, key=lambda metrics: metrics[headline], default={})
         kept["last"] = scored[-1] if scored else {}
         kept["left_out"] = (
@@ -65,14 +65,14 @@ def _whole(value: Any) -> int:
     return value if type(value) is int else 0
 
 
-def key_of(facts: Mapping[str, Any], fold: Mapping[str, Any]) -> str:
+def key_of(facts: RunRecord, fold: Mapping[str, Any]) -> str:
     """Equal exactly where nothing but fold and seed is another."""
-    recipe = {name: value for name, value in facts["recipe"].items() if name != "seed"}
+    recipe = {name: value for name, value in facts.recipe.items() if name != "seed"}
     plain = asdict(Controls())
-    controls = {name: facts["controls"].get(name, plain[name]) for name in DECIDE}
-    data = fold.get("data") or facts.get("data", {}).get("hash")
+    controls = {name: facts.controls.get(name, plain[name]) for name in DECIDE}
+    data = fold.get("data") or facts.data.get("hash")
     return json.dumps(
-        [facts["name"], recipe, controls, data, [fold.get(name) for name in ("of", "seed", "group")]], sort_keys=True
+        [facts.name, recipe, controls, data, [fold.get(name) for name in ("of", "seed", "group")]], sort_keys=True
     )
 
 

@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from paceline.cli.flags import take_value
 from paceline.cli.printing import print_error
 from paceline.config.graph_file import refuse_graph
 from paceline.config.recipe import Recipe
-from paceline.config.run import Controls, check_controls, data_from_here, fill, read_run, saved_system
+from paceline.config.run import Controls, RunRecord, check_controls, data_from_here, fill, read_run, saved_system
 from paceline.config.system import System
 from paceline.tasks.workloads import saved_recipe
 from paceline.training.named_run import naming
@@ -22,7 +21,7 @@ from paceline.training.named_run import naming
 
 def saved_request(
     path: Path, words: Sequence[str], verb: str
-) -> tuple[tuple[str, Recipe, str, System], Controls, dict[str, Any], list[str]]:
+) -> tuple[tuple[str, Recipe, str, System], Controls, RunRecord, list[str]]:
     """The request in a run.json as defaults of the same command, all its facts, and the words left over.
 
     words   what follows the run on the command line: --workload is taken out
@@ -36,9 +35,9 @@ def saved_request(
     # How a run was followed is no part of it; and a sink may be a Python file, which only a command line may name.
     anew = {"out": "", "mirror": "", "quiet": False, "json": False, "sink": ()}
     # fill() complains of a value that is no path.
-    found = {"data": data_from_here(facts)} if isinstance(facts["controls"].get("data"), str) else {}
-    controls = fill(Controls(), {**facts["controls"], **found, **anew}, f"{path}: controls")
+    found = {"data": data_from_here(facts)} if isinstance(facts.controls.get("data"), str) else {}
+    controls = fill(Controls(), {**facts.controls, **found, **anew}, f"{path}: controls")
     # A claim about the moment before that run, not this one.
     controls = replace(controls, mlperf=replace(controls.mlperf, cache_cleared=False))
     check_controls(controls)
-    return (facts["name"], recipe, facts.get("system_name", "auto"), saved_system(facts, path)), controls, facts, rest
+    return (facts.name, recipe, facts.system_name, saved_system(facts, path)), controls, facts, rest

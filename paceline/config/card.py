@@ -127,7 +127,7 @@ def make_card(facts: Mapping[str, Any], **more: Any) -> str:
     more   facts in place of the run's own, and those that a run.json has not: step, metrics, best_f1, run
     Raises UserError where a name in them is none that `read_card` takes.
     """
-    facts = {"plan": {}, "controls": {}, "colours": "rgb", **facts, **more}
+    facts = {"system": {}, "plan": {}, "controls": {}, "data": {}, "colours": "rgb", **facts, **more}
     parts = {"system": OF_SYSTEM, "plan": OF_PLAN, "data": OF_DATA}
     card = {name: facts[name] for name in CHECKS if name in facts}
     card |= {name: {key: facts[name][key] for key in keys if key in facts[name]} for name, keys in parts.items()}

@@ -11,7 +11,8 @@ import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from types import UnionType
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 from paceline._utils.commands import command
 from paceline._utils.errors import RecipeError, UserError
@@ -28,30 +29,6 @@ FORMAT = 1
 # Of a run.json: twenty thousand names of classes are one.
 MOST_BYTES = 16 << 20
 _BUCKET_FOLDER = re.compile(r"((s3|gs|az)://[^/\s]+|file://)(/[^/\s?#]+)+/?")
-# What every run.json holds, and of what type; then what provenance adds.
-NEEDED = {
-    "format": int,
-    "name": str,
-    "world": int,
-    "recipe": dict,
-    "system": dict,
-    "plan": dict,
-    "controls": dict,
-}
-ADDED = {
-    "system_name": str,
-    "classes": list,
-    "data": dict,
-    "threads": dict,
-    "placement": dict,
-    "versions": dict,
-    "command": str,
-    "started": str,
-    "fitted": dict,
-    "feeding": dict,
-    "forms": str,
-    "auto": dict,
-}
 Node = TypeVar("Node")
 
 
@@ -110,34 +87,81 @@ class Run:
     controls: Controls
     provenance: Mapping[str, Any] = field(default_factory=dict)  # versions, command, host, git commit, data, weights
 
-    def facts(self) -> dict[str, Any]:
-        """What run.json says; keys world, recipe, system, plan, versions, command and more."""
+    def record(self) -> RunRecord:
+        """The record that run.json holds."""
+        parts = {name: asdict(getattr(self, name)) for name in ("recipe", "system", "plan", "controls")}
+        return RunRecord(
+            name=self.name, world=self.plan.world, system_name=self.system_name, **parts, **self.provenance
+        )
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """A run.json, or the card of a file of weights (config/card.py).
+
+    Settings are dicts, as they were written: their classes depend on the workload, and `fill` reads them.
+    """
+
+    name: str = ""  # the recipe's
+    world: int = 1  # ranks that train
+    recipe: dict[str, Any] = field(default_factory=dict)
+    system_name: str = "auto"
+    system: dict[str, Any] = field(default_factory=dict)
+    plan: dict[str, Any] = field(default_factory=dict)
+    controls: dict[str, Any] = field(default_factory=dict)
+    versions: dict[str, Any] = field(default_factory=dict)
+    command: str = ""
+    git_commit: str = ""
+    host: dict[str, Any] = field(default_factory=dict)
+    launcher: str = ""
+    threads: dict[str, Any] = field(default_factory=dict)
+    data: dict[str, Any] = field(default_factory=dict)  # Task.facts
+    classes: list[str] = field(default_factory=list)
+    memory_estimate: dict[str, Any] = field(default_factory=dict)  # tasks.memory.MemoryEstimate
+    started: str = ""
+    placement: dict[str, Any] = field(default_factory=dict)  # cores of the ranks, where they are bound to some
+    fitted: dict[str, Any] = field(default_factory=dict)  # of --fit-schedule
+    forms: str | None = None  # why the step has its forms
+    feeding: dict[str, Any] = field(default_factory=dict)  # training.feeding.Feeding
+    auto: dict[str, Any] | None = None  # fields that --auto set
+    sha256: str | None = None  # of all the rest
+    # Only on a card:
+    step: int | None = None
+    metrics: dict[str, Any] = field(default_factory=dict)
+    best_f1: dict[str, Any] = field(default_factory=dict)
+    run: dict[str, Any] = field(default_factory=dict)
+    graph: dict[str, Any] = field(default_factory=dict)
+    colours: str | None = None
+    averaged: bool | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields that are set, by name. An empty `auto` is kept: it says that --auto changed nothing."""
         return {
-            "format": FORMAT,
-            "name": self.name,
-            "world": self.plan.world,
-            "recipe": asdict(self.recipe),
-            "system_name": self.system_name,
-            "system": asdict(self.system),
-            "plan": asdict(self.plan),
-            "controls": asdict(self.controls),
-            **self.provenance,
+            name: value for name, value in vars(self).items() if value is not None and (value != {} or name == "auto")
         }
 
     def to_json(self) -> str:
         """The text of run.json."""
-        return json.dumps(sealed(self.facts()), indent=2) + "\n"
+        return json.dumps(sealed({"format": FORMAT, **self.as_dict()}), indent=2) + "\n"
 
 
-def read_run(path: Path, *, changed: Callable[[str], None] | None = None) -> dict[str, Any]:
-    """The facts in a run.json (or in the run folder that holds one), or on the card of a file of weights (config/card.py).
+# Key of a run.json -> its type; and the keys that every one has.
+KINDS = {
+    name: next(get_origin(one) or one for one in (get_args(kind) if isinstance(kind, UnionType) else (kind,)))
+    for name, kind in hints_of(RunRecord).items()
+}
+NEEDED = ("format", "name", "world", "recipe", "system", "plan", "controls")
+
+
+def read_run(path: Path, *, changed: Callable[[str], None] | None = None) -> RunRecord:
+    """The record in a run.json (or in the run folder that holds one), or on the card of a file of weights (config/card.py).
 
     changed   told, in a line, of a file whose content is not what was written; None: such a file is refused
     Raises UserError when it is not there, is not one, or was changed.
     """
     file = run_file(path)
     if file.suffix in card.SUFFIXES:
-        return card.read_card(file)
+        return RunRecord(**card.read_card(file))
     try:
         facts = parse(read_plain(file, MOST_BYTES, links=not path.is_dir()))
     except FileNotFoundError:
@@ -147,12 +171,11 @@ def read_run(path: Path, *, changed: Callable[[str], None] | None = None) -> dic
     except (OSError, ValueError) as problem:
         why = getattr(problem, "strerror", None) or problem
         raise UserError(f"{file}: cannot be read as a run ({why}). Start a new run with another --out.") from None
-    if not isinstance(facts, dict) or not facts.keys() >= NEEDED.keys():
-        lacking = [name for name in NEEDED if not isinstance(facts, dict) or name not in facts]
+    if lacking := [name for name in NEEDED if not isinstance(facts, dict) or name not in facts]:
         raise UserError(f"{file}: this JSON file does not describe a run (missing: {', '.join(lacking)}).")
     if facts["format"] != FORMAT:
         raise UserError(f"{file}: written in format {facts['format']!r}; this paceline reads format {FORMAT}.")
-    check_kinds(facts, {**NEEDED, **ADDED}, str(file))
+    check_kinds(facts, KINDS, str(file))
     if not is_whole(facts):
         what = f"{file}: its content is not what was written (checksum): it was edited by hand, or damaged"
         if changed is None:
@@ -160,26 +183,26 @@ def read_run(path: Path, *, changed: Callable[[str], None] | None = None) -> dic
                 f"{what}. Put it back as it was, or train what it says now:  {command('train', file, '--out', 'ANOTHER')}"
             )
         changed(f"{what}; it is taken as it stands")
-    return facts
+    return RunRecord(**{name: facts[name] for name in KINDS if name in facts})
 
 
-def data_from_here(facts: Mapping[str, Any]) -> str:
+def data_from_here(facts: RunRecord) -> str:
     """What a saved run's --data is called from the working folder: as it was named where that is there, or has an address.
 
     A relative path was one from another folder: of the places that the run noted, the one that ends like it.
     """
-    named = facts["controls"].get("data")
+    named = facts.controls.get("data")
     if not isinstance(named, str) or "://" in named or Path(named).expanduser().is_absolute() or Path(named).exists():
         return named if isinstance(named, str) else ""
     end = tuple(part for part in Path(named).parts if part != "..")
-    noted = [facts["data"].get(name) for name in ("manifest", "root")]
+    noted = [facts.data.get(name) for name in ("manifest", "root")]
     places = [place for place in noted if isinstance(place, str) and end and Path(place).parts[-len(end) :] == end]
     return next((place for place in places if Path(place).is_dir()), named)
 
 
-def refuse_synthetic(facts: Mapping[str, Any], run: Path, nothing: str) -> None:
+def refuse_synthetic(facts: RunRecord, run: Path, nothing: str) -> None:
     """Raises UserError for a run on made-up batches; nothing: what there is nothing for."""
-    if facts["controls"].get("synthetic"):
+    if facts.controls.get("synthetic"):
         raise UserError(
             f"{run}: it was trained on synthetic batches, which teach nothing: there is nothing to {nothing}."
         )
@@ -195,25 +218,25 @@ def run_folder(path: Path) -> Path:
     return path.parent if path.name == "run.json" and path.is_file() else path
 
 
-def saved_system(facts: Mapping[str, Any], path: Path) -> System:
+def saved_system(facts: RunRecord, path: Path) -> System:
     """The system in the run.json that is, or is in, `path`.
 
     Raises RecipeError for a key of another version, and for a value that cannot describe a machine.
     """
     try:
-        system = fill(System(), facts["system"], "system")
+        system = fill(System(), facts.system, "system")
         check_system(system)
     except RecipeError as problem:
         raise RecipeError(f"{run_file(path)}: {problem}") from None
     return system
 
 
-def saved_classes(facts: Mapping[str, Any], folder: Path) -> tuple[str, ...]:
+def saved_classes(facts: RunRecord, folder: Path) -> tuple[str, ...]:
     """The class names in a run.json, or on a card. Raises UserError where there are none, or invalid ones."""
-    classes = facts.get("classes", ())
+    classes = facts.classes
     if not classes:
         raise UserError(f"{folder}: run.json names no classes; the run did not get as far as training.")
-    ids = facts.get("data", {}).get("category_ids") or [1] * len(classes)
+    ids = facts.data.get("category_ids") or [1] * len(classes)
     whole = isinstance(ids, list) and len(ids) == len(classes) and all(type(number) is int for number in ids)
     if not whole or not all(isinstance(name, str) for name in classes):
         raise UserError(f"{run_file(folder)}: classes and category_ids must be as many names and whole numbers.")

@@ -142,9 +142,9 @@ def _task(trained: Trained) -> Task:
     """The run's data as it was evaluated on them."""
     facts = trained.facts
     try:
-        if "controls" not in facts or not (data := data_from_here(facts)):
+        if not (data := data_from_here(facts)):
             raise DataError("no data set is noted")
-        saved = fill(Controls(), facts["controls"], f"{trained.folder}: controls")
+        saved = fill(Controls(), facts.controls, f"{trained.folder}: controls")
         controls = Controls(data=data, **{name: getattr(saved, name) for name in ("limit_train", "limit_val", *FOLD)})
         with open_world(read_launch({}), device=torch.device("cpu")) as world:
             task = open_task(trained.recipe, controls, world)

@@ -40,12 +40,12 @@ def write(trained: Trained, out: Path, flags: ExportOptions) -> Iterator[str]:
 
 def card_of(trained: Trained) -> str:
     """The card of an opened model. Raises UserError as `make_card`."""
-    facts, more = trained.facts, {"recipe": asdict(trained.recipe), "step": trained.step}
+    facts, more = trained.facts.as_dict(), {"recipe": asdict(trained.recipe), "step": trained.step}
     if trained.folder.is_dir():  # a run; a file has brought its own card, or has none of this
         predictor = Predictor(trained)
         found = metrics_of(event) if (event := predictor.evaluation()) else {}
         came = {name: facts[key] for key, name in OF_RUN.items() if facts.get(key)}
         more["metrics"] = {name: value for name, value in found.items() if abs(value) < 1e300}
-        more["best_f1"] = predictor.best_f1()
+        more |= {"best_f1": best} if (best := predictor.best_f1()) else {}
         more["run"] = {"folder": trained.folder.resolve().name, "checkpoint": trained.checkpoint, **came}
     return make_card({"versions": versions(), **facts}, **more)

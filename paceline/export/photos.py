@@ -73,10 +73,10 @@ def _photos(trained: Trained, flags: ExportOptions) -> Iterator[Photo]:
 def _manifest(trained: Trained) -> Manifest:
     """Of the data set that the run was trained on. Raises DataError where it is not here."""
     facts = trained.facts
-    noted = facts.get("data", {}).get("manifest")
+    noted = facts.data.get("manifest")
     if isinstance(noted, str) and Path(noted).is_dir():
         return Manifest.load(Path(noted))
-    place = data_from_here(facts) if "controls" in facts else ""
+    place = data_from_here(facts)
     found = find_manifest(Path(place).expanduser()) if place else None
     if found is None:
         raise DataError("no data set is noted" if not place else f"{place}: not prepared here")

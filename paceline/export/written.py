@@ -84,7 +84,7 @@ class Written:
         if not self.photos:
             yield "not compared with the model's own answers, as --compare 0 asks"
             return
-        if (precision := self.trained.facts.get("system", {}).get("precision", "fp32")) != self.flags.precision:
+        if (precision := self.trained.facts.system.get("precision", "fp32")) != self.flags.precision:
             yield f"the run computes in {precision}, this file in {self.flags.precision}: their answers differ by that"
         given = answers(run_of(part), self.graph, self._given)
         exact = compare(self._exact, given, self._least or 0.0)

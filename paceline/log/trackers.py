@@ -136,7 +136,7 @@ class Sent:
 
 def config_of(run: Path) -> dict[str, Any]:
     """What decided the run's result, from its run.json: recipe, plan and system."""
-    facts = read_run(run)
+    facts = read_run(run).as_dict()
     return {name: facts[name] for name in ("name", "recipe", "plan", "system_name", "system")}
 
 

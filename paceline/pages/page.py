@@ -31,7 +31,7 @@ from paceline._utils.formatting import (
 from paceline._utils.names import flatten
 from paceline._utils.reporter import Lines
 from paceline._utils.text import counted
-from paceline.config.run import read_run
+from paceline.config.run import RunRecord, read_run
 from paceline.log.events import COMMON, read_events
 from paceline.pages.html import templates
 from paceline.pages.sections import predictions_section
@@ -70,10 +70,10 @@ def write_report(run: Path, workload: Workload | None = None) -> Path:
     notes: list[str] = []
     facts = read_run(run, changed=notes.append)
     events = read_events(run / "events.jsonl", Lines(notes.append))
-    workload = workload or WORKLOADS.get(facts["recipe"].get("task", ""))
+    workload = workload or WORKLOADS.get(facts.recipe.get("task", ""))
     try:
         content = _content(run, facts, events)
-        data, exif = facts.get("data", {}), facts["recipe"].get("input", {}).get("exif", "ignore")
+        data, exif = facts.data, facts.recipe.get("input", {}).get("exif", "ignore")
         evaluated = of_kind(events, "eval")
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, ArithmeticError) as error:
         raise UserError(
@@ -108,14 +108,14 @@ def write_report(run: Path, workload: Workload | None = None) -> Path:
     return path
 
 
-def _content(run: Path, facts: Mapping[str, Any], events: Sequence[Event]) -> dict[str, Any]:
+def _content(run: Path, facts: RunRecord, events: Sequence[Event]) -> dict[str, Any]:
     """The template's values from run.json and the events."""
     charts = training_charts(events, targets_of(facts))
     return {
-        "name": facts["name"],
-        "synthetic": bool(facts["controls"].get("synthetic")),
+        "name": facts.name,
+        "synthetic": bool(facts.controls.get("synthetic")),
         "folder": run.resolve().name,
-        "fold": fold_in_words(facts.get("data", {}).get("fold")),
+        "fold": fold_in_words(facts.data.get("fold")),
         **_headline(facts, events),
         "started": _began(run, facts),
         "charts": [chart for chart in charts if chart.title in FIRST],
@@ -124,25 +124,25 @@ def _content(run: Path, facts: Mapping[str, Any], events: Sequence[Event]) -> di
         "duration": duration,
         "typical": [f"{name} takes {total}: {shares}" for name, (total, shares) in where_time_goes(events).items()],
         "evaluations": _evaluation_table(events),
-        "sections": _provenance(facts, of_kind(events, "warm_up")),
+        "sections": _provenance(facts.as_dict(), of_kind(events, "warm_up")),
     }
 
 
-def targets_of(facts: Mapping[str, Any]) -> dict[str, float]:
+def targets_of(facts: RunRecord) -> dict[str, float]:
     """The quality targets of a run.json, metric -> value; {} where there is none."""
-    return {name: float(value) for name, value in facts["recipe"].get("quality", {}).get("targets", ())}
+    return {name: float(value) for name, value in facts.recipe.get("quality", {}).get("targets", ())}
 
 
-def _began(run: Path, facts: Mapping[str, Any]) -> str:
+def _began(run: Path, facts: RunRecord) -> str:
     """When the run's first command began: run.json of a resumed run is the newest command's, the first one lies beside it."""
     first = run / "run-first.json"
     with suppress(UserError):
         if first.is_file():
-            return str(read_run(first, changed=lambda _: None).get("started", ""))
-    return str(facts.get("started", ""))
+            return str(read_run(first, changed=lambda _: None).started)
+    return str(facts.started)
 
 
-def _headline(facts: Mapping[str, Any], events: Sequence[Event]) -> dict[str, Any]:
+def _headline(facts: RunRecord, events: Sequence[Event]) -> dict[str, Any]:
     """How it ended, why, and the row of numbers at the top."""
     targets = targets_of(facts)
     trained, evaluated = of_kind(events, "train"), of_kind(events, "eval")
@@ -171,9 +171,9 @@ def _headline(facts: Mapping[str, Any], events: Sequence[Event]) -> dict[str, An
     if trained:
         rate = statistics.median(event["images_per_second"] for event in trained)
         wait = statistics.median(event["data_wait"] for event in trained)
-        ranks = facts.get("world", 1)
+        ranks = facts.world
         on = counted(ranks, "rank")
-        evaluating = facts.get("plan", {}).get("eval_ranks", 0)
+        evaluating = facts.plan.get("eval_ranks", 0)
         on += f", and {evaluating} for evaluations" if evaluating else ""
         cards.append(("images per second", quantity(rate), f"median, {on}"))
         if flop := [event["flop_per_second"] for event in trained if "flop_per_second" in event]:

@@ -16,7 +16,7 @@ from urllib.parse import quote
 from paceline._utils.formatting import duration, leading_metrics, metric_label, metric_text
 from paceline._utils.reporter import Lines
 from paceline._utils.text import counted
-from paceline.config.run import Controls
+from paceline.config.run import Controls, RunRecord
 from paceline.log.events import read_events
 from paceline.pages.html import WIDE, Chart, Line, draw_chart, smoothed, templates
 from paceline.pages.page import STATUS, fact_rows
@@ -40,7 +40,7 @@ class Described:
 
     folder: Path
     row: Mapping[str, Any]
-    facts: Mapping[str, Any]
+    facts: RunRecord
     evaluations: Sequence[Mapping[str, float]]
 
     @property
@@ -82,7 +82,7 @@ def runs_page(runs: Sequence[Described], out: Path, *, compared: bool) -> str:
         mine = [run for run in ranked if _test(run) == test]
         metrics = list(dict.fromkeys(name for run in mine for name in leading_metrics(run.best)))[:MOST_METRICS]
         rows = [_shown(run, len(shown) + place, metrics, out, seen) for place, run in enumerate(mine)]
-        label = f"{test[0]} on {mine[0].facts.get('data', {}).get('root') or 'synthetic'} ({' '.join(test[1:])})"
+        label = f"{test[0]} on {mine[0].facts.data.get('root') or 'synthetic'} ({' '.join(test[1:])})"
         tables.append((label if len(tests) > 1 else "", [metric_label(name) for name in metrics], rows))
         shown += rows
     notes = [f"only the first {MOST_PICTURES} runs have a picture"] if len(ranked) > MOST_PICTURES else []
@@ -93,7 +93,7 @@ def runs_page(runs: Sequence[Described], out: Path, *, compared: bool) -> str:
         "runs": shown,
         "tables": tables,
         "drawn": _curves(ranked, notes) if compared else [],
-        "differences": differences([run.facts for run in ranked]) if compared else [],
+        "differences": differences([run.facts.as_dict() for run in ranked]) if compared else [],
         "compared": compared,
         "notes": notes,
     }
@@ -102,9 +102,9 @@ def runs_page(runs: Sequence[Described], out: Path, *, compared: bool) -> str:
 
 def _test(run: Described) -> tuple[str, ...]:
     """Equal if two runs have the same task and data set, or folds of one data set: task, checksum, half of the validation."""
-    data = run.facts.get("data", {})
+    data = run.facts.data
     checksum = (data.get("fold") or {}).get("data") or data.get("hash")
-    return (str(run.facts["recipe"].get("task")), str(checksum)[:8], *([str(data["half"])] if data.get("half") else []))
+    return (str(run.facts.recipe.get("task")), str(checksum)[:8], *([str(data["half"])] if data.get("half") else []))
 
 
 def _number(value: float | None) -> float:
@@ -119,7 +119,7 @@ def letter_of(place: int) -> str:
 def _shown(run: Described, place: int, metrics: Sequence[str], out: Path, seen: dict[str, str]) -> Shown:
     row, facts = run.row, run.facts
     report = run.folder / "report.html"
-    workload, data = WORKLOADS.get(str(facts["recipe"].get("task"))), str(facts.get("data", {}).get("hash"))
+    workload, data = WORKLOADS.get(str(facts.recipe.get("task"))), str(facts.data.get("hash"))
     picture = words = ""
     if workload is not None and place < MOST_PICTURES:
         file, picture, words = one_picture(run.folder, workload, facts, list(seen.values()))

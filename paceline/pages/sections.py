@@ -22,6 +22,7 @@ from paceline._utils.errors import DataError
 from paceline._utils.formatting import metric_text
 from paceline._utils.safe_read import parse, read_entry
 from paceline.config.classification import Exif
+from paceline.config.run import RunRecord
 from paceline.log.events import metrics_of
 from paceline.pages.classified import (
     Answer,
@@ -120,15 +121,13 @@ def predictions_section(
     return None
 
 
-def one_picture(
-    run: Path, workload: Workload, facts: Mapping[str, Any], wanted: Collection[str]
-) -> tuple[str, str, str]:
+def one_picture(run: Path, workload: Workload, facts: RunRecord, wanted: Collection[str]) -> tuple[str, str, str]:
     """-> a photo of the newest predictions (file, a small picture, words): one of `wanted`, else of middling quality; "" for none."""
     try:
         with _damage():
             predictions = parse(read_entry(sorted((run / "predictions").glob("step-*.json"))[-1], MOST_BYTES))
-            _name_paths(predictions, run, facts.get("data", {}))
-            exif: Exif = facts["recipe"].get("input", {}).get("exif", "ignore")
+            _name_paths(predictions, run, facts.data)
+            exif: Exif = facts.recipe.get("input", {}).get("exif", "ignore")
             if not workload.finds_objects:
                 answers = sorted(read_answers(predictions, Path()), key=lambda answer: answer.answers[0][1])
                 answer = _middle(answers, wanted)

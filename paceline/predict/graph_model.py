@@ -24,7 +24,7 @@ from paceline.config.card import NCHW
 from paceline.config.classification import Exif
 from paceline.config.graph_file import refuse_graph
 from paceline.config.recipe import Recipe
-from paceline.config.run import read_run, saved_classes
+from paceline.config.run import RunRecord, read_run, saved_classes
 from paceline.predict.photo_predictor import PhotoPredictor, Seen, best_in, found_in
 from paceline.predict.photos import Photo, encoded
 from paceline.predict.reader import as_input, pasted
@@ -91,18 +91,18 @@ class GraphModel:
     classes: tuple[str, ...]
     checkpoint: str  # the file's name
     step: int
-    facts: Mapping[str, Any]  # of its card
+    facts: RunRecord  # of its card
     runner: Runner
 
     @property
     def category_ids(self) -> tuple[int, ...]:
         """Ids of the training set's annotation file, as `classes`; 1..K where the card does not name them."""
-        return tuple(self.facts["data"].get("category_ids") or range(1, len(self.classes) + 1))
+        return tuple(self.facts.data.get("category_ids") or range(1, len(self.classes) + 1))
 
     @property
     def rules(self) -> dict[str, Any]:
         """How a photo becomes its input, as `reader.as_input` takes it."""
-        return {**self.facts["graph"], "task": self.recipe.task, "input": asdict(self.recipe.input)}
+        return {**self.facts.graph, "task": self.recipe.task, "input": asdict(self.recipe.input)}
 
     def reader(self) -> Callable[[bytes, str], tuple[Header, Input]]:
         """A function that makes an encoded photo what the graph takes, an evaluation's very pixels; other processes may call it.
@@ -123,7 +123,7 @@ class GraphModel:
                 raise CheckpointError(f"{self.folder}: its answers are not for the classes and outputs that it names.")
             return outputs
 
-        graph = self.facts["graph"]
+        graph = self.facts.graph
         layout = "float" if graph["layout"] == NCHW else "uint8"
         return through(run, photos, graph["batch"] or max(1, len(photos)), layout, self.recipe.task == "maskrcnn")
 
@@ -158,11 +158,11 @@ def open_graph(
     if find_spec(form.package) is None:
         raise UserError(f"{path}: is read by {form.package}, which is not installed. {to_install(form.extra)}")
     facts = read_run(path)
-    task = facts["recipe"].get("task")
+    task = facts.recipe.get("task")
     if task not in WORKLOADS:
         raise CheckpointError(f"{path}: its task {short(task)} is not one of ours ({', '.join(WORKLOADS)}).")
     fitting = saved_recipe(facts, path, named="", again=str)
-    classes, own, graph = saved_classes(facts, path), WORKLOADS[task], facts["graph"]
+    classes, own, graph = saved_classes(facts, path), WORKLOADS[task], facts.graph
     try:
         runner = form.runner(path, graph.get("numbers", ""))
     except UserError:
@@ -174,7 +174,7 @@ def open_graph(
     fits = task == "maskrcnn" or shape == own.eval_shape(fitting, 1, 1)
     if not fits or not _is_ours(runner, graph, fitting):
         raise CheckpointError(f"{path}: it does not take and give what its card says, as files of ours do.")
-    return GraphModel(path, own, fitting, classes, path.name, int(facts.get("step", 0)), facts, runner)
+    return GraphModel(path, own, fitting, classes, path.name, int(facts.step or 0), facts, runner)
 
 
 def _is_ours(runner: Runner, graph: Mapping[str, Any], recipe: Recipe) -> bool:

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 from paceline._utils.errors import DataError, UserError
 from paceline._utils.safe_read import read_plain
 from paceline._utils.text import short
+from paceline.config.run import RunRecord
 from paceline.store.box_split import open_boxes
 from paceline.store.manifest import Manifest
 
@@ -44,12 +45,12 @@ def ids_in_file(photos: Sequence[Path], file: Path, categories: Mapping[str, int
     return ids
 
 
-def known_ids(photos: Sequence[Path], facts: Mapping[str, Any]) -> tuple[Ids, str]:
+def known_ids(photos: Sequence[Path], facts: RunRecord) -> tuple[Ids, str]:
     """Ids of all photos without a file that lists them, and whence; or none, and why.
 
     facts  the run's; photos of a split of its data set have the ids of that split's annotations
     """
-    if ids := _ids_in_data(photos, facts.get("data", {})):
+    if ids := _ids_in_data(photos, facts.data):
         return ids, "ids of the run's data set"
     numbers = {photo: int(photo.stem) for photo in photos if photo.stem.isascii() and photo.stem.isdigit()}
     if len(numbers) < len(photos):

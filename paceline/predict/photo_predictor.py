@@ -76,7 +76,7 @@ class PhotoPredictor(ABC):
         """The event of these weights' newest evaluation in their run, {} where there is none; of a file what its card says."""
         trained = self.trained
         if not trained.folder.is_dir():
-            return trained.facts
+            return trained.facts.as_dict()
         events = reversed(read_events(trained.folder / "events.jsonl"))
         return next((one for one in events if one["event"] == "eval" and one["step"] == trained.step), {})
 

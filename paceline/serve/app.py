@@ -169,11 +169,11 @@ def about(predictor: PhotoPredictor, max_bytes: int, queue: int) -> dict[str, An
         "size": {"input": size, "parameters": parameters},
         "limits": {"bytes": max_bytes, "photos": queue},
         "provenance": {
-            "recipe": facts.get("name", ""),
+            "recipe": facts.name,
             "checkpoint": trained.checkpoint,
             "step": trained.step,
-            "started": facts.get("started", ""),
-            "versions": facts.get("versions", {}),
+            "started": facts.started,
+            "versions": facts.versions,
             "served_by": f"paceline {__version__}",
         },
     }

@@ -7,32 +7,31 @@ One with objects of classes that the run does not have is refused: no score woul
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 from paceline._utils.errors import DataError
 from paceline._utils.text import some
+from paceline.config.run import RunRecord
 from paceline.store.manifest import Manifest
 
 
-def scored_as(manifest: Manifest, run: Mapping[str, Any]) -> Manifest:
+def scored_as(manifest: Manifest, run: RunRecord) -> Manifest:
     """The manifest as if its classes were the run's; nothing is written.
 
-    run  the facts of its run.json
+    run  its run.json
     Raises DataError naming classes that the run does not have.
     """
-    names = tuple(str(name) for name in run["classes"])
+    names = tuple(str(name) for name in run.classes)
     if manifest.kind == "class-folder":
-        return _class_folders(manifest, names, trained_folders(run))
+        return _class_folders(manifest, names, tuple(map(str, run.data.get("class_folders") or ())))
     places = {name: place for place, name in enumerate(names)}
     counts = manifest.splits["val"].per_class
     unknown = [name for name, count in zip(manifest.classes, counts) if count and name not in places]
     if unknown:
         raise _refusal(manifest, unknown, names)
     own_ids = dict(zip(manifest.classes, manifest.category_ids or ()))
-    spare = max((*own_ids.values(), *(run["data"].get("category_ids") or ()), 0)) + 1
+    spare = max((*own_ids.values(), *(run.data.get("category_ids") or ()), 0)) + 1
     return replace(
         manifest,
         classes=names,
@@ -59,14 +58,3 @@ def _refusal(manifest: Manifest, unknown: Sequence[str], names: Sequence[str]) -
         f"{', '.join(names[:8])}{', ...' if len(names) > 8 else ''}. Scores between them would mean nothing. "
         "Give the same classes the same names (class folders may have readable ones in classes.json)."
     )
-
-
-def trained_folders(run: Mapping[str, Any]) -> tuple[str, ...]:
-    """The class folders that a run was trained on, in label order; () where they are not known any more."""
-    if folders := run["data"].get("class_folders"):
-        return tuple(map(str, folders))
-    try:  # runs of older versions: their data set may still be there
-        manifest = Manifest.load(Path(str(run["data"].get("manifest", ""))))
-    except DataError:
-        return ()
-    return manifest.classes if manifest.class_order_hash == run["data"].get("class_order_hash") else ()

@@ -7,11 +7,9 @@ folder. The rate of the step comes from published measurements, and is known onl
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -20,6 +18,7 @@ from paceline._utils.errors import RecipeError
 from paceline.accelerators import device_name
 from paceline.config.classification import decoder_rule
 from paceline.config.recipe import Recipe
+from paceline.config.run import RunRecord
 from paceline.config.system import System
 from paceline.input.device_render import device_renderer
 from paceline.input.draw import drawn_sample, render
@@ -82,7 +81,7 @@ def one_core(task: Task) -> float:
     return len(samples) / max(1e-6, time.thread_time() - began)
 
 
-def settle_decoder(recipe: Recipe, system: System, on_cpu: bool, saved: Mapping[str, Any] | None) -> Recipe:
+def settle_decoder(recipe: Recipe, system: System, on_cpu: bool, saved: RunRecord | None) -> Recipe:
     """`auto` where no data are needed to decide: a resumed run keeps its decoder, and the CPU decodes where nothing else can.
 
     on_cpu  --exact asks for it, or --synthetic decodes nothing
@@ -90,7 +89,7 @@ def settle_decoder(recipe: Recipe, system: System, on_cpu: bool, saved: Mapping[
     if getattr(recipe.input, "decoder", "") != "auto":
         return recipe
     if saved is not None:
-        return decoded_by(recipe, saved["recipe"]["input"]["decoder"])
+        return decoded_by(recipe, saved.recipe["input"]["decoder"])
     where_it_can_be = system.accelerator == "cuda" and not on_cpu and _fits_a_device(recipe)
     return recipe if where_it_can_be else decoded_by(recipe, "simplejpeg")
 

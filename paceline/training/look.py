@@ -13,7 +13,7 @@ from paceline._utils.reporter import Reporter
 from paceline.config.auto import Asked, Choice, Found, applied, choose
 from paceline.config.bounds import checked
 from paceline.config.recipe import Recipe
-from paceline.config.run import Controls
+from paceline.config.run import Controls, RunRecord
 
 if TYPE_CHECKING:
     from paceline.tasks.task import Task
@@ -54,17 +54,15 @@ def chosen(recipe: Recipe, controls: Controls, choices: Collection[Choice]) -> C
     return Chosen(applied(recipe, choices), controls, facts)
 
 
-def chosen_before(
-    saved: Mapping[str, Any], recipe: Recipe, controls: Controls, given: Collection[str], run: object
-) -> Chosen:
+def chosen_before(saved: RunRecord, recipe: Recipe, controls: Controls, given: Collection[str], run: object) -> Chosen:
     """What the run of this run.json was begun with: the images are not looked at again.
 
     run   its folder, for the message
     Raises CheckpointError where it was begun without --auto.
     """
-    if not isinstance(saved.get("auto"), dict):
+    if not isinstance(saved.auto, dict):
         raise CheckpointError(f"{run}: it was begun without --auto, and goes on so: leave the flag away.")
-    facts = {name: value for name, value in saved["auto"].items() if name not in given}
+    facts = {name: value for name, value in saved.auto.items() if name not in given}
     if "patience" in facts:
         facts["patience"] = checked(int, facts["patience"], f"{run}: run.json: auto.patience")
     return chosen(recipe, controls, [Choice(name, value, "") for name, value in facts.items()])

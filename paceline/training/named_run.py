@@ -20,7 +20,7 @@ from paceline._utils.text import did_you_mean
 from paceline.config.card import has_card
 from paceline.config.graph_file import GRAPHS, refuse_graph
 from paceline.config.recipe import Recipe, override
-from paceline.config.run import read_run
+from paceline.config.run import RunRecord, read_run
 from paceline.tasks.workloads import saved_recipe
 from paceline.training.checkpoint.layout import INDEX
 from paceline.training.choose import choose_recipe
@@ -30,7 +30,7 @@ from paceline.weights.forms.bring import PUBLISHED, is_published
 MOST_IMAGES = 2**40
 
 
-def open_run(path: Path, *, verb: str, recipe: str, workload: str) -> tuple[dict[str, Any], Recipe]:
+def open_run(path: Path, *, verb: str, recipe: str, workload: str) -> tuple[RunRecord, Recipe]:
     """Facts and recipe of a run's folder, for `eval` and `predict`; imports no torch.
 
     recipe, workload   the verb's flags; --recipe is for a file of weights alone
@@ -68,9 +68,9 @@ def naming(verb: str, path: Path) -> Callable[[str], str]:
     return lambda name: command(verb, path, "--workload", name)
 
 
-def saved_count(facts: Mapping[str, Any], name: str) -> int:
+def saved_count(facts: RunRecord, name: str) -> int:
     """A number of images in a run.json's plan. Raises RecipeError for what is not a whole number above 0."""
-    number = facts["plan"].get(name)
+    number = facts.plan.get(name)
     if type(number) is not int or not 1 <= number <= MOST_IMAGES:
         raise RecipeError(f"run.json: plan.{name} is {json.dumps(number)[:60]}: must be a whole number above 0.")
     return number

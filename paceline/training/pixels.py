@@ -13,7 +13,7 @@ from typing import Any
 from paceline._utils.reporter import Reporter
 from paceline.config.bounds import shown
 from paceline.config.recipe import Recipe, with_fields
-from paceline.config.run import NONE, read_run
+from paceline.config.run import NONE, RunRecord, read_run
 from paceline.tasks.workloads import workload_of
 from paceline.weights.forms.bring import HUB, is_published
 
@@ -27,7 +27,7 @@ def settle_pixels(
     given: Collection[str],
     reporter: Reporter,
     *,
-    saved: Mapping[str, Any] | None = None,
+    saved: RunRecord | None = None,
 ) -> Recipe:
     """The recipe with mean and deviation as its trunk's weights want them, and a line where these are others than the recipe's.
 
@@ -66,8 +66,8 @@ def _of_weights(trunk: str, weights: str) -> tuple[str, dict[str, Any]]:
     return name, {f"input.{field}": value for field, value in pixels_of(name).items()}
 
 
-def _in_run(facts: Mapping[str, Any]) -> dict[str, Any]:
-    photo = facts["recipe"].get("input", {})
+def _in_run(facts: RunRecord) -> dict[str, Any]:
+    photo = facts.recipe.get("input", {})
     return {f"input.{name}": photo[name] for name in PIXELS if isinstance(photo, Mapping) and name in photo}
 
 

@@ -87,7 +87,7 @@ def with_forms(run: Run, task: Task, world: World, saved: SavedRun, reporter: Re
         reporter.line(f"forms of the step: {reason}")
     system = replace(run.system, **chosen)
     choose_kernels(system)
-    return replace(run, system=system), reason or (saved.facts or {}).get("forms")
+    return replace(run, system=system), reason or (saved.facts.forms if saved.facts is not None else None)
 
 
 def with_length(
@@ -140,7 +140,7 @@ def fit(
     asked, controls, plan = fitted_to(run.controls), run.controls, run.plan
     facts: dict[str, Any] = {"asked": asked, "steps": min(controls.steps, plan.total_steps)}
     if saved.facts is not None:
-        facts = dict(saved.facts["fitted"])
+        facts = dict(saved.facts.fitted)
         if type(facts.get("steps")) is not int or facts["steps"] < 1:
             raise CheckpointError(f"run.json: fitted.steps is {str(facts.get('steps'))[:60]}, which no run has had.")
     elif not controls.steps:

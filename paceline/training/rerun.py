@@ -21,7 +21,7 @@ from paceline._utils.reporter import SILENT
 from paceline.batch import Batch
 from paceline.config.plan import make_plan, rates_at, shorten
 from paceline.config.recipe import Recipe
-from paceline.config.run import Controls, Run, data_from_here, fill, named_weights, saved_system
+from paceline.config.run import Controls, Run, RunRecord, data_from_here, fill, named_weights, saved_system
 from paceline.log.events import facts_of, numbers_back, plain, read_events
 from paceline.machine.machine import TYPES, choose_device, choose_kernels, set_threads
 from paceline.ranks.launcher import SINGLE
@@ -52,7 +52,7 @@ class Records:
     Raises UserError for a folder that is no run, and for a run that is still going on or left nothing to compare.
     """
 
-    def __init__(self, folder: Path, facts: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path, facts: RunRecord) -> None:
         self.folder, self.facts = folder, facts
         events = read_events(folder / "events.jsonl")
         self.steps = list_steps(folder / "checkpoints")
@@ -100,13 +100,13 @@ class Rerun:
         self.records, self.recipe, self.world = records, recipe, world
         self.system = replace(saved_system(facts, folder), compile=False, graph=False)
         named = {"data": data or data_from_here(facts)}
-        self.controls = controls = fill(Controls(), {**facts["controls"], **named}, f"{folder}: controls")
+        self.controls = controls = fill(Controls(), {**facts.controls, **named}, f"{folder}: controls")
         if controls.data and not Path(controls.data).expanduser().is_dir():
             raise UserError(
                 f"{folder}: its data are not at {controls.data}. Name the folder that holds them: --data DIR"
             )
         self.task = open_task(recipe, controls, world)
-        if self.task.facts["hash"] != facts.get("data", {}).get("hash"):
+        if self.task.facts["hash"] != facts.data.get("hash"):
             raise DataError(f"{folder}: it was trained on other photos or labels than {controls.data} holds now.")
         self.threads = set_threads(self.system, world)
         saved = SavedRun(folder, facts).threads()
@@ -114,7 +114,7 @@ class Rerun:
         images = {"train_images": self.task.train_images, "val_images": self.task.val_images}
         most = saved_count(facts, "images_per_forward")
         plan = shorten(make_plan(recipe, self.system, world=1, most=most, **images), steps=controls.steps)
-        self.run = Run(facts["name"], recipe, "", self.system, plan, controls)
+        self.run = Run(facts.name, recipe, "", self.system, plan, controls)
         self.state = self._state(start)
         self._step = TrainStep(self.state, plan, self.system, world.device, world.group)
         self._losses: dict[str, Tensor] = {}
@@ -240,9 +240,9 @@ def one_rank(records: Sequence[Records]) -> Iterator[World]:
     """
     systems = [saved_system(one.facts, one.folder) for one in records]
     for one, system in zip(records, systems):
-        if one.facts["world"] != 1:
+        if one.facts.world != 1:
             raise RecipeError(
-                f"{one.folder}: it was trained by {one.facts['world']} processes, and steps are repeated in one alone."
+                f"{one.folder}: it was trained by {one.facts.world} processes, and steps are repeated in one alone."
             )
         if system.accelerator != systems[0].accelerator:
             raise RecipeError(

@@ -55,7 +55,7 @@ def resolve_with_data(
 
     Every rank calls it. Raises RecipeError for a target on a metric that no evaluation computes.
     """
-    controls, auto = request.controls, (saved.facts or {}).get("auto")
+    controls, auto = request.controls, None if saved.facts is None else saved.facts.auto
     if controls.auto:
         cpu = request.system.accelerator == "cpu"
         found = look(*(task, request.recipe, controls, request.given), cpu=cpu, ranks=roles.trainers, reporter=reporter)

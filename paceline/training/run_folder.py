@@ -21,7 +21,7 @@ from paceline._utils.journal import lock
 from paceline._utils.names import CHECKPOINTS, LEFT_OVER, PREDICTIONS, RUNS, STOP_FILE, check_entries, numbered
 from paceline._utils.reporter import SILENT, Reporter
 from paceline._utils.safe_read import read_entry
-from paceline.config.run import MOST_BYTES, Controls, Run
+from paceline.config.run import MOST_BYTES, Controls, Run, RunRecord
 from paceline.ranks.exchange import from_main
 from paceline.ranks.world import World
 from paceline.store.bucket_folder import BucketFolder
@@ -62,7 +62,7 @@ class RunFolder:
         self.is_fresh = False
         if self.saved.facts is not None and not first.exists():
             write_whole(first, read_entry(file, MOST_BYTES), sync=True)
-        write_whole(file, run.to_json(), sync=True)
+        write_whole(file, run.record().to_json(), sync=True)
 
     @contextmanager
     def begin(self, run: Run, reporter: Reporter) -> Iterator[Mirror | None]:
@@ -135,10 +135,12 @@ def open_run_folder(request: Request, world: World, reporter: Reporter = SILENT)
             lock.close()
             raise
         step = max(list_steps(path / CHECKPOINTS), default=-1) if controls.mirror else -1
-        answer = json.dumps({"path": str(path), "saved": saved, "ended": ended, "step": step})
+        answer = json.dumps({"path": str(path), "saved": saved and saved.as_dict(), "ended": ended, "step": step})
     facts = json.loads(from_main(world, answer, "run-folder"))
     path = Path(facts["path"])
-    folder = RunFolder(path, SavedRun(path, facts["saved"]), world.is_main, facts["ended"], mirrored)
+    folder = RunFolder(
+        path, SavedRun(path, facts["saved"] and RunRecord(**facts["saved"])), world.is_main, facts["ended"], mirrored
+    )
     folder.is_fresh = world.is_main and not was_there
     reporter.line(f"run: {shown(path)}")
     if controls.mirror:

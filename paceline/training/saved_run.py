@@ -20,7 +20,7 @@ from paceline._utils.user_code import same_workload
 from paceline.config.bounds import checked
 from paceline.config.length import length_in_steps
 from paceline.config.recipe import Recipe
-from paceline.config.run import Controls, fill, read_run, saved_system, seconds_in
+from paceline.config.run import Controls, RunRecord, fill, read_run, saved_system, seconds_in
 from paceline.config.submission import Submission
 from paceline.config.system import FORMS, MOST_THREADS, System
 from paceline.log.events import metrics_of, read_events
@@ -42,7 +42,7 @@ class FinishedError(UserError):
 
 def stand_of(
     path: Path, name: str, recipe: Recipe, controls: Controls, given: Collection[str], *, repeats: bool
-) -> tuple[dict[str, Any], str]:
+) -> tuple[RunRecord, str]:
     """-> (run.json of the run in `path`, the status with which it ended; empty where it did not end).
 
     name    the recipe's name
@@ -53,16 +53,16 @@ def stand_of(
     cannot be read.
     """
     saved = read_run(path)
-    task = str(saved["recipe"].get("task"))
+    task = str(saved.recipe.get("task"))
     if not same_workload(task, recipe.task):
         raise CheckpointError(f"{is_another(path, saved, name)} {how_to_go_on(path, task)}")
-    if controls.synthetic != bool(saved["controls"].get("synthetic")):
+    if controls.synthetic != bool(saved.controls.get("synthetic")):
         on = "data" if controls.synthetic else "synthetic batches"
         raise CheckpointError(f"{path} was trained on {on}; choose another --out.")
     events = read_events(path / "events.jsonl")
     ends = [event for event in events if event["event"] == "end"]
     ended = ends[-1]["status"] if ends and ends[-1]["status"] in ENDED else ""
-    asked, had = fitted_to(controls), saved.get("fitted", {}).get("asked", "")
+    asked, had = fitted_to(controls), saved.fitted.get("asked", "")
     if asked != had and (asked or not repeats):
         to = [f"fitted to {length}" if length else "not fitted" for length in (had, asked)]
         raise CheckpointError(
@@ -98,9 +98,9 @@ def fitted_to(controls: Controls) -> str:
     return f"--steps {controls.steps}" if controls.steps else f"--time-budget {controls.time_budget}"
 
 
-def is_another(path: Path, saved: Mapping[str, Any], name: str) -> str:
+def is_another(path: Path, saved: RunRecord, name: str) -> str:
     """The message that the run in `path` is none of the recipe `name`."""
-    return f"{path} is a {saved['recipe'].get('task')} run (recipe {saved['name']}), not {name}."
+    return f"{path} is a {saved.recipe.get('task')} run (recipe {saved.name}), not {name}."
 
 
 def how_to_go_on(path: Path, task: str) -> str:
@@ -108,18 +108,18 @@ def how_to_go_on(path: Path, task: str) -> str:
     return f"To go on with it:\n  {to_go_on(path, task)}"
 
 
-def _longer(saved: Mapping[str, Any], ended: str) -> str:
+def _longer(saved: RunRecord, ended: str) -> str:
     """Flags that resume a run that has ended, for twice its length."""
-    flag = "epochs" if saved["recipe"].get("epochs") else "images_seen"
-    words = f" --{flag.replace('_', '-')} {2 * (saved['recipe'].get(flag) or 0):g}"
+    flag = "epochs" if saved.recipe.get("epochs") else "images_seen"
+    words = f" --{flag.replace('_', '-')} {2 * (saved.recipe.get(flag) or 0):g}"
     words += " --quality.targets" if ended == "success" else ""
-    return words + (" --patience 0" if saved["controls"].get("patience") else "")
+    return words + (" --patience 0" if saved.controls.get("patience") else "")
 
 
 def _ways(
     end: Mapping[str, Any],
     metrics: Mapping[str, float],
-    saved: Mapping[str, Any],
+    saved: RunRecord,
     recipe: Recipe,
     controls: Controls,
     given: Collection[str],
@@ -127,13 +127,13 @@ def _ways(
     """Changes to the command that would resume the run, in words; [] where it resumes as it is."""
     ways = []
     # Without the flag the run's own counts: the recipe's may have been left out for data that it was not set for.
-    targets = recipe.quality.targets if "quality.targets" in given else saved["recipe"]["quality"]["targets"]
+    targets = recipe.quality.targets if "quality.targets" in given else saved.recipe["quality"]["targets"]
     if reached(targets, metrics):
         ways.append(f"another --quality.targets than {in_words(targets)} (or the flag alone: none)")
-    length = length_in_steps(asdict(recipe), saved["plan"])
+    length = length_in_steps(asdict(recipe), saved.plan)
     asked = min(length, controls.steps or length)
     if controls.fit_schedule:  # its length is the number of steps that was found when it began
-        length = asked = int(saved["plan"]["total_steps"])
+        length = asked = int(saved.plan["total_steps"])
     if end["step"] >= asked:
         if end["step"] < length:  # it may stand further than this command asks
             ways.append(f"--steps above {end['step']:,} (or without: {length:,})")
@@ -141,7 +141,7 @@ def _ways(
             ways.append("`paceline train RUN/run.json --out RUN` and more --epochs or --images-seen")
         else:
             flag = "epochs" if recipe.epochs else "images_seen"
-            most = max(getattr(recipe, flag), saved["recipe"][flag])
+            most = max(getattr(recipe, flag), saved.recipe[flag])
             ways.append(f"--{flag.replace('_', '-')} above {most:g}")
             if asked < length:
                 ways.append(f"--steps above {end['step']:,} (or without)")
@@ -165,7 +165,7 @@ class SavedRun:
     """
 
     path: Path
-    facts: Mapping[str, Any] | None
+    facts: RunRecord | None
 
     def system(self, wanted: System, *, given: Collection[str], world: int) -> System:
         """Return the system to run on: a resumed run keeps its own if the number of ranks is the same, so its bits stay the same.
@@ -185,7 +185,7 @@ class SavedRun:
             wanted = replace(wanted, precision=saved.precision, loss_scale=scale)
         kept = {name: getattr(saved, name) for name in FORMS if getattr(wanted, name) == "auto"}
         wanted = replace(wanted, **kept)
-        if self.facts["world"] != world:
+        if self.facts.world != world:
             return wanted
         if "system" not in given:
             return saved
@@ -199,7 +199,7 @@ class SavedRun:
         given   whether this command names a number
         An automatic number stays automatic with another number of ranks, or on another kind of machine.
         """
-        if self.facts is None or given or system.intra_op_threads or self.facts["world"] != world:
+        if self.facts is None or given or system.intra_op_threads or self.facts.world != world:
             return system
         if saved_system(self.facts, self.path).accelerator != system.accelerator:
             return system
@@ -207,16 +207,15 @@ class SavedRun:
 
     def threads(self) -> int:
         """The resumed run's compute threads; 0 where that is not known. Raises UserError for an impossible number."""
-        threads = (self.facts or {}).get("threads", {}).get("intra_op", 0)
+        threads = 0 if self.facts is None else self.facts.threads.get("intra_op", 0)
         if type(threads) is not int or not 0 <= threads <= MOST_THREADS:
             raise UserError(f"{self.path}: run.json: threads.intra_op is {str(threads)[:60]}, which no run has had.")
         return threads
 
     def weights(self) -> str:
         """The run's own --weights. Raises RecipeError for what is no text."""
-        return checked(
-            str, (self.facts or {"controls": {}})["controls"].get("weights", ""), f"{self.path}: run.json: weights"
-        )
+        controls = {} if self.facts is None else self.facts.controls
+        return checked(str, controls.get("weights", ""), f"{self.path}: run.json: weights")
 
     def report_threads(self, threads: int, reporter: Reporter) -> None:
         """Warn of a change of the number of compute threads, and of the cost of keeping it."""
@@ -235,7 +234,7 @@ class SavedRun:
         if self.facts is None:
             return asked
         where = f"{self.path}: run.json: controls.mlperf"
-        own = fill(Submission(), checked(dict, self.facts["controls"].get("mlperf", {}), where), where)
+        own = fill(Submission(), checked(dict, self.facts.controls.get("mlperf", {}), where), where)
         plain = asdict(Submission())
         new = {name: value for name, value in asdict(asked).items() if value not in (plain[name], getattr(own, name))}
         if new:

@@ -88,20 +88,21 @@ def check_start(was: SavedRun, start: Start, run: Run, given: Collection[str]) -
     given   dotted names of the recipe's fields set by hand
     Raises CheckpointError when the checkpoint belongs to another recipe or to other data, or its evaluations scored other images.
     """
-    if start.snapshot is None:
+    if start.snapshot is None or was.facts is None:
         return
     facts, wanted = start.snapshot.facts, fingerprint(run)
+    data = run.provenance["data"]
     _check_recipe(was, facts, run.name, run.recipe, given)
     if any(facts[name] != wanted[name] for name in ("data_hash", "train_images")):
         raise CheckpointError(
-            f"{was.path} was begun on other training images ({facts['train_images']:,} there{_fold(was.facts or {})}, "
-            f"{wanted['train_images']:,} now{_fold(run.provenance)}, from {run.provenance['data']['root']}). Go on with the same "
+            f"{was.path} was begun on other training images ({facts['train_images']:,} there{_fold(was.facts.data)}, "
+            f"{wanted['train_images']:,} now{_fold(data)}, from {data['root']}). Go on with the same "
             "--data, --limit-train and --fold, or start a new run (another --out) from its weights alone: "
             "--weights RUN/checkpoints/last"
         )
-    scored, now = (was.facts or {})["plan"].get("val_images"), run.plan.val_images
+    scored, now = was.facts.plan.get("val_images"), run.plan.val_images
     if start.standing.step >= 0 and scored != now:
-        limit = (was.facts or {})["controls"].get("limit_val")
+        limit = was.facts.controls.get("limit_val")
         flag = f"with --limit-val {short(limit)}" if limit else "without --limit-val"
         raise CheckpointError(
             f"{was.path}: its evaluations scored {short(scored)} validation images, and this command asks for {now:,}: the best "
@@ -110,8 +111,8 @@ def check_start(was: SavedRun, start: Start, run: Run, given: Collection[str]) -
         )
 
 
-def _fold(facts: Mapping[str, Any]) -> str:
-    words = fold_in_words(facts.get("data", {}).get("fold"))
+def _fold(data: Mapping[str, Any]) -> str:
+    words = fold_in_words(data.get("fold"))
     return f" in {words}" if words else ""
 
 
@@ -174,7 +175,7 @@ def _check_recipe(
         saved,
         now,
         ignore=tuple(may_differ),
-        summary="" if (was.facts or {}).get("name") == name else is_another(was.path, was.facts or {}, name),
+        summary="" if was.facts is None or was.facts.name == name else is_another(was.path, was.facts, name),
         go_on=how_to_go_on(was.path, str(saved["task"])),
     )
 
@@ -188,7 +189,7 @@ def fingerprint(run: Run) -> dict[str, Any]:
 
 def cards_of(run: Run, step: int) -> dict[str, str]:
     """What a checkpoint's files of weights say of their run, by group; {} where a name in it is none that a card takes."""
-    facts = run.facts()
+    facts = run.record().as_dict()
     try:
         average = {"average": make_card(facts, step=step)} if run.recipe.ema else {}
         return {"model": make_card(facts, step=step, **({"averaged": False} if average else {})), **average}

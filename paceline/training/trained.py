@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +14,7 @@ from paceline._utils.errors import CheckpointError, UserError
 from paceline._utils.reporter import WARNINGS, Reporter
 from paceline.accelerators import preferred
 from paceline.config.recipe import Recipe
-from paceline.config.run import read_run, run_folder, saved_classes, saved_system
+from paceline.config.run import RunRecord, read_run, run_folder, saved_classes, saved_system
 from paceline.machine.machine import autocast_for
 from paceline.tasks.workload import Workload
 from paceline.tasks.workloads import saved_recipe, workload_of
@@ -40,12 +39,12 @@ class Trained:
     device: torch.device
     checkpoint: str  # the checkpoint's folder name; or the file's
     step: int
-    facts: Mapping[str, Any]  # of run.json; of a file its class names and ids
+    facts: RunRecord  # of run.json; of a file its class names and ids
 
     @property
     def category_ids(self) -> tuple[int, ...]:
         """Ids of the training set's annotation file, as `classes`; 1..K where the run does not name them."""
-        ids = self.facts.get("data", {}).get("category_ids")
+        ids = self.facts.data.get("category_ids")
         return tuple(ids or range(1, len(self.classes) + 1))
 
     def autocast(self) -> AbstractContextManager:
@@ -89,8 +88,8 @@ def open_trained(
     if folder.is_file():
         if checkpoint != "best":
             raise UserError(f"--checkpoint {checkpoint}: for a run, and {folder} holds one model. Leave it away.")
-        path, step, tensors = folder, int(facts.get("step", 0)), _tensors_of(folder)
-        if "averaged" in facts:
+        path, step, tensors = folder, int(facts.step or 0), _tensors_of(folder)
+        if facts.averaged is not None:
             reporter.line(
                 f"{folder}: weights as they were trained; the run was evaluated with their average (average.safetensors)"
             )
@@ -135,12 +134,7 @@ def open_alone(
     known = [row[0] for row in file.classes] or published(count)
     names = known if len(known) == count else [f"class {row}" for row in range(1, count + 1)]
     classes = readable(names)
-    facts = {
-        "name": fit.called,
-        "system": {},
-        "classes": list(classes),
-        "data": {"category_ids": list(category_ids(names))},
-    }
+    facts = RunRecord(fit.called, classes=list(classes), data={"category_ids": list(category_ids(names))})
     reporter.line(f"{path}: {fit.called}, {count:,} classes ({_begin(classes)}); --recipe NAME reads it otherwise")
     device = device or torch.device(preferred() or "cpu")
     model = fit.model.to(device).eval()

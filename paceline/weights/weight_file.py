@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +12,7 @@ from paceline._utils.errors import CheckpointError, UserError
 from paceline._utils.text import short
 from paceline.config.card import has_card
 from paceline.config.classification import RESNET
-from paceline.config.run import read_run
+from paceline.config.run import RunRecord, read_run
 from paceline.models.trunk import Trunk
 from paceline.weights.forms.files import NOT_READ, conversion, read_contents
 from paceline.weights.forms.ours import COLOURS, KNOWN_COLOURS, NEEDS, FormError, Ours, UnknownColours
@@ -110,7 +108,7 @@ def open_weights(path: Path, *, pickles: bool = False, colours: str = "", key: s
     ours = replace(ours, needs={**ours.needs, **needs})
     written = _names(run)
     certain = bool(written) or ours.certain
-    if path.name in OF_A_RUN and not run and not ours.classes and not facts:
+    if path.name in OF_A_RUN and not run.name and not ours.classes and not facts:
         ours = replace(ours, notes=(*ours.notes, ALONE))
     classes = written or tuple((name,) for name in ours.classes)
     others = (
@@ -137,8 +135,8 @@ def names_of_run(path: Path) -> tuple[tuple[str, ...], ...]:
     return _names(run_facts(path))
 
 
-def run_facts(path: Path) -> dict[str, Any]:
-    """The facts of the run that a file of weights is of: on its card, else in the run.json beside; {} where there are none.
+def run_facts(path: Path) -> RunRecord:
+    """The facts of the run that a file of weights is of: on its card, else in the run.json beside; empty without both.
 
     Raises CheckpointError for a card that is none of ours.
     """
@@ -146,22 +144,22 @@ def run_facts(path: Path) -> dict[str, Any]:
         return read_run(path)
     run = run_beside(path)
     try:
-        return read_run(run) if run is not None else {}
+        return read_run(run) if run is not None else RunRecord()
     except UserError:  # the weights are whole all the same: only what they are for is unknown
-        return {}
+        return RunRecord()
 
 
-def _names(facts: Mapping[str, Any]) -> tuple[tuple[str, ...], ...]:
-    names, folders = facts.get("classes", ()), (facts.get("data") or {}).get("class_folders") or ()
+def _names(facts: RunRecord) -> tuple[tuple[str, ...], ...]:
+    names, folders = facts.classes, facts.data.get("class_folders") or ()
     rows = zip(
         *(column for column in (names, folders) if isinstance(column, (list, tuple)) and len(column) == len(names))
     )
     return tuple(tuple(str(name) for name in row) for row in rows)
 
 
-def _of_network(facts: Mapping[str, Any]) -> tuple[dict[str, str], float | None]:
+def _of_network(facts: RunRecord) -> tuple[dict[str, str], float | None]:
     """What else a run's weights are for than the usual network, as `Ours.needs`; and the epsilon of a ResNet's BatchNorms."""
-    model = facts.get("recipe", {}).get("model")
+    model = facts.recipe.get("model")
     if not isinstance(model, dict):
         return {}, None
     eps = model.get("bn_eps") if model.get("trunk", RESNET) == RESNET else None

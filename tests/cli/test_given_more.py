@@ -19,7 +19,7 @@ from paceline._utils.errors import UserError
 from paceline.cli.main import main
 from paceline.config.plan import lr_at, make_plan
 from paceline.config.recipe import override
-from paceline.config.run import Controls
+from paceline.config.run import Controls, RunRecord
 from paceline.config.submission import Submission
 from paceline.config.system import System
 from paceline.log.events import read_events
@@ -89,7 +89,7 @@ def test_its_log_and_its_run_json_keep_the_submission_that_it_was_begun_with(pho
     saved = facts_of(run)["controls"]["mlperf"]
     assert (saved["submitter"], saved["cache_cleared"]) == ("reference_implementation", False)
     assert (run / "mllog.txt").read_text().splitlines()[:8] == before
-    folder = SavedRun(run, {"controls": {"mlperf": {"submitter": "A", "cache_cleared": True}}})
+    folder = SavedRun(run, RunRecord(controls={"mlperf": {"submitter": "A", "cache_cleared": True}}))
     lines: list[str] = []
     for again in (
         Submission("A"),
@@ -199,10 +199,10 @@ def test_time_and_patience_that_are_used_up_end_it_again_unless_there_is_more_of
 def test_every_limit_that_would_end_it_at_once_is_named(asked, more, wanted):
     recipe = replace(RECIPES["resnet50-tiny"](), global_batch=8, epochs=0.0, images_seen=160)
     end = {"step": 20, "seconds": 100.0, "evaluations_since_best": 2}
-    saved = {
-        "recipe": {"epochs": 0.0, "images_seen": 160, "quality": {"targets": []}},
-        "plan": {"steps_per_epoch": 2.25, "global_batch": 8, "total_steps": 20},
-    }
+    saved = RunRecord(
+        recipe={"epochs": 0.0, "images_seen": 160, "quality": {"targets": []}},
+        plan={"steps_per_epoch": 2.25, "global_batch": 8, "total_steps": 20},
+    )
     ways = _ways(end, {"top1": 0.5}, saved, replace(recipe, **more), Controls(**asked), {"images_seen"})
     assert len(ways) == len(wanted) and all(text in way for way, text in zip(ways, wanted)), ways
 

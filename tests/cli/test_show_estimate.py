@@ -15,6 +15,7 @@ from paceline._utils.text import laid_out
 from paceline.cli.estimate import estimate_of, not_known, speed_for, speed_of_run
 from paceline.config.plan import make_plan
 from paceline.config.recipe import DATA_IMAGES
+from paceline.config.run import RunRecord
 from paceline.log.events import EventLog
 from paceline.machine.machines import SYSTEMS
 from paceline.machine.published import RESULTS, system_for
@@ -166,7 +167,8 @@ def test_a_probe_on_made_up_batches_says_so_and_its_first_interval_does_not_coun
     for step, rate in ((10, 5.0), (20, 800.0), (30, 1000.0), (40, 1600.0)):
         pace = {"loss": 1.0, "lr": 0.1, "images_per_second": rate, "data_wait": 0.0, "samples": 10}
         log.write("train", step=step, epoch=0.1, seconds=1.0, **pace)
-    facts = {"plan": {"world": 4, "nodes": 1, "images_per_rank": 25}, "controls": {"synthetic": True}}
+    plan = {"world": 4, "nodes": 1, "images_per_rank": 25}
+    facts = RunRecord(plan=plan, controls={"synthetic": True})
     speed = speed_of_run(tmp_path, facts, RECIPES["ssd-tiny"](), "")
     assert speed is not None and 25 / speed.seconds(25) == pytest.approx(250)
     assert "3 intervals on 4 ranks" in speed.basis and "made-up" in speed.basis

@@ -16,6 +16,7 @@ from tiny_runs import make_photos
 
 from paceline._utils.errors import DataError, UserError
 from paceline._utils.reporter import Lines
+from paceline.config.run import RunRecord
 from paceline.datasets.class_source import prepare_folder
 from paceline.datasets.ensure import ensure_prepared
 from paceline.datasets.held_out import HeldOut, ensure_held_out
@@ -185,8 +186,8 @@ def test_the_training_part_of_photos_that_prepare_divided_is_not_scored_as_all_o
         ensure_held_out(HeldOut(str(tmp_path / "out"), "train"), "class-folder")
 
 
-def run_of(classes: list[str], **data: object) -> dict:
-    return {"classes": classes, "data": data}
+def run_of(classes: list[str], **data: object) -> RunRecord:
+    return RunRecord(classes=classes, data=data)
 
 
 def test_boxes_count_for_the_run_s_class_of_the_same_name_whatever_ids_and_order(whole, tmp_path):
@@ -239,9 +240,9 @@ def test_photos_count_for_the_run_s_class_of_the_same_folder_or_readable_name(tm
     shutil.rmtree(root / "train", ignore_errors=True)
     held = HeldOut(str(root))
 
-    def labels(run: dict) -> list[int]:
+    def labels(run: RunRecord) -> list[int]:
         manifest = scored_as(Manifest.load(ensure_held_out(held, "class-folder")), run)
-        assert manifest.class_names == tuple(run["classes"])
+        assert manifest.class_names == tuple(run.classes)
         return open_split(manifest, "val").labels.tolist()
 
     # By the folders, though the readable names are others; a class of the run has no photo.

@@ -51,11 +51,11 @@ def reader_of(out: Path) -> Any:
 def in_fp32(run: Path, score_above: float | None = None) -> Predictor:
     """The run's own answers in the file's number format; score_above: in place of the recipe's."""
     trained = paceline.load(run, say=lambda _: None).trained
-    system = {**trained.facts["system"], "precision": "fp32"}
+    system = {**trained.facts.system, "precision": "fp32"}
     if score_above is not None:
         settings = trained.model.settings
         trained.model.settings = replace(settings, detect=replace(settings.detect, score_above=score_above))
-    return Predictor(replace(trained, facts={**trained.facts, "system": system}))
+    return Predictor(replace(trained, facts=replace(trained.facts, system=system)))
 
 
 class Orders(nn.Module):

@@ -126,7 +126,7 @@ def test_a_repeated_run_does_not_repeat_that_caches_were_cleared(log):
     from paceline.cli.saved_request import saved_request
 
     _, controls, facts, _ = saved_request(log.parent / "run.json", [], "train")
-    assert facts["controls"]["mlperf"]["cache_cleared"] and not controls.mlperf.cache_cleared
+    assert facts.controls["mlperf"]["cache_cleared"] and not controls.mlperf.cache_cleared
     assert controls.mlperf.submitter == "the house"
 
 

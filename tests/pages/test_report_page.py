@@ -18,6 +18,7 @@ from PIL import Image
 
 from paceline._utils.errors import UserError
 from paceline._utils.formatting import time_spent
+from paceline.config.run import RunRecord
 from paceline.log.events import EventLog
 from paceline.pages.page import targets_of, write_report
 
@@ -213,8 +214,8 @@ def test_where_the_time_went_adds_up_to_the_run_s_time_and_names_what_is_left(tm
 
 
 def test_targets_are_those_of_the_runs_own_recipe():
-    assert targets_of({"recipe": {"quality": {"targets": [["top1", 0.7]]}}}) == {"top1": 0.7}
-    assert targets_of({"recipe": {"quality": {}}}) == targets_of({"recipe": {}}) == {}
+    assert targets_of(RunRecord(recipe={"quality": {"targets": [["top1", 0.7]]}})) == {"top1": 0.7}
+    assert targets_of(RunRecord(recipe={"quality": {}})) == targets_of(RunRecord()) == {}
 
 
 def test_a_folder_without_a_run_is_a_users_error(tmp_path):

@@ -16,6 +16,7 @@ from pycocotools.cocoeval import COCOeval
 from tiny_runs import Said, command, refused
 
 from paceline._utils.errors import UserError
+from paceline.config.run import RunRecord, read_run
 from paceline.predict.photo_ids import ids_in_file, known_ids
 
 # pycocotools itself does what numpy 2 warns of.
@@ -131,14 +132,14 @@ def test_a_file_that_cannot_tell_ids_is_refused(tmp_path, content, said):
 
 def test_names_that_are_numbers_are_ids_only_where_all_are_and_no_two_alike():
     photos = [Path("val/000000000139.jpg"), Path("val/7.png")]
-    assert known_ids(photos, {})[0] == {photos[0]: 139, photos[1]: 7}
+    assert known_ids(photos, RunRecord())[0] == {photos[0]: 139, photos[1]: 7}
     for more in (Path("x.jpg"), Path("other/007.jpg"), Path("val/²3.jpg")):
-        assert known_ids([*photos, more], {})[0] == {}
+        assert known_ids([*photos, more], RunRecord())[0] == {}
 
 
 def test_the_data_sets_own_ids_go_before_names_that_are_numbers(maskrcnn_run):
     photos = sorted((maskrcnn_run.data / "val2017").iterdir())
-    facts = json.loads((maskrcnn_run.folder / "run.json").read_text())
+    facts = read_run(maskrcnn_run.folder)
     ids, whence = known_ids(photos, facts)
     assert [ids[photo] for photo in photos] == [10 + int(photo.stem) for photo in photos] and "data set" in whence
     other = [photo for folder in ("train2017", "val2017") for photo in (maskrcnn_run.data / folder).iterdir()]

@@ -11,6 +11,7 @@ from run_files import cut_after, facts_of, tensor_files
 from tiny_runs import TINY, command, refused
 
 from paceline._utils.errors import RecipeError
+from paceline.config.run import RunRecord
 from paceline.config.system import System
 from paceline.datasets.ensure import ensure_prepared
 from paceline.recipes import RECIPES
@@ -86,7 +87,7 @@ def test_auto_decodes_on_the_device_only_where_the_cores_are_short_and_it_can(mo
     ],
 )
 def test_what_needs_no_rates_is_settled_first(name, system, on_cpu, saved, expected):
-    facts = saved and {"recipe": {"input": {"decoder": saved}}}
+    facts = saved and RunRecord(recipe={"input": {"decoder": saved}})
     assert settle_decoder(recipe(name), System(system), on_cpu, facts).input.decoder == expected
     named = recipe(name, decoder="pillow")
     assert settle_decoder(named, System(system), on_cpu, facts) is named

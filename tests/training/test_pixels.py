@@ -14,7 +14,7 @@ from tiny_runs import command, make_photos, without_report
 
 from paceline._utils.errors import RecipeError
 from paceline.config.recipe import override
-from paceline.config.run import read_run
+from paceline.config.run import RunRecord, read_run
 from paceline.recipes import RECIPES
 from paceline.training.pixels import settle_pixels
 
@@ -53,7 +53,7 @@ def test_they_are_what_timm_says_of_the_weights_unless_set_by_hand(trunk, weight
 def test_a_recipe_s_author_and_a_run_that_goes_on_keep_their_own():
     changes = {"model.trunk": TRUNK, "input.mean": (0.4,) * 3}
     assert settled(changes, "file.pth")[0] == ((0.4,) * 3, IMAGENET[1])
-    saved = {"recipe": {"input": {"mean": [0.1] * 3, "std": [0.2] * 3}}}
+    saved = RunRecord(recipe={"input": {"mean": [0.1] * 3, "std": [0.2] * 3}})
     assert settled({"model.trunk": TRUNK}, "", saved=saved) == (((0.1,) * 3, (0.2,) * 3), [])
 
 
@@ -73,7 +73,7 @@ def test_run_json_has_them_so_resume_repeat_and_the_next_run_are_exact(tmp_path,
         said = command(capsys, *words, "--out", tmp_path / out, *more)
         assert said.code == 0, said.err
         facts, model = read_run(tmp_path / out), tmp_path / out / "checkpoints/last/model.safetensors"
-        photo = facts["recipe"]["input"]
+        photo = facts.recipe["input"]
         return tuple(photo["mean"]) == HALF[0] == tuple(photo["std"]), model.read_bytes(), said.out
 
     fresh = ["--weights", tmp_path / "net.safetensors"]

@@ -110,7 +110,7 @@ def test_random_values_on_purpose_are_recorded_said_and_warned_of_where_parts_do
     assert check_text(warned, "11 tensors", "(backbone)") and "--model.frozen none" in warned
     assert "BatchNorm over" not in said.out
     facts = read_run(tmp_path / "run")
-    assert facts["controls"]["weights"] == "none" and facts["recipe"]["pretrained"] == "resnet50-v1"
+    assert facts.controls["weights"] == "none" and facts.recipe["pretrained"] == "resnet50-v1"
     # A run that goes on has its own weights.
     said = command(capsys, *words, "--steps", 2)
     assert said.code == 0 and "random values" not in said.out + said.err
@@ -122,7 +122,7 @@ def test_weights_by_name_are_brought_once_compared_and_kept(mine, resnet_run, tm
     kept = kept_weights() / "mine.safetensors"
     assert said.code == 0 and f"weights {kept}: " in said.out and "BatchNorm over" in said.out
     assert kept.read_bytes() == mine.read_bytes()
-    assert read_run(tmp_path / "run")["controls"]["weights"] == "mine"
+    assert read_run(tmp_path / "run").controls["weights"] == "mine"
     mine.unlink()
     data = tmp_path / "not looked at"
     data.mkdir()

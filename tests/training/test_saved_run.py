@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from paceline.config.run import RunRecord
 from paceline.config.system import System
 from paceline.training.saved_run import SavedRun
 
@@ -33,6 +34,6 @@ BF16 = replace(ASKED, precision="bf16")
          "own precision, more ranks", "precision by flag"],
 )  # fmt: skip
 def test_a_resumed_run_keeps_its_system_and_what_fitted_into_its_memory(wanted, given, world, expected):
-    saved = {"world": 2, "system": asdict(OWN)}
+    saved = RunRecord(world=2, system=asdict(OWN))
     assert SavedRun(Path("run"), saved).system(wanted, given=given, world=world) == expected
     assert SavedRun(Path("run"), None).system(wanted, given=given, world=world) == wanted

@@ -25,7 +25,7 @@ from paceline.cli.compare_text import in_lines
 from paceline.cli.flags import parse
 from paceline.cli.printing import Printer
 from paceline.cli.run_groups import key_of
-from paceline.config.run import run_folder
+from paceline.config.run import RunRecord, run_folder
 from paceline.log.events import metrics_of, read_events
 from paceline.training.saved_run import ENDED
 
@@ -53,7 +53,7 @@ class Compared(NamedTuple):
 
     folder: Path
     name: str
-    facts: Mapping[str, Any]  # its run.json
+    facts: RunRecord  # its run.json
     status: str
     seed: int
     steps: int
@@ -77,7 +77,7 @@ class Compared(NamedTuple):
 
     def reached(self, value: float) -> tuple[int, int, float] | None:
         """Steps, samples and seconds to an evaluation of that value or more."""
-        batch = int(self.facts["recipe"]["global_batch"])
+        batch = int(self.facts.recipe["global_batch"])
         return next(
             ((step, step * batch, seconds) for step, seconds, found in self.evaluations if found >= value), None
         )
@@ -97,7 +97,7 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
     runs = [_compared(folder, row, facts, metric) for folder, row, facts, _ in described]
     sides: dict[str, list[Compared]] = {}
     for one in runs:
-        sides.setdefault(key_of(one.facts, one.facts.get("data", {}).get("fold") or {}), []).append(one)
+        sides.setdefault(key_of(one.facts, one.facts.data.get("fold") or {}), []).append(one)
     found = _record(list(sides.values()), metric)
     if flags.json:
         print(json.dumps(found, indent=1))
@@ -107,14 +107,12 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
     return 0
 
 
-def _metric(
-    flags: Flags, described: Sequence[tuple[Path, dict[str, Any], dict[str, Any], list[dict[str, float]]]]
-) -> str:
+def _metric(flags: Flags, described: Sequence[tuple[Path, dict[str, Any], RunRecord, list[dict[str, float]]]]) -> str:
     """The asked one, else the first headline that all scored runs have. Raises UserError where they have none in common."""
     scored = [{name for found in scores for name in found} for *_, scores in described if scores]
     common = set.intersection(*scored) if scored else set()
     if not common:
-        tasks = some(sorted({str(facts["recipe"].get("task")) for _, _, facts, _ in described}))
+        tasks = some(sorted({str(facts.recipe.get("task")) for _, _, facts, _ in described}))
         why = (
             f"runs of different tasks ({tasks}) have no score in common"
             if scored
@@ -127,7 +125,7 @@ def _metric(
     return flags.metric or next(iter(headlines), min(common))
 
 
-def _described(name: str) -> tuple[Path, dict[str, Any], dict[str, Any], list[dict[str, float]]]:
+def _described(name: str) -> tuple[Path, dict[str, Any], RunRecord, list[dict[str, float]]]:
     folder = run_folder(Path(name).expanduser())
     if not (folder / "run.json").is_file():
         raise UserError(f"{name}: no run lies there (its folder holds run.json).")
@@ -135,14 +133,14 @@ def _described(name: str) -> tuple[Path, dict[str, Any], dict[str, Any], list[di
     return folder, row, facts, scores
 
 
-def _compared(folder: Path, row: Mapping[str, Any], facts: Mapping[str, Any], metric: str) -> Compared:
+def _compared(folder: Path, row: Mapping[str, Any], facts: RunRecord, metric: str) -> Compared:
     events = read_events(folder / "events.jsonl")
     scored = [
         (event["step"], float(event["seconds"]), metrics_of(event)[metric])
         for event in events
         if event["event"] == "eval" and math.isfinite(metrics_of(event).get(metric, math.nan))
     ]
-    seed = facts["recipe"].get("seed")
+    seed = facts.recipe.get("seed")
     seconds = float(row["seconds"])
     return Compared(
         folder, row["name"], facts, row["status"], seed if type(seed) is int else 0, row["step"], seconds, scored
@@ -179,7 +177,7 @@ def _record(sides: Sequence[Sequence[Compared]], metric: str) -> dict[str, Any]:
     ]
     return {
         "metric": metric,
-        "differences": _differences([side[0].facts for side in sides]),
+        "differences": _differences([side[0].facts.as_dict() for side in sides]),
         "common": common,
         "runs": rows,
         "sides": spreads,

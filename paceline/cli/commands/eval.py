@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -31,6 +31,7 @@ from paceline.config.recipe import Recipe, override
 from paceline.config.run import (
     FOLD,
     Controls,
+    RunRecord,
     check_controls,
     check_fold,
     data_from_here,
@@ -60,7 +61,7 @@ class Subject:
     """A run, or a file of weights, to score."""
 
     recipe: Recipe  # the run's, or the one that the weights fit
-    facts: Mapping[str, Any] | None  # run.json's; None for weights
+    facts: RunRecord | None  # run.json's; None for weights
     system: System  # where to compute
     controls: Controls  # data set, images and fold of the run's own evaluations
     checkpoints: Sequence[str]  # their names
@@ -132,7 +133,7 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
                 )
             if not world.is_main:
                 continue
-            own = subject.facts.get("metrics", {}) if subject.facts and is_graph(flags.run) else {}
+            own = subject.facts.metrics if subject.facts and is_graph(flags.run) else {}
             ends = intervals(result.draws()) if flags.intervals else {}
             if flags.json:
                 print(json.dumps({"checkpoint": label, "step": step} | record(result, own, ends)))
@@ -163,9 +164,9 @@ def _run(flags: Flags, world: int) -> Subject:
                     f"{flag}: for a run; {flags.run} has it inside, and computes on the CPU. Leave it away."
                 )
     facts, recipe = open_run(flags.run, verb="eval", recipe=flags.recipe, workload=flags.workload)
-    saved = fill(Controls(), facts["controls"], f"{flags.run}: controls")
+    saved = fill(Controls(), facts.controls, f"{flags.run}: controls")
     check_controls(saved)
-    if facts["plan"]:
+    if facts.plan:
         saved_count(facts, "images_per_forward")
     names = [flags.checkpoint]
     if flags.checkpoint == "all" and flags.run.is_dir():
@@ -315,7 +316,7 @@ def _model(
 
 def _batch(subject: Subject, task: Task, world: int) -> int:
     """Images in one forward, as the run did; for weights, as training would."""
-    if subject.facts is not None and subject.facts["plan"]:
+    if subject.facts is not None and subject.facts.plan:
         return evaluation_batch(saved_count(subject.facts, "images_per_forward"), task.val_images, world)
     from paceline.tasks.memory import images_that_fit
 
@@ -340,24 +341,24 @@ def _where(flags: Flags, task: Task) -> str:
     return ", ".join(filter(None, (flags.data or str(task.manifest.called), named, half_in_words(task.manifest.half))))
 
 
-def check_classes(task: Task, facts: Mapping[str, Any], data: str) -> None:
+def check_classes(task: Task, facts: RunRecord, data: str) -> None:
     """The data's classes must be the run's, in the same order; of class folders, those of the folders.
 
     Raises DataError naming the difference.
     """
-    now, then = list(task.classes), list(facts["classes"])
+    now, then = list(task.classes), list(facts.classes)
     folders = task.facts.get("class_folders")
-    if now == then or (folders is not None and folders == facts["data"].get("class_folders")):
+    if now == then or (folders is not None and folders == facts.data.get("class_folders")):
         return
     missing, extra = sorted(set(map(str, then)) - set(now)), sorted(set(now) - set(map(str, then)))
     raise DataError(
-        f"--data {data or facts['controls']['data']}: its classes are not the run's. "
+        f"--data {data or facts.controls['data']}: its classes are not the run's. "
         f"Missing: {', '.join(missing[:5]) or 'none'}; unknown: {', '.join(extra[:5]) or 'none'}; "
         f"{len(now)} classes here, {len(then)} in the run. Scores between them would mean nothing."
     )
 
 
-def _system(run: Path, facts: Mapping[str, Any], asked: str) -> System:
+def _system(run: Path, facts: RunRecord, asked: str) -> System:
     """Where to compute: as asked; else the run's own system, so that the run's own numbers come out, where it is to be had."""
     if asked:
         return choose_system(asked)

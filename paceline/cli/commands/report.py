@@ -43,7 +43,7 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
             f"--out {flags.out}: the report of one run is {folder / 'report.html'}. Name several runs for a page."
         )
     # What is wrong is named before anything is written.
-    is_own = is_in_file(str(read_run(folder, changed=print_error)["recipe"].get("task")))
+    is_own = is_in_file(str(read_run(folder, changed=print_error).recipe.get("task")))
     from paceline.pages.page import write_report
     from paceline.tasks.workloads import workload_of
 
@@ -62,7 +62,7 @@ def _compare(printer: Printer, flags: Flags) -> int:
     check_output(out)
     damaged: list[str] = []
     found = [(folder, *describe(folder, damaged)) for folder in flags.runs]
-    tasks = {str(facts["recipe"].get("task")): folder for folder, _, facts, _ in found}
+    tasks = {str(facts.recipe.get("task")): folder for folder, _, facts, _ in found}
     if len(tasks) > 1:
         named = ", ".join(f"{folder} {task}" for task, folder in tasks.items())
         raise UserError(f"runs of different tasks are not compared: {named}. Name runs of one task.")

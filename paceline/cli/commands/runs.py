@@ -20,7 +20,7 @@ from paceline._utils.reporter import Lines
 from paceline.cli.flags import parse
 from paceline.cli.printing import Printer, print_error
 from paceline.cli.run_groups import groups_of, in_lines
-from paceline.config.run import read_run
+from paceline.config.run import RunRecord, read_run
 from paceline.log.events import metrics_of, read_events
 from paceline.tasks.workloads import WORKLOADS
 
@@ -82,7 +82,7 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
     return 0
 
 
-def describe(folder: Path, damaged: list[str]) -> tuple[dict[str, Any], dict[str, Any], list[dict[str, float]]]:
+def describe(folder: Path, damaged: list[str]) -> tuple[dict[str, Any], RunRecord, list[dict[str, float]]]:
     """One run in JSON's types, its run.json, and the metrics of its evaluations.
 
     damaged   gets a line about events that are left out
@@ -91,7 +91,7 @@ def describe(folder: Path, damaged: list[str]) -> tuple[dict[str, Any], dict[str
     facts = read_run(folder)
     events = read_events(folder / "events.jsonl", Lines(damaged.append))
     last = events[-1] if events else {"event": "", "step": 0, "seconds": 0.0}
-    workload = WORKLOADS.get(str(facts["recipe"].get("task")))
+    workload = WORKLOADS.get(str(facts.recipe.get("task")))
     scores = [metrics_of(event) for event in events if event["event"] == "eval"]
     # A workload of one's own has a headline that its run does not name, boxes alone no mask_ap: the first metric then.
     first = next(iter(scores[0]), "") if scores else ""
@@ -99,16 +99,16 @@ def describe(folder: Path, damaged: list[str]) -> tuple[dict[str, Any], dict[str
     values = [found[headline] for found in scores if headline in found]
     row = {
         "name": folder.resolve().name,
-        "recipe": facts["name"],
+        "recipe": facts.name,
         "status": last["status"] if last["event"] == "end" else "unfinished",
         "step": last["step"],
         # The recipe's length, whatever ended the run or cut it short: --steps is one command's, and the last one's alone is kept.
-        "steps": facts["plan"].get("total_steps"),
+        "steps": facts.plan.get("total_steps"),
         "headline": headline,
         "best": max((value for value in values if not math.isnan(value)), default=None),
-        "synthetic": bool(facts["controls"].get("synthetic")),
+        "synthetic": bool(facts.controls.get("synthetic")),
         "seconds": last["seconds"],
-        "started": facts.get("started", ""),
+        "started": facts.started,
     }
     return row, facts, scores
 

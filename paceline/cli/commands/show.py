@@ -25,7 +25,7 @@ from paceline.config.card import SUFFIX, in_words
 from paceline.config.graph_file import GRAPHS
 from paceline.config.plan import Plan, make_plan, training_ranks
 from paceline.config.recipe import DATA_CLASSES, DATA_IMAGES, Recipe, differing
-from paceline.config.run import FOLD, NONE, Controls, check_fold, run_file, run_folder
+from paceline.config.run import FOLD, NONE, Controls, RunRecord, check_fold, run_file, run_folder
 from paceline.log.events import read_events
 from paceline.recipes.rows import LIKE
 from paceline.recipes.rows import Row as PublishedRow
@@ -80,18 +80,18 @@ class Shown:
     words: Sequence[str]  # of the command line, with those of a published row's machine
     controls: Controls  # of the run
     run: Path  # the run, or a file that `export` wrote; empty: a recipe
-    facts: Mapping[str, Any]  # its run.json, or its card
+    facts: RunRecord  # its run.json, or its card
     about_row: Sequence[str]  # of a published row
 
     @property
     def repeats(self) -> bool:
         """Whether a run is shown."""
-        return bool(self.facts)
+        return bool(self.facts.name)
 
     @property
     def card(self) -> Mapping[str, Any]:
         """Of a file, which has no events to read."""
-        return self.facts if self.run.suffix == SUFFIX else {}
+        return self.facts.as_dict() if self.run.suffix == SUFFIX else {}
 
 
 def run(printer: Printer, arguments: Sequence[str]) -> int:
@@ -118,7 +118,7 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
     if not (flags.world or shown.repeats) and (text := published_there(asked)):
         printer.note(text)
     recipe, plan, memory, facts, to_train = _planned(replace(shown, asked=asked), controls, reporter)
-    if (shown.facts.get("plan") or {}).get("nodes") and not asked.given & {
+    if shown.facts.plan.get("nodes") and not asked.given & {
         "nodes",
         "world",
         "system",
@@ -155,7 +155,7 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
 
 def _read(printer: Printer, arguments: Sequence[str]) -> Shown:
     """The command line, and the run.json that it names. Raises UserError as `parse_recipe` and `saved_request`."""
-    base, defaults, controls, path, facts = None, ShowFlags(), Controls(), Path(), {}
+    base, defaults, controls, path, facts = None, ShowFlags(), Controls(), Path(), RunRecord()
     if arguments and _is_run(arguments[0]):
         path = Path(arguments[0])
         base, controls, facts, arguments = saved_request(path, arguments[1:], "show")
@@ -176,19 +176,19 @@ def _is_run(word: str) -> bool:
 
 def _planned(
     shown: Shown, controls: Controls, reporter: Reporter
-) -> tuple[Recipe, Plan, MemoryEstimate, Mapping[str, Any], str]:
+) -> tuple[Recipe, Plan, MemoryEstimate, RunRecord, str]:
     """-> (the recipe with the target that a run here has, its plan, its memory, the facts of the run with those of the data, of
     --auto the command that trains so)."""
     from paceline.tasks.memory import images_that_fit, memory_of
     from paceline.training.building import check_weights
 
     asked, flags, facts = shown.asked, shown.asked.controls, shown.facts
-    recipe, system, classes = asked.recipe, asked.system, len(shown.facts.get("classes", ()))
+    recipe, system, classes = asked.recipe, asked.system, len(shown.facts.classes)
     workload = workload_of(recipe.task)
     task, to_train = None, ""
     if flags.data:
         task, recipe, to_train = _opened(shown, controls, reporter)
-        facts = {**facts, "data": task.facts}
+        facts = replace(facts, data=task.facts)
         memory, images, classes = task.memory(system), (task.train_images, task.val_images), len(task.classes)
     else:
         usual = DATA_IMAGES.get(recipe.target_data, (0, 0))
@@ -247,13 +247,13 @@ def _values(name: str, recipe: Recipe, *, everything: bool) -> list[str]:
     return ["", f"differs from {other_name} (--all prints every value)", *table(found, heads, columns())]
 
 
-def _of_run(facts: Mapping[str, Any], controls: Controls) -> ShowFlags:
+def _of_run(facts: RunRecord, controls: Controls) -> ShowFlags:
     """The ranks and images of a run; a file that was never trained here has none."""
-    if not facts["plan"]:
+    if not facts.plan:
         return ShowFlags()
-    evaluating = saved_count(facts, "eval_ranks") if facts["plan"].get("eval_ranks") else 0
+    evaluating = saved_count(facts, "eval_ranks") if facts.plan.get("eval_ranks") else 0
     return ShowFlags(
-        world=facts["world"] + evaluating,
+        world=facts.world + evaluating,
         eval_ranks=evaluating,
         train_images=saved_count(facts, "train_images"),
         # Made-up batches are not evaluated: what is planned for are the images of the recipe's own data.
@@ -261,9 +261,9 @@ def _of_run(facts: Mapping[str, Any], controls: Controls) -> ShowFlags:
     )
 
 
-def _fold(facts: Mapping[str, Any]) -> list[Row]:
+def _fold(facts: RunRecord) -> list[Row]:
     """The line about the fold, or the half of the validation images, that a run.json names."""
-    data = facts.get("data", {})
+    data = facts.data
     fold, half = fold_in_words(data.get("fold")), half_in_words(data.get("half"))
     rows = (
         (fold, "the training images of the others are learned, its own evaluated"),

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from paceline._utils.errors import RecipeError
 from paceline._utils.user_code import from_file, is_in_file
 from paceline.config.recipe import Recipe, check_recipe
-from paceline.config.run import fill, run_file
+from paceline.config.run import RunRecord, fill, run_file
 from paceline.tasks.workload import Workload
 from paceline.tasks.workloads.classification import ResNet
 from paceline.tasks.workloads.maskrcnn import MaskRCNN
@@ -35,7 +34,7 @@ def workload_of(task: str) -> Workload:
     return found
 
 
-def saved_recipe(facts: Mapping[str, Any], path: Path, *, named: str, again: Callable[[str], str]) -> Recipe:
+def saved_recipe(facts: RunRecord, path: Path, *, named: str, again: Callable[[str], str]) -> Recipe:
     """The recipe in run.json. The recipe's own Python file is not needed for that; its workload's is.
 
     path   the run folder or run.json, for the message
@@ -45,7 +44,7 @@ def saved_recipe(facts: Mapping[str, Any], path: Path, *, named: str, again: Cal
     """
     if named and not (isinstance(named, str) and is_in_file(named)):
         raise RecipeError(f"--workload {named!r:.80}: name the file and the workload in it: ./file.py:name")
-    name = named or facts["recipe"].get("task")
+    name = named or facts.recipe.get("task")
     if not isinstance(name, str) or (name not in WORKLOADS and not is_in_file(name)):
         raise RecipeError(f"{run_file(path)}: its task {name!r} is not one of ours ({', '.join(WORKLOADS)}).")
     if is_in_file(name) and not named:
@@ -57,7 +56,7 @@ def saved_recipe(facts: Mapping[str, Any], path: Path, *, named: str, again: Cal
     workload = workload_of(name)
     try:
         template = Recipe(task=name, model=workload.model, input=workload.input)
-        recipe = fill(template, {**facts["recipe"], "task": name}, "recipe")
+        recipe = fill(template, {**facts.recipe, "task": name}, "recipe")
         check_recipe(recipe)
         workload.check(recipe)
     except RecipeError as problem:
