@@ -40,13 +40,13 @@ def to_go_on(run: Path, task: str = "") -> str:
 EXTRAS = {
     "fast": ("nvidia-nvimgcodec-cu13>=0.9",),  # its part for the CPU, which is the same for any CUDA
     "mlperf": ("mlperf-logging>=4.1",),
-    "timm": ("timm>=1.0.15",),
+    "timm": ("timm>=1.0.22",),
     "export": ("onnx>=1.18", "onnxscript>=0.5", "onnxruntime>=1.20"),
     "openvino": ("openvino>=2025.0",),
     "remote": ("obstore>=0.11",),
     "zstd": ("zstandard>=0.22",),
     "serve": ("starlette>=0.46", "uvicorn>=0.34", "python-multipart>=0.0.20"),
-    "video": ("av>=14",),
+    "video": ("av>=14.1",),
     "tensorboard": ("tensorboard>=2.17",),
     "wandb": ("wandb>=0.20",),
     "mlflow": ("mlflow-skinny>=2.20", "sqlalchemy>=2,<3", "alembic>=1.14"),

@@ -68,7 +68,7 @@ class Video:
                 began = frame.time if began is None else began
                 seconds = frame.time - began if frame.time is not None and began is not None else number / self.rate
                 if number % self.every == 0:
-                    turned = np.rot90(frame.to_ndarray(format="rgb24"), round(getattr(frame, "rotation", 0) / 90))
+                    turned = np.rot90(frame.to_ndarray(format="rgb24"), round(frame.rotation / 90))
                     yield Frame(number, seconds, np.ascontiguousarray(turned))
         except self._problem as problem:
             self.broken = f"it breaks off after {number + 1:,} frames, {seconds:.1f} s ({_reason(problem)})"

@@ -225,7 +225,7 @@ def test_what_a_network_cannot_do_with_a_trunk_is_refused_by_its_flag():
 
 def test_without_timm_the_message_says_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "timm", None)
-    with pytest.raises(RecipeError, match=r"pip install 'timm>=1.0.15'"):
+    with pytest.raises(RecipeError, match=r"pip install 'timm>=1.0.22'"):
         make_trunk(ResNetModel(trunk="timm/resnet10t"), Form())
 
 

@@ -127,7 +127,7 @@ def test_flags_that_fit_no_video_or_no_photo_are_refused(ssd_run, clip, tmp_path
 
 def test_without_pyav_the_command_that_installs_it_is_named(resnet_run, clip, tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "av", None)
-    refused(command(capsys, "predict", resnet_run.folder, clip, "--out", tmp_path / "out"), "pip install 'av>=14'")
+    refused(command(capsys, "predict", resnet_run.folder, clip, "--out", tmp_path / "out"), "pip install 'av>=14.1'")
 
 
 def test_frames_are_turned_as_the_video_notes(clip, tmp_path):

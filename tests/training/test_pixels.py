@@ -110,6 +110,6 @@ def test_without_timm_it_is_refused_from_the_command_alone(tmp_path, monkeypatch
     for verb in (["train", "--weights", "file.pth"], ["show"], ["preview"]):
         said = command(capsys, verb[0], "resnet50-custom-cpu", "--model.trunk", TRUNK, "--data", data, *verb[1:])
         assert said.code == 2 and check_lines(
-            said.err.splitlines(), (f"--model.trunk {TRUNK}", "timm", "pip install 'timm>=1.0.15'")
+            said.err.splitlines(), (f"--model.trunk {TRUNK}", "timm", "pip install 'timm>=1.0.22'")
         ), said.err
         assert {entry.name for entry in data.iterdir()} == {"train", "val"}
