@@ -41,7 +41,7 @@ EXTRAS = {
     "fast": ("nvidia-nvimgcodec-cu13>=0.9",),  # its part for the CPU, which is the same for any CUDA
     "mlperf": ("mlperf-logging>=4.1",),
     "timm": ("timm>=1.0.22",),
-    "export": ("onnx>=1.18", "onnxscript>=0.5", "onnxruntime>=1.20"),
+    "export": ("onnx>=1.18", "onnxscript>=0.6.2", "onnxruntime>=1.21"),
     "openvino": ("openvino>=2025.0",),
     "remote": ("obstore>=0.11",),
     "zstd": ("zstandard>=0.22",),

@@ -105,8 +105,8 @@ class Service:
 
         try:
             form = await InMemory(request.headers, whole(), max_files=self._batches.queue, max_fields=16).parse()
-        except MultiPartException as problem:
-            raise HTTPException(400, f"The form cannot be read: {problem.message}") from None
+        except (MultiPartException, ValueError) as problem:  # the parser's own errors are ValueErrors
+            raise HTTPException(400, f"The form cannot be read: {str(problem).rstrip('.')}.") from None
         files = [value for _, value in form.multi_items() if isinstance(value, UploadFile)]
         photos = [(file.filename or "", await file.read()) for file in files]
         await form.close()

@@ -28,6 +28,9 @@ OURS = re.compile(r"(__cuda|cuda|cublas|cudnn|nccl|cupti|cu[A-Z](?!ile))\w+")
 FLAGS = ("-std=c++17", "-O2", "-fPIC", "-Wall", "-Wno-unused-result", "-Wno-class-memaccess")
 
 
+LOWEST_CUDA = 13000
+
+
 class CannotBuild(Exception):
     """Why there can be no simulated device here: one sentence."""
 
@@ -43,6 +46,12 @@ def library() -> Path:
     if not (torch / "lib" / "libtorch_cuda.so").exists() or not any((each / "cuda.h").exists() for each in includes):
         raise CannotBuild(
             "the simulated CUDA device needs a torch that was built for CUDA, with CUDA's headers beside it"
+        )
+    header = next(each / "cuda.h" for each in includes if (each / "cuda.h").exists()).read_text()
+    found = re.search(r"#define CUDA_VERSION (\d+)", header)
+    if found is None or int(found[1]) < LOWEST_CUDA:
+        raise CannotBuild(
+            "the simulated CUDA device needs the headers of CUDA 13; its calls have other arguments in CUDA 12"
         )
     sources = sorted(SOURCES.iterdir())
     state = hashlib.sha256(b"".join(each.read_bytes() for each in [*sources, Path(__file__)])).hexdigest()[:12]
