@@ -27,7 +27,6 @@ from paceline.datasets.ensure import ensure_prepared
 from paceline.input.buckets import Shape, buckets, resized_all
 from paceline.models.mask_rcnn import MaskRCNN
 from paceline.store.manifest import Manifest
-from paceline.tasks.maskrcnn import InstanceSegmentation
 
 
 def count_shapes(
@@ -44,34 +43,34 @@ def count_shapes(
     task = task_of("maskrcnn", manifest, settings, batch, images)
     return {
         "data": str(data),
-        "images": task.train_images,
-        "objects": int(task.wanted.sum()),
+        "images": task.data.train_images,
+        "objects": int(task.data.wanted.sum()),
         "batch": batch,
         "images_per_forward": each,
         "epochs": epochs,
         **of_forwards(task, settings, each),
-        "mask_slots": {str(count): empty_mask_slots(task.recipe, task.classes, count) for count in positives},
+        "mask_slots": {str(count): empty_mask_slots(task.recipe, task.data.classes, count) for count in positives},
     }
 
 
-def of_forwards(task: InstanceSegmentation, settings: InstanceInput, each: int) -> dict[str, Any]:
+def of_forwards(task: Any, settings: InstanceInput, each: int) -> dict[str, Any]:
     """Shapes, padding and object slots of a run's forwards."""
     system = System("cpu", images_per_forward=each)
     plan = make_plan(
-        task.recipe, system, world=1, most=each, train_images=task.train_images, val_images=task.val_images
+        task.recipe, system, world=1, most=each, train_images=task.data.train_images, val_images=task.data.val_images
     )
-    usable = np.concatenate(([0], np.cumsum(task.wanted)))
-    starts = task.train.object_starts
+    usable = np.concatenate(([0], np.cumsum(task.data.wanted)))
+    starts = task.data.train.object_starts
     shapes: Counter[Shape] = Counter()
     pixels = used = slots = objects = 0
     for step in range(plan.total_steps):
-        epochs_of, places = task.samples(step, forwards=plan.forwards)
-        numbers = task.train_numbers[places]
-        shape = task.shapes.of_step(step, numbers).shape
+        epochs_of, places = task.data.samples(step, forwards=plan.forwards)
+        numbers = task.data.train_numbers[places]
+        shape = task.data.shapes.of_step(step, numbers).shape
         for part in zip(np.split(epochs_of, plan.forwards), np.split(numbers, plan.forwards)):
             shapes[shape] += 1
             chosen = part[1]
-            stored = task.train.heights[chosen], task.train.widths[chosen]
+            stored = task.data.train.heights[chosen], task.data.train.widths[chosen]
             sizes = resized_all(*stored, settings.short[0], settings.long, settings.sides)
             pixels += len(chosen) * math.prod(shape)
             used += int(sizes.prod(axis=1).sum())

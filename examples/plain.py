@@ -40,14 +40,14 @@ with open_world(launch, device=choose_device(system, launch.local_rank, launch.l
 
     # Data (a class of tasks/ssd.py, for one), plan (arithmetic alone: steps, batches, when to evaluate), network, optimiser.
     task = open_task(recipe, controls, world)
-    images = {"train_images": task.train_images, "val_images": task.val_images}
+    images = {"train_images": task.data.train_images, "val_images": task.data.val_images}
     plan = shorten(make_plan(recipe, system, world=world.world, most=recipe.global_batch, **images), steps=asked.steps)
     run = Run(asked.recipe, recipe, "cpu", system, plan, controls)
     state = build_state(build_model(task, run, world), run, world)
 
     # The loop: what a step trains on is a pure function of its number, and so is its learning rate.
     train_step = TrainStep(state, plan, system, world.device, world.group)
-    with task.train_loader(plan, system, place) as loader:
+    with task.data.train_loader(plan, system, place) as loader:
         for step, batches in loader:
             losses = train_step(batches, rates_at(recipe, plan, step))
             state.step = step + 1

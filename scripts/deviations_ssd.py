@@ -35,23 +35,23 @@ from paceline.input.randomness import SampleRandom
 from paceline.recipes.ssd import SSDRecipe, gaudi, mlperf, mlperf_1024
 from paceline.store.header import read_header
 from paceline.store.manifest import Manifest
-from paceline.tasks.ssd import ObjectDetection
+from paceline.tasks.task import Task
 from paceline.tasks.workloads import WORKLOADS
 
 
-def drawn(task: ObjectDetection, number: int, epoch: int, photo: BoxInput) -> tuple[bytes, Draw]:
+def drawn(task: Task, number: int, epoch: int, photo: BoxInput) -> tuple[bytes, Draw]:
     """A photo's bytes and its draw."""
-    index = int(task.train_numbers[number])
-    rows = task.wanted_rows(index)
-    data, name = task.train.index.read(index), task.train.index.name(index)
+    index = int(task.data.train_numbers[number])
+    rows = task.data.wanted_rows(index)
+    data, name = task.data.train.index.read(index), task.data.train.index.name(index)
     random = SampleRandom(1, epoch, index)
-    boxes, classes = task.train.boxes[rows], task.train.classes[rows]
+    boxes, classes = task.data.train.boxes[rows], task.data.train.classes[rows]
     return data, box_sample.draw_training_sample(
         read_header(data, name, photo.exif), name, boxes, classes, random, photo
     )
 
 
-def boxes(task: ObjectDetection, epochs: int, recipe: SSDRecipe) -> dict[str, int]:
+def boxes(task: Task, epochs: int, recipe: SSDRecipe) -> dict[str, int]:
     """Objects that the crop keeps, that are dropped as too thin, that touch no default box; overlaps of just a threshold."""
     corners = to_ltrb(default_boxes(300, grids(300), recipe.model.scales))
     counted: Counter[str] = Counter()
@@ -71,19 +71,22 @@ def boxes(task: ObjectDetection, epochs: int, recipe: SSDRecipe) -> dict[str, in
 
     with patch.object(box_sample, "boxes_in", kept), patch.object(crop._Objects, "all_above", judged):
         for epoch in range(epochs):
-            for number in range(task.train_images):
+            for number in range(task.data.train_images):
                 _, draw = drawn(task, number, epoch, recipe.input)
                 best = pairwise_iou(torch.from_numpy(draw.label.boxes), corners).amax(dim=1)
                 counted["objects that touch no default box"] += int((best == 0).sum())
     return dict(counted)
 
 
-def ties(task: ObjectDetection, photos: int) -> dict[str, dict[str, float]]:
+def ties(task: Task, photos: int) -> dict[str, dict[str, float]]:
     """Share of samples that another order or another precision of default boxes matches otherwise, beside recipe ssd's."""
-    detectors = {"ssd": WORKLOADS["ssd"].build(mlperf(), 1), "ssd-mlperf-*": WORKLOADS["ssd"].build(mlperf_1024(), 1)}
-    detectors["ssd-gaudi"] = WORKLOADS["ssd"].build(gaudi(), 1)
+    detectors = {
+        "ssd": WORKLOADS["ssd"].network.build(mlperf(), 1),
+        "ssd-mlperf-*": WORKLOADS["ssd"].network.build(mlperf_1024(), 1),
+    }
+    detectors["ssd-gaudi"] = WORKLOADS["ssd"].network.build(gaudi(), 1)
     plain = replace(mlperf(), model=replace(mlperf().model, box_order="cell"))
-    detectors["the first by cell, as before"] = WORKLOADS["ssd"].build(plain, 1)
+    detectors["the first by cell, as before"] = WORKLOADS["ssd"].network.build(plain, 1)
     samples, moved, positives = 0, Counter(), Counter()
     for number in range(photos):
         label = drawn(task, number, 0, mlperf().input)[1].label
@@ -104,7 +107,7 @@ def ties(task: ObjectDetection, photos: int) -> dict[str, dict[str, float]]:
     return total
 
 
-def pixels(task: ObjectDetection, photos: int) -> dict[str, float]:
+def pixels(task: Task, photos: int) -> dict[str, float]:
     """Mean difference of levels, of 255: decoding at a DCT scale beside in full, one matrix beside DALI's two steps."""
     found: dict[str, list[float]] = {}
     photo = mlperf().input
@@ -135,7 +138,7 @@ def pixels(task: ObjectDetection, photos: int) -> dict[str, float]:
     return {name: float(np.mean(values)) for name, values in found.items()}
 
 
-def bytes_of_gaudi(task: ObjectDetection, photos: int) -> dict[str, float]:
+def bytes_of_gaudi(task: Task, photos: int) -> dict[str, float]:
     """Recipe ssd-gaudi's bytes beside the same arithmetic in float32, which TensorFlow neither rounds nor cuts."""
     apart, beyond, cut = [], [], []
     for number in range(photos):
@@ -201,10 +204,10 @@ def main() -> None:
     parser.add_argument("--photos", type=int, default=200)
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    task = ObjectDetection(WORKLOADS["ssd"], mlperf(), Manifest.load(ensure_prepared(asked.data, kind="boxes")))
-    photos = min(asked.photos, task.train_images)
+    task = WORKLOADS["ssd"].open(mlperf(), Manifest.load(ensure_prepared(asked.data, kind="boxes")))
+    photos = min(asked.photos, task.data.train_images)
     found = {
-        "training photos": task.train_images,
+        "training photos": task.data.train_images,
         "epochs": asked.epochs,
         "photos": photos,
         "boxes": boxes(task, asked.epochs, mlperf()),

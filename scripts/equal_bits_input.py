@@ -28,9 +28,9 @@ def save_batches(file: str, steps: int, words: list[str]) -> None:
     recipe, system, tensors = asked.recipe, asked.system, {}
     with open_world(read_launch({}), device=torch.device("cpu")) as world:
         task = open_task(recipe, asked.controls, world)
-        images = {"train_images": task.train_images, "val_images": task.val_images}
+        images = {"train_images": task.data.train_images, "val_images": task.data.val_images}
         plan = shorten(make_plan(recipe, system, world=1, most=system.images_per_forward, **images), steps=steps)
-        with task.train_loader(plan, system, InputRank(0, 1, world.device, 2)) as loader:
+        with task.data.train_loader(plan, system, InputRank(0, 1, world.device, 2)) as loader:
             for step, batches in loader:
                 for number, batch in enumerate(batches):
                     for name, tensor in batch.tensors().items():

@@ -69,7 +69,7 @@ def main() -> None:
     torch.set_num_threads(asked.threads)
     trained: Any = paceline.load(asked.run).trained
     graph = Graph(trained, Flags(size=asked.size, batch=asked.batch, compare=0))
-    shape = graph.shape or trained.workload.largest(trained.recipe)
+    shape = graph.shape or trained.workload.network.largest(trained.recipe)
     photo = np.random.default_rng(0).integers(0, 255, (asked.batch, *shape, 3), dtype=np.uint8)
     arguments = [photo, np.array([shape] * asked.batch)][: len(graph.example())]
 

@@ -59,9 +59,9 @@ def main() -> int:
         for task in flags.tasks:
             for ranks in flags.ranks:
                 for kind, run in runs_of(task, ranks, base):
-                    verdict = compliance(run / "mllog.txt", WORKLOADS[task].ruleset)
+                    verdict = compliance(run / "mllog.txt", WORKLOADS[task].reporting.ruleset)
                     print(
-                        f"=== {task}, {ranks} rank{'s' if ranks > 1 else ''}, {kind}: rules {WORKLOADS[task].ruleset}",
+                        f"=== {task}, {ranks} rank{'s' if ranks > 1 else ''}, {kind}: rules {WORKLOADS[task].reporting.ruleset}",
                         flush=True,
                     )
                     print(printable(verdict.text), flush=True)

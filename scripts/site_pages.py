@@ -47,6 +47,10 @@ PUBLIC = (
     ("paceline.config.recipe", "config/recipe.py", "Quality"),
     ("paceline.config.system", "config/system.py", "System"),
     ("paceline.tasks.workload", "tasks/workload.py", "Workload"),
+    ("paceline.tasks.workload", "tasks/workload.py", "NetworkFactory"),
+    ("paceline.tasks.workload", "tasks/workload.py", "Reporting"),
+    ("paceline.tasks.data_module", "tasks/data_module.py", "DataModule"),
+    ("paceline.tasks.task", "tasks/task.py", "Evaluator"),
     ("paceline.models.trunk", "models/trunk.py", "Trunk"),
 )
 

@@ -32,7 +32,6 @@ from ssd_reference_systems import DROP, LOSSES, Control, our_recipe, ours, plain
 
 from paceline.datasets.ensure import ensure_prepared
 from paceline.store.manifest import Manifest
-from paceline.tasks.ssd import ObjectDetection
 from paceline.tasks.workloads import WORKLOADS
 
 EARLY, TWIN_STEPS, TAIL = 20, 10, 20
@@ -144,7 +143,7 @@ def main() -> int:
     torch.set_num_threads(1)
     asked.out.mkdir(parents=True, exist_ok=True)
     recipe = our_recipe(asked.batch, max(asked.steps, DROP + 1))
-    task = ObjectDetection(WORKLOADS["ssd"], recipe, Manifest.load(ensure_prepared(asked.data, kind="boxes")))
+    task = WORKLOADS["ssd"].open(recipe, Manifest.load(ensure_prepared(asked.data, kind="boxes")))
     keys, samples = choose(task, recipe, asked.batch * asked.steps)
     degrees = replace(recipe, input=replace(recipe.input, hue=recipe.input.hue / 360))
     twin_samples = [draw(task, degrees, *key) for key in keys[:COMPARED]]

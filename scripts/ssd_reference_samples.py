@@ -27,7 +27,7 @@ from paceline.input.draw import render
 from paceline.input.randomness import SampleRandom
 from paceline.recipes.ssd import SSDRecipe
 from paceline.store.header import read_header
-from paceline.tasks.ssd import ObjectDetection
+from paceline.tasks.task import Task
 
 COLOURS = ("brightness", "contrast", "saturation", "hue")
 
@@ -62,21 +62,21 @@ class Recorded(SampleRandom):
         return self.integers[-1]
 
 
-def draw(task: ObjectDetection, recipe: SSDRecipe, epoch: int, number: int) -> Sample:
+def draw(task: Task, recipe: SSDRecipe, epoch: int, number: int) -> Sample:
     """Sample `number` of the training set in `epoch`."""
-    photo, index = recipe.input, int(task.train_numbers[number])
-    rows = slice(task.train.object_starts[index], task.train.object_starts[index + 1])
-    wanted = task.wanted[rows]
-    boxes, classes = task.train.boxes[rows][wanted], task.train.classes[rows][wanted]
-    data, out = task.train.index.read(index), np.empty((photo.size, photo.size, 3), np.uint8)
+    photo, index = recipe.input, int(task.data.train_numbers[number])
+    rows = slice(task.data.train.object_starts[index], task.data.train.object_starts[index + 1])
+    wanted = task.data.wanted[rows]
+    boxes, classes = task.data.train.boxes[rows][wanted], task.data.train.classes[rows][wanted]
+    data, out = task.data.train.index.read(index), np.empty((photo.size, photo.size, 3), np.uint8)
     random = Recorded(recipe.seed, epoch, index)
-    name = task.train.index.name(index)
+    name = task.data.train.index.name(index)
     drawn = draw_training_sample(read_header(data, name, photo.exif), name, boxes, classes, random, photo)
     render(data, drawn, out)
     order = list(range(4))
     for last, other in zip((3, 2, 1), random.integers[-3:]):
         order[last], order[other] = order[other], order[last]
-    height, width = int(task.train.index.heights[index]), int(task.train.index.widths[index])
+    height, width = int(task.data.train.index.heights[index]), int(task.data.train.index.widths[index])
     again = SampleRandom(recipe.seed, epoch, index)
     window, _ = ssd_crop(height, width, inside(boxes, height, width), again, size=photo.size)
     corners = (window.left, window.top, window.left + window.width, window.top + window.height)
@@ -99,13 +99,13 @@ def same(left: tuple[Tensor, Tensor], right: tuple[Tensor, Tensor]) -> bool:
     return all(torch.equal(*pair) for pair in zip(left, right))
 
 
-def choose(task: ObjectDetection, recipe: SSDRecipe, wanted: int) -> tuple[list[tuple[int, int]], list[Sample]]:
+def choose(task: Task, recipe: SSDRecipe, wanted: int) -> tuple[list[tuple[int, int]], list[Sample]]:
     """(epoch, number) of the first samples, and the samples; one whose objects share a best default box comes first."""
     keys: list[tuple[int, int]] = []
     samples: list[Sample] = []
     tied = False
     for place in range(20 * wanted):
-        key = divmod(place, task.train_images)
+        key = divmod(place, task.data.train_images)
         sample = draw(task, recipe, *key)
         shares = not tied and not same(matched(sample, "last"), matched(sample, "first"))
         at = 0 if shares else len(keys)

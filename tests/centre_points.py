@@ -27,7 +27,7 @@ from paceline.models.layers import Conv2d, Normalise, draw_layers
 from paceline.models.make_trunk import make_trunk
 from paceline.models.trunk import Form
 from paceline.recipes.ssd import tiny
-from paceline.tasks.workload import Workload
+from paceline.tasks.workload import NetworkFactory
 from paceline.tasks.workloads.ssd import SSD
 
 # Standard deviation of a peak along an axis, of the object's side there (TTFNet's 0.54 / 6); its least, in cells; and the
@@ -167,13 +167,8 @@ def initialise(model: CentrePoints, generator: torch.Generator) -> None:
     model.head.bias.copy_(torch.tensor([math.log(PRIOR / (1 - PRIOR))] * model.classes + [0.5, 0.5, 2.0, 2.0]))
 
 
-class Centres(SSD):
+class CentreNetwork(NetworkFactory):
     """Photos, boxes, evaluation, answers and pictures are SSD's."""
-
-    about = "centre points: objects by their boxes"
-    benchmark = ""
-    model = CentreModel()
-    load_weights = Workload.load_weights
 
     def check(self, recipe: CentreRecipe) -> None:
         check(recipe)
@@ -185,4 +180,10 @@ class Centres(SSD):
         initialise(model, generator)
 
 
-CENTRES = Centres()
+CENTRES = replace(
+    SSD,
+    about="centre points: objects by their boxes",
+    model=CentreModel(),
+    network=CentreNetwork(),
+    reporting=replace(SSD.reporting, benchmark=""),
+)

@@ -20,11 +20,11 @@ def batches(name: str, folder: Path, fetch_threads: int = 0) -> list[torch.Tenso
     recipe = override(RECIPES[name](), {"global_batch": 8, "bn_span": 8, "optim.lr": 0.01})
     workload, system = WORKLOADS[recipe.task], System(fetch_threads=fetch_threads)
     task = workload.open(recipe, Manifest.load(folder))
-    images = {"train_images": task.train_images, "val_images": task.val_images}
+    images = {"train_images": task.data.train_images, "val_images": task.data.val_images}
     plan, place = make_plan(recipe, system, world=1, most=8, **images), InputRank(0, 1, torch.device("cpu"), 2)
     with (
-        task.train_loader(plan, system, place, first=0, one_batch=False) as train,
-        task.val_loader(4, system, place) as val,
+        task.data.train_loader(plan, system, place, first=0, one_batch=False) as train,
+        task.data.val_loader(4, system, place) as val,
     ):
         taken = [batch.to("cpu", copy=True) for _ in range(3) for batch in next(train)[1]]
         taken += [batch.to("cpu", copy=True) for _, (batch,) in val]

@@ -8,13 +8,17 @@ import torch
 from torch import Tensor
 from toy_loss_groups import IMAGES, Toy, ToySettings, toy_batch, toy_recipe
 
+from paceline.batch import Batch
 from paceline.config.plan import make_plan
 from paceline.config.recipe import Recipe
 from paceline.config.run import Controls, Run
 from paceline.config.system import System
 from paceline.ranks.world import World
-from paceline.tasks.synthetic import SyntheticTask
-from paceline.tasks.workloads.classification import ResNet
+from paceline.tasks.classification import ClassificationData
+from paceline.tasks.synthetic import synthetic_task
+from paceline.tasks.task import Task
+from paceline.tasks.workload import NetworkFactory
+from paceline.tasks.workloads.classification import RESNET
 from paceline.training.building import build_model, build_state
 from paceline.training.state import State
 
@@ -64,35 +68,34 @@ def run_of(recipe: Recipe, ranks: int, *, most: int = IMAGES) -> Run:
     return Run("short", recipe, "cpu", system, plan, Controls())
 
 
-class Toy(ResNet):
-    """Classification with a network that holds so many images and no more."""
-
-    def check_plan(self, recipe, plan):
-        """Its recipe has no input that could mix photos."""
+class ToyNetwork(NetworkFactory):
+    """A network that holds so many images and no more."""
 
     def __init__(self, holds: int, where: str) -> None:
-        super().__init__()
         self.holds, self.where = holds, where
 
-    def build(self, recipe, classes):
+    def build(self, recipe: Recipe, classes: int) -> Short:
         return Short(self.holds, where=self.where)
 
-    def initialise(self, recipe, model, generator):
+    def initialise(self, recipe: Recipe, model: Short, generator: torch.Generator) -> None:
         """Its weights are given."""
 
-    def largest(self, recipe):
+    def largest(self, recipe: Recipe) -> tuple[int, int]:
         return (2, 2)
 
-    def made_up(self, recipe, images, shape, slots):
+
+class ToyData(ClassificationData):
+    """Eight images, some of them without objects."""
+
+    @staticmethod
+    def made_up(recipe: Recipe, images: int, shape: tuple[int, int], slots: int) -> Batch:
         return toy_batch(OBJECTS, slice(images))
 
 
-class ShortTask(SyntheticTask):
-    """Eight images, some of them without objects."""
-
-    def __init__(self, recipe: Recipe, holds: int, where: str = "forward") -> None:
-        super().__init__(Toy(holds, where), recipe, limit_train=80)
+def short_task(recipe: Recipe, holds: int, where: str = "forward") -> Task:
+    toy = replace(RESNET, network=ToyNetwork(holds, where), data=lambda: ToyData)
+    return synthetic_task(toy, recipe, limit_train=80)
 
 
-def state_of(run: Run, task: ShortTask, world: World) -> State:
+def state_of(run: Run, task: Task, world: World) -> State:
     return build_state(build_model(task, run, world), run, world)

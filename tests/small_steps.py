@@ -82,8 +82,8 @@ def state_of(
     workload = WORKLOADS[recipe.task]
 
     def build(device: torch.device) -> torch.nn.Module:
-        model = workload.build(recipe, CLASSES)
-        workload.initialise(recipe, model, torch.Generator().manual_seed(recipe.seed))
+        model = workload.network.build(recipe, CLASSES)
+        workload.network.initialise(recipe, model, torch.Generator().manual_seed(recipe.seed))
         return model.to(device) if moved is None else moved(model)
 
     run = Run("small", recipe, "cpu", system, plan, Controls())
@@ -97,8 +97,8 @@ def batch_of(recipe: Recipe, images: int, seed: int, *, wider: int = 0) -> Batch
     wider  pixels, of an input that takes any shape
     """
     workload, random = WORKLOADS[recipe.task], torch.Generator().manual_seed(seed)
-    height, width = workload.largest(recipe)
-    made = workload.made_up(recipe, images, (height, width + wider), SLOTS)
+    height, width = workload.network.largest(recipe)
+    made = workload.data().made_up(recipe, images, (height, width + wider), SLOTS)
 
     def drawn(most: int, *shape: int) -> Tensor:
         return torch.randint(0, most, shape, generator=random)

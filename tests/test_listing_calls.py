@@ -30,7 +30,7 @@ LISTS = re.compile(r"\.(glob|iglob|rglob|iterdir|scandir|listdir)$|^(scandir|lis
 OWN = {
     "cli/commands/launch.py": (1, "the parts of a file of weights that the command line names"),
     "cli/commands/runs.py": (1, "run folders"),
-    "cli/compared_photos.py": (1, "predictions of a run"),
+    "cli/commands/compare.py": (1, "predictions of a run"),
     "bench/process_tree.py": (2, "/proc"),
     "cli/commands/data_lint.py": (1, "predictions of a run"),
     "datasets/pack/record.py": (1, "--out, which must be empty"),

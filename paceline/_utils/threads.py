@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from functools import partial
 
 # Interval and number of checks whether a new thread has begun. A count, not a clock: waking from suspension raises no false alarm.
 LOOK_SECONDS, LOOKS = 0.1, 100
@@ -16,19 +18,17 @@ class Thread(threading.Thread):
 
     def __init__(self, **arguments) -> None:
         super().__init__(**arguments)
-        self._started = _Begun()
+        # The event that start() waits for and the new thread sets.
+        self._started.wait = partial(_wait, self._started.wait)  # type: ignore[attr-defined]
 
 
-class _Begun(threading.Event):
-    """The event that start() waits for and the new thread sets."""
-
-    def wait(self, timeout: float | None = None) -> bool:
-        if timeout is not None:
-            return super().wait(timeout)
-        for _ in range(LOOKS):
-            if super().wait(LOOK_SECONDS):
-                return True
-        raise RuntimeError("can't start new thread: it never began")
+def _wait(wait: Callable[[float], bool], timeout: float | None = None) -> bool:
+    if timeout is not None:
+        return wait(timeout)
+    for _ in range(LOOKS):
+        if wait(LOOK_SECONDS):
+            return True
+    raise RuntimeError("can't start new thread: it never began")
 
 
 def failure_in_thread(error: BaseException) -> Exception:

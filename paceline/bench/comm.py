@@ -284,7 +284,7 @@ def gradient_sizes(workload: str) -> list[int]:
     parts = WORKLOADS[workload]
     recipe = Recipe(task=workload, model=parts.model, input=parts.input)
     with torch.device("meta"):
-        network = parts.build(recipe, parts.classes)
+        network = parts.network.build(recipe, parts.classes)
     return [parameter.numel() for parameter in network.parameters() if parameter.requires_grad]
 
 

@@ -125,25 +125,25 @@ def _with_objects(
     """forms: of our input, name -> the settings that it changes."""
     manifest, cores = Manifest.load(ensure_prepared(data, kind="boxes", reporter=Lines(Console().print))), cpu_cores()
     task = task_of(name, manifest, settings, batch)
-    if not task.train_images:
+    if not task.data.train_images:
         raise DataError(f"{data}: no training photo has an object. Give annotated photos:  --data DIR")
     tasks = {form: task_of(name, manifest, replace(settings, **changed), batch) for form, changed in forms.items()}
     menu = {f"paceline {form}, {cores} workers": partial(of_task, one, cores) for form, one in tasks.items()}
     first = next(iter(tasks))
     menu[f"unchecked paceline {first}, {cores} workers"] = partial(of_task, tasks[first], cores, False)
-    numbers = task.train_numbers.tolist()
-    rows = [task.wanted_rows(number) for number in numbers]
+    numbers = task.data.train_numbers.tolist()
+    rows = [task.data.wanted_rows(number) for number in numbers]
     return Contest(
         name,
         title,
         settings,
         size,
-        [Path(task.train.index.name(number)) for number in numbers],
+        [Path(task.data.train.index.name(number)) for number in numbers],
         menu,
         partial(of_task, tasks[first]),
-        int(task.wanted.sum()),
-        [task.train.boxes[some] for some in rows],
-        [task.train.classes[some] for some in rows],
+        int(task.data.wanted.sum()),
+        [task.data.train.boxes[some] for some in rows],
+        [task.data.train.classes[some] for some in rows],
     )
 
 

@@ -90,9 +90,9 @@ def task_loader(task: Task, system: System, threads: int, device: torch.device) 
     """A training run's own loader, a batch a forward."""
     recipe = task.recipe
     system = replace(system, images_per_forward=recipe.global_batch)
-    images = {"train_images": task.train_images, "val_images": task.val_images}
+    images = {"train_images": task.data.train_images, "val_images": task.data.val_images}
     plan = make_plan(recipe, system, world=1, most=recipe.global_batch, **images)
-    return task.train_loader(plan, system, InputRank(0, 1, device, threads), first=0, one_batch=False)
+    return task.data.train_loader(plan, system, InputRank(0, 1, device, threads), first=0, one_batch=False)
 
 
 @contextmanager

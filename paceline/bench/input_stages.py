@@ -39,7 +39,8 @@ from paceline.store.header import read_header
 from paceline.store.landing import Landing
 from paceline.store.records import Records
 from paceline.store.stores import scheme_of
-from paceline.tasks.task import Task, records_for
+from paceline.tasks.data_module import records_for
+from paceline.tasks.task import Task
 from paceline.workers.crew import Crew
 
 # A forward has about so many pixels, and at most so many images: enough that handing a batch over costs nothing.
@@ -55,13 +56,13 @@ class Samples:
     """The first samples of a run, at each stage of their way, in memory."""
 
     def __init__(self, task: Task, system: System) -> None:
-        epochs, places = task.samples(0)
-        numbers = task.train_numbers[places]
-        self.fit = task.shapes.of_step(0, numbers)
+        epochs, places = task.data.samples(0)
+        numbers = task.data.train_numbers[places]
+        self.fit = task.data.shapes.of_step(0, numbers)
         # Read as training reads: through the caches that the system has.
-        self.records = records_for(task.train_index, system)
+        self.records = records_for(task.data.train_index, system)
         self.exif = task.recipe.input.exif
-        self.draw_with = partial(task.draw_train, self.fit)
+        self.draw_with = partial(task.data.draw_train, self.fit)
         self.epochs, self.indices = (found.tolist()[:SAMPLES] for found in (epochs, numbers))
         self.data = [self.records.read(index) for index in self.indices]
         self.draws = [self._drawn(place) for place in range(len(self))]
@@ -97,7 +98,7 @@ def bench_task_recipe(recipe: Recipe) -> Recipe:
     """The recipe's data treatment, with a batch and a length of the benchmark's own."""
     from paceline.tasks.workloads import workload_of
 
-    pixels = prod(workload_of(recipe.task).largest(recipe))
+    pixels = prod(workload_of(recipe.task).network.largest(recipe))
     batch = 1
     while batch * 2 <= MOST_IMAGES and batch * 2 * pixels <= FORWARD_PIXELS:
         batch *= 2
@@ -136,7 +137,7 @@ def measure_stages(
             busy = run_loader(loader, seconds, task.recipe.global_batch / wanted.rate, system.prefetch + 2)
     return {
         "photos": {
-            "train_images": task.train_images,
+            "train_images": task.data.train_images,
             "mean_bytes": samples.mean_bytes,
             "mean_megapixels": samples.mean_megapixels,
         },
@@ -204,7 +205,7 @@ def _batch_costs(task: Task, samples: Samples, device: torch.device, seconds: fl
     count = len(samples)
     images = torch.zeros((count, *samples.fit.shape, 3), dtype=torch.uint8, pin_memory=pinned).permute(0, 3, 1, 2)
     labels, indices = [draw.label for draw in samples.draws], torch.tensor(samples.indices)
-    make = partial(task.workload.batch, images, labels, indices)
+    make = partial(task.workload.data().batch, images, labels, indices)
     batch: Batch = make()
     assembling = _repeated(make, seconds / 4, time.thread_time) / count * 1e6
     if device.type == "cpu":

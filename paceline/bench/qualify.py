@@ -9,11 +9,14 @@ smaller batches, so that one table serves CPUs with and without bf16.
 
 from __future__ import annotations
 
+import math
+import os
 import socket
 import statistics
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -35,8 +38,7 @@ from paceline.bench.timing import Seconds, seconds_of
 from paceline.config.run import Controls
 from paceline.config.system import System
 from paceline.datasets.shapes.render import render_shapes
-from paceline.machine.contention import now, since
-from paceline.machine.detect import cpu_cores
+from paceline.machine.detect import allowed_cpus, cpu_cores
 from paceline.machine.host_memory import keep_freed_memory
 from paceline.machine.machine import TYPES, make_exact, set_threads
 from paceline.machine.provenance import cpu_name
@@ -143,7 +145,7 @@ def _works(
 ) -> Iterator[tuple[str, Callable[[float], Any]]]:
     """What is timed of a workload: (name, seconds -> of one image); of classification also its disk."""
     device, precision = world.device, system.precision
-    compiled = system.compile == "on" and not WORKLOADS[bench.task].no_compile
+    compiled = system.compile == "on" and not WORKLOADS[bench.task].network.no_compile
     forms: dict[str, Any] = {"compile": compiled, "graph": system.graph == "on"}
     *_, (_, scene) = bench.scenes(device)
     made = our_step(bench, precision, scene, device, **forms)
@@ -179,7 +181,7 @@ def _works(
     yield "photos", on_photos
     if bench.task == "classification":
         samples = Samples(task, system)
-        yield "disk", lambda _: [bare_disk(samples, task.train_index.records, threads) for _ in range(ROUNDS)]
+        yield "disk", lambda _: [bare_disk(samples, task.data.train_index.records, threads) for _ in range(ROUNDS)]
 
 
 def photos(world: World, folder: Path, kind: Any) -> Path:
@@ -235,3 +237,70 @@ def _inflate(device: torch.device) -> float:
 
 
 TESTS = {"matmul": _matmul, "copy": _copy, "inflate": _inflate}
+
+
+CGROUPS, OWN, STAT = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup"), Path("/proc/stat")
+TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100  # a second, of /proc/stat
+
+
+def now() -> dict[str, float]:
+    """Counters of this process's cores and of its group that only grow, in seconds, but for `throttled`.
+
+    wall; busy: CPU-seconds of all processes there, NaN where that is unknown; stolen: CPU-seconds that a host gave to others;
+    throttled: periods in which the group had used up its share; throttled_seconds: that its processes waited for that
+    """
+    found = {"wall": time.monotonic(), "busy": math.nan, "stolen": 0.0, "throttled": 0, "throttled_seconds": 0.0}
+    own = {f"cpu{number}" for number in allowed_cpus()}
+    with suppress(OSError, ValueError):  # a sandbox's has other lines, or there is none
+        lines = [line.split() for line in STAT.read_text().splitlines()]
+        # user nice system idle waiting hard soft stolen; a guest's time, further on, is in the user's.
+        rows = [[int(word) / TICKS for word in line[1:9]] for line in lines if line and line[0] in own]
+        if rows and all(len(row) == 8 for row in rows):
+            found["busy"] = sum(sum(row[:3]) + sum(row[5:7]) for row in rows)
+            found["stolen"] = sum(row[7] for row in rows)
+    for folder in groups():
+        with suppress(OSError, ValueError):
+            counts = dict(line.split() for line in (folder / "cpu.stat").read_text().splitlines())
+            found["throttled"] += int(counts.get("nr_throttled", 0))
+            found["throttled_seconds"] += int(counts.get("throttled_usec", 0)) / 1e6
+            found["throttled_seconds"] += int(counts.get("throttled_time", 0)) / 1e9
+    return found
+
+
+def since(before: Mapping[str, float]) -> dict[str, float]:
+    """What came since then, as facts for JSON, and the group's `quota`; `busy` is -1 where it is unknown."""
+    found = {name: value - before[name] for name, value in now().items()}
+    return {**found, "busy": -1.0 if math.isnan(found["busy"]) else found["busy"], "quota": quota()}
+
+
+def groups(root: Path = CGROUPS, own: Path = OWN) -> Iterator[Path]:
+    """Folders of this process's group and of those around it, the innermost first, of either version.
+
+    A container sees its own group as the root, whatever the path says.
+    """
+    with suppress(OSError):
+        for line in own.read_text().splitlines():
+            _, names, path = line.split(":", 2)
+            if names and "cpu" not in names.split(","):
+                continue
+            for base in [root / names, root / "cpu"] if names else [root]:
+                inner = base / path.strip("/")
+                if base.is_dir():
+                    yield from (
+                        folder for folder in (inner, *inner.parents) if folder.is_relative_to(base) and folder.is_dir()
+                    )
+                    break
+
+
+def quota(root: Path = CGROUPS, own: Path = OWN) -> float:
+    """Cores that the tightest of the groups may use at a time; 0 where none is limited."""
+    least = math.inf
+    for folder in groups(root, own):
+        with suppress(OSError, ValueError):
+            if (folder / "cpu.max").is_file():
+                most, period = (folder / "cpu.max").read_text().split()
+            else:
+                most, period = ((folder / f"cpu.cfs_{name}_us").read_text().strip() for name in ("quota", "period"))
+            if most not in ("max", "-1"):
+                least = min(least, int(most) / int(period))
+    return 0.0 if math.isinf(least) else least

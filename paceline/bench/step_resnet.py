@@ -14,7 +14,7 @@ from paceline.config.classification import PhotoInput, ResNetModel
 from paceline.config.recipe import Optim, Recipe
 from paceline.models.classifier import Classifier
 from paceline.models.trunk import initialise
-from paceline.tasks.workloads.classification import ResNet
+from paceline.tasks.workloads.classification import RESNET
 
 CLASSES = 1000
 
@@ -49,7 +49,7 @@ class ResNetBench(StepBench):
         )
 
     def model(self, device: torch.device) -> Classifier:
-        model = ResNet().build(self.recipe(), CLASSES)
+        model = RESNET.network.build(self.recipe(), CLASSES)
         initialise(model.network, "torchvision", torch.Generator().manual_seed(0))
         return placed(model, self.system, device)
 

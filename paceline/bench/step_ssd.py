@@ -65,7 +65,7 @@ class SSDBench(StepBench):
         )
 
     def model(self, device: torch.device) -> Detector:
-        model = SSD().build(self.recipe(), self.classes)
+        model = SSD.network.build(self.recipe(), self.classes)
         initialise_ssd(model.network, torch.Generator().manual_seed(0))
         return placed(model, self.system, device)
 

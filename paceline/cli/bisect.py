@@ -171,7 +171,7 @@ def _left(record: Mapping[str, Any], begin: int | None) -> list[int]:
 def _photos(side: Rerun, step: int) -> list[str]:
     """The photos of 0-based `step`, by their files below the data folder."""
     step = 0 if side.controls.overfit_one_batch else step
-    return [name.removeprefix(f"{side.task.facts['root']}/") for name in side.task.images_of_step(step)]
+    return [name.removeprefix(f"{side.task.facts['root']}/") for name in side.task.data.images_of_step(step)]
 
 
 def _elsewhere(facts: RunRecord) -> dict[str, list[str]]:

@@ -85,7 +85,7 @@ def own_speed(recipe: Recipe, system: System, plan: Plan) -> Speed | None:
     if not fits or system.channels_last == "off" or 2 * plan.images_per_forward < IMAGES[recipe.task]:
         return None
     asked = {name: getattr(system, name) for name in FORMS}
-    compiles = not WORKLOADS[recipe.task].no_compile
+    compiles = not WORKLOADS[recipe.task].network.no_compile
     row = fastest(recipe.task, asked, plan, compiles=compiles, varied=recipe.task == "maskrcnn")
     if row is None:
         return None

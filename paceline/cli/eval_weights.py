@@ -51,7 +51,7 @@ def with_weights(task: Task, path: Path, called: str, device: Any) -> nn.Module:
     model, file = task.build(device), open_weights(path)
     report = task.load_weights(model, path)
     lacking = [name for name in (*report.missing, *report.reinitialised) if not is_counter(name)]
-    rows = class_rows_of(file, task.labels(), len(file.classes))
+    rows = class_rows_of(file, task.data.labels(), len(file.classes))
     new = (
         [name for name, place in zip(rows.ours, rows.places) if place is None] if rows is not None and rows.any else []
     )
@@ -59,7 +59,7 @@ def with_weights(task: Task, path: Path, called: str, device: Any) -> nn.Module:
         what = f"the data's {some(new, 3)}" if new else f"{len(lacking)} tensors of {called} ({some(lacking, 2)})"
         count = row_count(file.ours.tensors) or len(file.classes)
         raise CheckpointError(
-            f"{path}: {f'it has {count:,} classes' if count else 'its classes are unknown'}, and the data {len(task.classes):,}; "
+            f"{path}: {f'it has {count:,} classes' if count else 'its classes are unknown'}, and the data {len(task.data.classes):,}; "
             f"{what} are not in it, so it cannot be scored. Name the data, or the --recipe, that it was trained for."
         )
     return model.eval()
@@ -68,8 +68,8 @@ def with_weights(task: Task, path: Path, called: str, device: Any) -> nn.Module:
 def classes_of(path: Path, task: Task) -> str:
     """Whose classes the rows of the heads are taken for, in words."""
     if open_weights(path).classes:
-        return f"the weights name their classes, and rows follow the names: {_in_order(task.classes)}"
-    return f"the weights name no classes; taken in the data's order: {_in_order(task.classes)}"
+        return f"the weights name their classes, and rows follow the names: {_in_order(task.data.classes)}"
+    return f"the weights name no classes; taken in the data's order: {_in_order(task.data.classes)}"
 
 
 def _in_order(classes: Sequence[str]) -> str:

@@ -50,7 +50,7 @@ class ExportOptions:
 
 GRAPH = ("input", "size", "batch", "score_above", "precision", "compare", "photos")
 FORMS = {
-    "paceline": Form(".safetensors", "one_file", "one file that every verb here takes where it takes a run"),
+    "paceline": Form(".safetensors", "written", "one file that every verb here takes where it takes a run"),
     "onnx": Form(".onnx", "onnx_form", "from photos to answers, for onnxruntime", (*GRAPH, "calibrate"), ("export",)),
     "openvino": Form(".xml", "openvino_form", "the same for OpenVINO, and a .bin", GRAPH, ("export", "openvino")),
     "torch": Form(".pt2", "torch_form", "the same for torch alone: torch.export", GRAPH),

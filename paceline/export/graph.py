@@ -163,7 +163,7 @@ def _shape(trained: Trained, size: str) -> tuple[int, int] | None:
     """
     recipe, workload = trained.recipe, trained.workload
     if recipe.task != "maskrcnn":
-        shape = workload.eval_shape(recipe, 1, 1)
+        shape = workload.network.eval_shape(recipe, 1, 1)
         if size:
             raise UserError(f"--size {size}: for Mask R-CNN and Faster R-CNN; this one takes {shape[0]}x{shape[1]}.")
         return shape

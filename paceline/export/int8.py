@@ -26,7 +26,8 @@ from paceline.predict.graph_scores import evaluate_file
 from paceline.predict.photos import Photo
 from paceline.ranks.launcher import read_launch
 from paceline.ranks.world import open_world
-from paceline.tasks.task import Task, spread
+from paceline.tasks.data_module import spread
+from paceline.tasks.task import Task
 from paceline.training.open_data import open_task
 from paceline.training.trained import Trained
 
@@ -57,8 +58,8 @@ class Calibrated:
         if self.flags.photos:
             yield from named_photos(self.flags.photos, self.flags.calibrate)
         elif self.task is not None:
-            numbers = self.task.train_numbers[spread(self.task.train_images, self.flags.calibrate)]
-            yield from (self.task.train_index.read(int(number)) for number in numbers)
+            numbers = self.task.data.train_numbers[spread(self.task.data.train_images, self.flags.calibrate)]
+            yield from (self.task.data.train_index.read(int(number)) for number in numbers)
 
     def inputs(self, graph: Graph) -> list[Input]:
         """`photos` as the graph takes them. Raises UserError without a readable one."""
@@ -111,7 +112,7 @@ class Calibrated:
             yield "its loss was not measured, as --compare 0 asks"
             return
         (one, before), (other, after) = ((name, scores(file, self.task)) for name, file in files.items())
-        photos = counted(self.task.val_images, "validation photo")
+        photos = counted(self.task.data.val_images, "validation photo")
         for name in METRICS:
             if before.get(name, -1) >= 0:  # COCO's -1: there are no objects
                 was, now = 100 * before[name], 100 * after[name]
@@ -148,7 +149,7 @@ def _task(trained: Trained) -> Task:
         controls = Controls(data=data, **{name: getattr(saved, name) for name in ("limit_train", "limit_val", *FOLD)})
         with open_world(read_launch({}), device=torch.device("cpu")) as world:
             task = open_task(trained.recipe, controls, world)
-        if tuple(task.classes) != trained.classes:
+        if tuple(task.data.classes) != trained.classes:
             raise DataError("its data set has other classes now")
     except UserError as problem:
         raise UserError(

@@ -19,7 +19,7 @@ from paceline.predict.predictor import Predictor
 from paceline.predict.reader import as_input
 from paceline.store.index import open_split
 from paceline.store.manifest import Manifest, find_manifest
-from paceline.tasks.task import spread
+from paceline.tasks.data_module import spread
 from paceline.training.trained import Trained
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import Any
 
 from paceline.log.console import Console, OnConsole
 from paceline.log.events import EventLog, numbers_back, one_line, plain
-from paceline.log.mllog_sink import BenchmarkLog
+from paceline.log.mllog import BenchmarkLog
 from paceline.log.sinks import Event, Facts, Follower
 from paceline.log.trackers import Maker
 

@@ -86,8 +86,8 @@ def write_report(run: Path, workload: Workload | None = None) -> Path:
         notes.append("trained on synthetic batches: nothing was scored, and only its speed means anything")
     if workload is not None:
         pictures = predictions_section(run, workload, data, evaluated, notes, exif=exif)
-        if Path(workload.template).is_absolute():
-            own[workload.template] = Path(workload.template).read_text(encoding="utf-8")
+        if Path(workload.reporting.template).is_absolute():
+            own[workload.reporting.template] = Path(workload.reporting.template).read_text(encoding="utf-8")
     elif any((run / "predictions").glob("step-*.json")):
         notes.append("its workload is one's own: photos are shown by  paceline report RUN --workload ./file.py:name")
     page = templates(Path(__file__).parent, own).get_template("report.html.jinja")

@@ -12,7 +12,6 @@ import numpy as np
 
 from paceline.pages.html import WIDE, Chart, Line, draw_chart
 from paceline.tasks.metrics.best_f1 import AtThreshold
-from paceline.tasks.metrics.calibration import reliability
 
 MOST_CURVES = 5  # classes with a curve of their own, beside the mean
 # Of a detector's table of classes: what is scored, head, and the name in the file.
@@ -141,3 +140,28 @@ def reliability_chart(scores: np.ndarray, right: np.ndarray, what: str, shown: f
         percent=True,
         about=about,
     )
+
+
+BINS = 10  # of equal width
+
+
+class Bin(NamedTuple):
+    """Answers of similar score."""
+
+    score: float  # mean
+    right: float  # share, 0..1
+    answers: int
+
+
+def reliability(scores: np.ndarray, right: np.ndarray) -> tuple[list[Bin], float | None]:
+    """-> the bins that have answers, and the expected calibration error: the mean distance of score and share, by answers.
+
+    scores, right   (n,) in 0..1, and bool; the error is None where n is 0
+    """
+    places = np.clip((scores * BINS).astype(int), 0, BINS - 1)
+    bins = [
+        Bin(float(scores[mine].mean()), float(right[mine].mean()), int(mine.sum()))
+        for place in range(BINS)
+        if (mine := places == place).any()
+    ]
+    return bins, sum(each.answers * abs(each.score - each.right) for each in bins) / len(scores) if bins else None

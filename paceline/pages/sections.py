@@ -97,14 +97,14 @@ def predictions_section(
             )
         metrics = next((metrics_of(event) for event in reversed(evaluated) if event["step"] == step), {})
         heads, sizes = size_table(metrics)
-        section = workload.section(predictions, Path(), exif)
+        section = workload.reporting.section(predictions, Path(), exif)
         if section is None:
             section = (detected_section if workload.finds_objects else classified_section)(predictions, Path(), exif)
         fold = fold_in_words(predictions.get("fold"))
         half = half_in_words(predictions.get("half"))
         photos = f"training photos, {fold}," if fold else f"validation photos, {half}," if half else "validation photos"
         return {
-            "template": workload.template,
+            "template": workload.reporting.template,
             "step": step,
             "photos": photos,
             "size_heads": heads,

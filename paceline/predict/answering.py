@@ -92,7 +92,7 @@ class Asked(NamedTuple):
 
 def formats_of(names: Sequence[str], folder: Path, predictor: PhotoPredictor, *, video: bool) -> list[Format]:
     """The named formats, for answers in `folder`. Raises UserError for one that is none, or wants what the run does not find."""
-    masks = "mask_ap" in predictor.trained.workload.measured(predictor.trained.recipe)
+    masks = "mask_ap" in predictor.trained.workload.reporting.measured(predictor.trained.recipe)
     formats = []
     for name in dict.fromkeys(part for word in names for part in word.split(",") if part):
         if name not in FORMATS:

@@ -17,10 +17,11 @@ from paceline.datasets.box_arrays import mask_arrays
 from paceline.pages.check.suspicious import odd_coordinates
 from paceline.predict.foreign import Rows
 from paceline.predict.foreign_names import class_numbers, photo_numbers
+from paceline.tasks.data_module import DataModule
 from paceline.tasks.metrics.coco import Detections
 from paceline.tasks.metrics.coco_pack import Share, pack
 from paceline.tasks.metrics.top_k import KEPT, TopK
-from paceline.tasks.objects import ObjectTask
+from paceline.tasks.objects import ObjectData
 from paceline.tasks.task import Evaluation, Task
 
 # The recipe whose task scores rows of this kind.
@@ -51,28 +52,29 @@ class Answers:
 
         Raises DataError for a photo or class that the data do not have, and for a mask that does not fit its photo.
         """
-        rows, photos, note = _scored(self, task)
+        rows, photos, note = _scored(self, task.data)
         found = [*rows.notes, *filter(None, [note])]
-        if isinstance(task, ObjectTask):
-            share, odd = _share(self, task, rows, photos)
+        if isinstance(task.data, ObjectData):
+            share, odd = _share(self, task.data, rows, photos)
             self.shares.append(share)
             found += [f"{self.path}: {text}" for text in odd if text]
         if any(isinstance(given, int) for given in rows.classes):
-            if rows.ids and isinstance(task, ObjectTask) and not self.classes:
+            if rows.ids and isinstance(task.data, ObjectData) and not self.classes:
                 found.append("numbers of classes are the annotations' category ids")
             else:
-                found.append(f"numbers of classes, from {self.first}: {some(list(self.classes or task.classes), 12)}")
+                classes = list(self.classes or task.data.classes)
+                found.append(f"numbers of classes, from {self.first}: {some(classes, 12)}")
         return found
 
 
 def score_answers(answers: Answers, task: Task, *, passed: Callable[[int], None], **_: Any) -> Evaluation:
     """As `training.evaluate.evaluate`, without a network, after `answers.notes`. Raises DataError as that does."""
-    passed(task.val_images)
-    if isinstance(task, ObjectTask):
-        return task.summarise([pack(answers.shares[-1])])
-    path, index, numbers = answers.path, task.val_index, task.val_numbers
-    rows, photos = _scored(answers, task)[:2]
-    classes = class_numbers(rows, path, task.classes, (), answers.classes, answers.first)
+    passed(task.data.val_images)
+    if isinstance(task.data, ObjectData):
+        return task.evaluator.summarise([pack(answers.shares[-1])])
+    path, index, numbers = answers.path, task.data.val_index, task.data.val_numbers
+    rows, photos = _scored(answers, task.data)[:2]
+    classes = class_numbers(rows, path, task.data.classes, (), answers.classes, answers.first)
     best, scores = np.full((len(numbers), KEPT), -1, np.int32), np.zeros((len(numbers), KEPT), np.float32)
     order = np.lexsort((np.arange(len(photos)), -rows.scores, photos))
     for photo, group in groupby(order.tolist(), key=lambda row: photos[row]):
@@ -80,24 +82,24 @@ def score_answers(answers: Answers, task: Task, *, passed: Callable[[int], None]
         if len(set(classes[mine].tolist())) < len(mine):
             raise DataError(f"{path}: {rows.places[mine[0]]}: its photo has one class twice.")
         best[photo, : len(mine)], scores[photo, : len(mine)] = classes[mine], rows.scores[mine]
-    return task.summarise([TopK(numbers, index.labels[numbers].astype(np.int32), best, scores).pack()])
+    return task.evaluator.summarise([TopK(numbers, index.labels[numbers].astype(np.int32), best, scores).pack()])
 
 
-def _scored(answers: Answers, task: Task) -> tuple[Rows, np.ndarray, str]:
+def _scored(answers: Answers, data: DataModule) -> tuple[Rows, np.ndarray, str]:
     """The rows of the photos that are scored, each row's place among these, and a note; others of the split are left out."""
-    index, places = task.val_index, np.full(len(task.val_index), -1)
-    places[task.val_numbers] = np.arange(len(task.val_numbers))
-    ids = task.val.image_ids.tolist() if isinstance(task, ObjectTask) else ()
+    index, places = data.val_index, np.full(len(data.val_index), -1)
+    places[data.val_numbers] = np.arange(len(data.val_numbers))
+    ids = data.val.image_ids.tolist() if isinstance(data, ObjectData) else ()
     files = [index.path(number) for number in range(len(index))]
     numbers, note = photo_numbers(answers.rows, answers.path, files, ids)
     photos = places[numbers]
     return answers.rows.take(np.flatnonzero(photos >= 0)), photos[photos >= 0], note
 
 
-def _share(answers: Answers, task: ObjectTask, rows: Rows, photos: np.ndarray) -> tuple[Share, list[str]]:
+def _share(answers: Answers, data: ObjectData, rows: Rows, photos: np.ndarray) -> tuple[Share, list[str]]:
     """The objects, and what looks wrong in them."""
-    classes = class_numbers(rows, answers.path, task.classes, task.category_ids, answers.classes, answers.first)
-    sizes = np.stack([task.truth.heights, task.truth.widths], axis=1)[photos].reshape(-1, 2)  # (n, 2)
+    classes = class_numbers(rows, answers.path, data.classes, data.category_ids, answers.classes, answers.first)
+    sizes = np.stack([data.val.heights, data.val.widths], axis=1)[data.val_numbers[photos]].reshape(-1, 2)  # (n, 2)
     boxes = rows.boxes * np.tile(sizes[:, ::-1], 2) if rows.fractions else rows.boxes
     given = boxes.any(axis=1)
     odd = [odd_coordinates(boxes[given], sizes[given, ::-1])]
@@ -112,8 +114,8 @@ def _share(answers: Answers, task: ObjectTask, rows: Rows, photos: np.ndarray) -
         masks = RunLengths.of(strings)
         boxes = np.where(boxes.any(axis=1, keepdims=True), boxes, _around(strings, sizes))
         odd += [f"Outlines of less than three points, left out: {left_out:,}."] if left_out else []
-    found = Detections(task.val_numbers[photos], boxes, classes + 1, rows.scores)
-    return Share(task.val_numbers, found, masks), odd
+    found = Detections(data.val_numbers[photos], boxes, classes + 1, rows.scores)
+    return Share(data.val_numbers, found, masks), odd
 
 
 def _strings(rows: Rows, first: int, sizes: np.ndarray, path: Path) -> tuple[list[bytes], int]:

@@ -171,7 +171,7 @@ def open_graph(
         reason = problem.strerror if isinstance(problem, OSError) and problem.strerror else _reason(problem)
         raise CheckpointError(f"{path}: {form.package} does not open it ({reason}).") from None
     shape = graph["height"], graph["width"]
-    fits = task == "maskrcnn" or shape == own.eval_shape(fitting, 1, 1)
+    fits = task == "maskrcnn" or shape == own.network.eval_shape(fitting, 1, 1)
     if not fits or not _is_ours(runner, graph, fitting):
         raise CheckpointError(f"{path}: it does not take and give what its card says, as files of ours do.")
     return GraphModel(path, own, fitting, classes, path.name, int(facts.step or 0), facts, runner)

@@ -29,11 +29,11 @@ def evaluate_file(
     opened: GraphModel, task: Task, *, key: str, batch: int, world: World, passed: Callable[[int], None], **_: Any
 ) -> Evaluation:
     """As `training.evaluate.evaluate`, in one process. Raises DataError for a photo that cannot be decoded."""
-    score, index = task.new_score(), task.val_index
+    score, index = task.evaluator.new_score(), task.data.val_index
 
     cores, portable = cpu_cores(), index.records.portable
     photo = partial(_read, opened.reader(), index)
-    read = in_order(task.val_numbers.tolist(), photo, size=cores, ahead=batch + cores, processes=portable)
+    read = in_order(task.data.val_numbers.tolist(), photo, size=cores, ahead=batch + cores, processes=portable)
     while part := list(islice(read, batch)):
         numbers = np.array([number for number, _ in part])
         photos = [photo for _, photo in part]
@@ -42,7 +42,7 @@ def evaluate_file(
         images = Batch(none, torch.from_numpy(labels), torch.from_numpy(numbers))
         score.add(images, _as_network(opened.outputs(photos), photos))
         passed(len(part))
-    return Scoring(task, world, score, key).result()
+    return Scoring(task.evaluator, world, score, key).result()
 
 
 def _read(read: Callable[[bytes, str], tuple[Any, Input]], index: Index, number: int) -> tuple[int, Input]:

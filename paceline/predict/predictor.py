@@ -50,7 +50,8 @@ class Predictor(PhotoPredictor):
     def _of_one_shape(self, part: Sequence[Seen]) -> Sequence[Result]:
         trained = self.trained
         images = torch.from_numpy(np.stack([seen.pixels for seen in part])).permute(0, 3, 1, 2)
-        batch = trained.workload.batch(images, [seen.label for seen in part], torch.zeros(len(part), dtype=torch.int64))
+        labels, numbers = [seen.label for seen in part], torch.zeros(len(part), dtype=torch.int64)
+        batch = trained.workload.data().batch(images, labels, numbers)
         with inference(trained.model), trained.autocast():
             outputs = trained.model.predict(batch.to(trained.device))  # type: ignore[operator]
         return answers_of(outputs, part, trained)
@@ -61,7 +62,7 @@ def answers_of(outputs: Any, photos: Sequence[Seen], trained: Trained) -> Sequen
 
     outputs  of the model's `predict` for a batch, the n photos
     """
-    own = trained.workload.answers(outputs, photos, trained)
+    own = trained.workload.reporting.answers(outputs, photos, trained)
     if own is not None:
         return own
     if trained.workload.finds_objects or isinstance(outputs, FoundInstances):
@@ -89,7 +90,7 @@ def _pasted(masks: Tensor, seen: Seen, trained: Trained, places: np.ndarray, cor
 def _read(workload: Workload, recipe: Recipe[Any, Any], photo: Photo) -> Seen:
     data, name = encoded(photo)
     header = read_header(data, name, recipe.input.exif)
-    shape = workload.eval_shape(recipe, header.height, header.width)
-    pixels, draw = np.empty((*shape, 3), np.uint8), workload.draw_eval(recipe, header, name, shape)
+    shape = workload.network.eval_shape(recipe, header.height, header.width)
+    pixels, draw = np.empty((*shape, 3), np.uint8), workload.data().draw_eval(recipe, header, name, shape)
     render(data, draw, pixels)
     return Seen(photo, header, orientation_of(data), pixels, draw.label)

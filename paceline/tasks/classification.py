@@ -12,36 +12,67 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from paceline._utils.errors import RecipeError
-from paceline.batch import MixedBatch, labelled_batch
+from paceline.batch import Batch, MixedBatch, MixedClass, labelled_batch, plain_images
 from paceline.config.classification import PhotoRecipe, mixes
-from paceline.input.draw import Draw, draw_training_photo
+from paceline.input.buckets import Shape
+from paceline.input.draw import Draw, draw_evaluation_photo, draw_training_photo
 from paceline.input.randomness import SampleRandom
+from paceline.models.classifier import Classifier
 from paceline.models.mixed import mixed_images, partners_share
 from paceline.store.header import Header
 from paceline.store.index import open_split
 from paceline.store.manifest import Manifest
+from paceline.tasks.data_module import DataModule, spread
 from paceline.tasks.metrics.interval import accuracy_draws
 from paceline.tasks.metrics.top_k import TopKScore, check_every_image_once, unpack
 from paceline.tasks.shapes import Fit, OneShape
-from paceline.tasks.task import Evaluation, Task
-from paceline.tasks.workload import Workload
+from paceline.tasks.task import Evaluation, Evaluator
 
 
-class Classification(Task):
-    """The task; see `paceline.tasks.task.Task` for what each method promises."""
+class ClassificationEvaluator(Evaluator):
+    """Top-1 and top-5 accuracy; see `Evaluator` for what each method promises."""
 
-    def __init__(
-        self, workload: Workload, recipe: PhotoRecipe, manifest: Manifest, *, limit_train=0, limit_val=0
-    ) -> None:
-        super().__init__(workload, recipe, manifest)
+    def __init__(self, data: ClassificationData) -> None:
+        self.data = data
+
+    def new_score(self) -> TopKScore:
+        """An empty score."""
+        return TopKScore()
+
+    def summarise(self, packed: Sequence[bytes]) -> Evaluation:
+        """top1 and top5 over all ranks' photos, and each photo's best five classes."""
+        result = unpack(packed)
+        check_every_image_once(result.indices, self.data.val_numbers)
+        images = [
+            {
+                "index": int(index),
+                "file": self.data.val_index.path(int(index)),
+                "label": int(label),
+                "top5": [{"class": int(c), "score": round(float(s), 6)} for c, s in zip(classes, scores)],
+            }
+            for index, label, classes, scores in zip(result.indices, result.labels, result.classes, result.scores)
+        ]
+        predictions = {"kind": "classification", "classes": list(self.data.classes), "images": images}
+        right = {f"top{k}": result.right(k) for k in (1, 5)}
+        metrics = {f"top{k}": result.accuracy(k) for k in (1, 5)}
+        return Evaluation(metrics, len(result.indices), predictions, draws=partial(accuracy_draws, right))
+
+
+class ClassificationData(DataModule):
+    """Photos with one class each; see `DataModule` for what each method promises."""
+
+    batch, evaluator = staticmethod(labelled_batch), ClassificationEvaluator
+
+    def __init__(self, recipe: PhotoRecipe, manifest: Manifest, limits: tuple[int, int]) -> None:
+        super().__init__(recipe, manifest, limits)
         self.train_index, self.val_index = open_split(manifest, manifest.learnt), open_split(manifest, "val")
         self.classes = manifest.class_names or manifest.classes
         self.choose_images(
             np.arange(len(self.train_index)),
-            (limit_train, limit_val),
             class_order_hash=manifest.class_order_hash,
             class_folders=list(manifest.classes),
         )
@@ -50,15 +81,26 @@ class Classification(Task):
         order = self.sampled(np.arange(self.train_images), self.train_index.labels[self.train_numbers])
         self.shapes = OneShape(photo.size, photo.eval_size, images=self.train_images, seed=recipe.seed, order=order)
 
-    def build(self, device: torch.device) -> nn.Module:
-        """As `Task.build`. Raises RecipeError where photos are to be mixed and the network is one's own that does not."""
-        model = super().build(device)
+    def set_up(self, model: nn.Module) -> None:
+        """As `DataModule.set_up`. Raises RecipeError where photos are to be mixed and the network does not mix them."""
+        super().set_up(model)
         if mixes(self.recipe.input) and not getattr(model, "mixes", False):
             raise RecipeError(
                 f"--input.mixup and --input.cutmix: {type(model).__name__} does not mix photos. Leave both at 0, or mix as "
                 "paceline.models.classifier.Classifier does, and set its `mixes`."
             )
-        return model
+
+    @staticmethod
+    def made_up(recipe: PhotoRecipe, images: int, shape: Shape, slots: int) -> Batch:
+        """Black photos of class 0; mixed, half of each is its partner's."""
+        half = MixedClass(0, (0, 0, shape[1], shape[0]), 0.5)
+        labels = [half] * images if mixes(recipe.input) else [0] * images
+        return labelled_batch(plain_images(images, shape), labels, torch.zeros(images, dtype=torch.int64))
+
+    @staticmethod
+    def draw_eval(recipe: PhotoRecipe, header: Header, name: str, shape: Shape) -> Draw:
+        """The centre of a photo, of class 0."""
+        return draw_evaluation_photo(header, name, 0, recipe.input)
 
     def draw_train(self, fit: Fit, epoch: int, index: int, header: Header, name: str) -> Draw:
         """RandomResizedCrop, flip, augmentation and mixing."""
@@ -66,7 +108,7 @@ class Classification(Task):
         return draw_training_photo(header, name, int(self.train_index.labels[index]), random, self.recipe.input)
 
     def samples_of_step(self, step: int) -> Iterator[tuple[np.ndarray, Any]]:
-        """As `Task.samples_of_step`; mixed with their partners, and the label says with what."""
+        """As `DataModule.samples_of_step`; mixed with their partners, and the label says with what."""
         samples = super().samples_of_step(step)
         if not mixes(self.recipe.input):
             yield from samples
@@ -83,27 +125,58 @@ class Classification(Task):
                 yield pixels, f"{own} {1 - share:.0%}, {other}"
 
     def draw_val(self, fit: Fit, _: int, index: int, header: Header, name: str) -> Draw:
-        """As `Task.draw_val`, with its class."""
+        """As `DataModule.draw_val`, with its class."""
         return super().draw_val(fit, 0, index, header, name)._replace(label=int(self.val_index.labels[index]))
 
-    def new_score(self) -> TopKScore:
-        """An empty score."""
-        return TopKScore()
 
-    def summarise(self, packed: Sequence[bytes]) -> Evaluation:
-        """top1 and top5 over all ranks' photos, and each photo's best five classes."""
-        result = unpack(packed)
-        check_every_image_once(result.indices, self.val_numbers)
-        images = [
-            {
-                "index": int(index),
-                "file": self.val_index.path(int(index)),
-                "label": int(label),
-                "top5": [{"class": int(c), "score": round(float(s), 6)} for c, s in zip(classes, scores)],
-            }
-            for index, label, classes, scores in zip(result.indices, result.labels, result.classes, result.scores)
-        ]
-        predictions = {"kind": "classification", "classes": list(self.classes), "images": images}
-        right = {f"top{k}": result.right(k) for k in (1, 5)}
-        metrics = {f"top{k}": result.accuracy(k) for k in (1, 5)}
-        return Evaluation(metrics, len(result.indices), predictions, draws=partial(accuracy_draws, right))
+# Views of a photo, as its first epochs draw them; views in all; photos of a forward.
+VIEWS, MOST_VIEWS, FORWARD = 2, 8192, 32
+PENALTY, ITERATIONS = 0.01, 100
+
+
+@torch.no_grad()
+def fit_head(data: ClassificationData, model: Classifier) -> str:
+    """Fit the model's `fc` in place; -> what was done, in words. A function of weights, recipe and data alone."""
+    photos = spread(data.train_images, min(data.train_images, MOST_VIEWS // VIEWS))
+    device = model.network.fc.weight.device
+    wanted = [(epoch, int(number)) for epoch in range(VIEWS) for number in photos]
+    labels = torch.tensor([int(data.train_index.labels[data.train_numbers[number]]) for _, number in wanted])
+    training = model.training
+    model.eval()
+    parts = []
+    for first in range(0, len(wanted), FORWARD):
+        pixels = np.stack([data.sample(epoch, number)[0] for epoch, number in wanted[first : first + FORWARD]])
+        images = torch.from_numpy(pixels).permute(0, 3, 1, 2).to(device)
+        parts.append(model.network.pooled(model.normalise(images)).double().cpu())
+    model.train(training)
+    features = torch.cat(parts)
+    weight, bias = linear_probe(features, labels, len(data.classes))
+    right = (features @ weight.T + bias).argmax(1).eq(labels).double().mean()
+    model.network.fc.weight.copy_(weight)
+    model.network.fc.bias.copy_(bias)
+    return f"the last layer begins fitted to {len(photos):,} training photos in {VIEWS} views each: {right:.1%} right"
+
+
+def linear_probe(features: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
+    """Multinomial logistic regression on standardised features.
+
+    features  (N, C) float64; labels (N,) int64, 0..classes - 1
+    return    weight (classes, C) and bias (classes,) float64, for the features as they are; a class without a view gets a low bias
+    """
+    mean, scale = features.mean(0), features.std(0, correction=0)
+    scale = torch.where(scale > 0, scale, 1.0)
+    inputs = (features - mean) / scale
+    both = torch.zeros(classes, features.shape[1] + 1, dtype=torch.float64, requires_grad=True)
+    solver = torch.optim.LBFGS([both], max_iter=ITERATIONS, line_search_fn="strong_wolfe")
+
+    @torch.enable_grad()
+    def loss() -> Tensor:
+        solver.zero_grad()
+        weight, bias = both[:, :-1], both[:, -1]
+        value = F.cross_entropy(inputs @ weight.T + bias, labels) + PENALTY / 2 * weight.square().sum()
+        value.backward()
+        return value
+
+    solver.step(loss)
+    weight = both.detach()[:, :-1] / scale
+    return weight, both.detach()[:, -1] - weight @ mean

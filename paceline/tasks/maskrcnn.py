@@ -11,22 +11,17 @@ from functools import partial
 import numpy as np
 import torch
 
-from paceline.batch import InstanceObjects
+from paceline.batch import Batch, InstanceBatch, InstanceObjects, instance_batch, plain_images, raster_boxes, slots_for
 from paceline.config.instances import InstanceRecipe
 from paceline.input import copy_paste, instance_sample
+from paceline.input.buckets import Shape
 from paceline.input.draw import Draw
 from paceline.input.randomness import SampleRandom
 from paceline.store.header import Header
 from paceline.store.manifest import Manifest
-from paceline.tasks.metrics.best_f1 import best_f1
-from paceline.tasks.metrics.coco import score_boxes
-from paceline.tasks.metrics.coco_pack import join, unpack
-from paceline.tasks.metrics.interval import box_draws
-from paceline.tasks.objects import ObjectTask
+from paceline.tasks.objects import ObjectData, ObjectEvaluator
 from paceline.tasks.predictions import (
     InstanceScore,
-    approximated,
-    describe,
     describe_instances,
     instance_truth,
     require_masks,
@@ -35,25 +30,48 @@ from paceline.tasks.predictions import (
 from paceline.tasks.self_check import masks_score_one
 from paceline.tasks.shapes import Buckets, Fit, Sizes
 from paceline.tasks.task import Evaluation
-from paceline.tasks.workload import Workload
 
 
-class InstanceSegmentation(ObjectTask):
-    """The task; see `paceline.tasks.task.Task` for what each method promises."""
+class InstanceEvaluator(ObjectEvaluator):
+    """Average precision of boxes and of masks; see `Evaluator` for what each method promises."""
 
-    def __init__(
-        self, workload: Workload, recipe: InstanceRecipe, manifest: Manifest, *, limit_train=0, limit_val=0
-    ) -> None:
-        """Raises DataError as ObjectTask does, and where masks are to be learned and there are none, or these do not score 1."""
-        # Crowd regions have one mask for many objects: no published system trains on them.
-        super().__init__(workload, recipe, manifest, limit_train=limit_train, limit_val=limit_val, crowd=False)
+    def __init__(self, data: InstanceData) -> None:
+        """Raises DataError as ObjectEvaluator does, and where the masks do not score 1."""
+        super().__init__(data)
         self.masks = None
+        if data.recipe.model.masks:
+            self.masks = instance_truth(self.truth, data.val, data.val_numbers)
+            self.facts = {"val_objects_without_a_pixel": masks_score_one(self.masks, data.classes)}
+
+    def new_score(self) -> InstanceScore:
+        """An empty score."""
+        data, rules = self.data, self.data.recipe.model.detect
+        return InstanceScore(data.val.heights, data.val.widths, rules.mask_above, rules.paste)
+
+    def summarise(self, packed: Sequence[bytes]) -> Evaluation:
+        """The twelve numbers of boxes, and of masks where there are some, over all ranks' photos, and the report's predictions."""
+        if self.masks is None:
+            return super().summarise(packed)
+        data, scored = self.data, score_instances(self.masks, packed, self.data.val_numbers)
+        predictions = describe_instances(
+            self.masks, scored, data.val_files(), data.val_numbers, data.classes, data.category_ids
+        )
+        at_best, draws = scored.best.record() if scored.best else {}, partial(scored.draws, self.masks)
+        return Evaluation(scored.metrics, len(data.val_numbers), predictions, scored.approximated, at_best, draws)
+
+
+class InstanceData(ObjectData):
+    """Photos with boxes and masks, resized; see `DataModule` for what each method promises."""
+
+    batch, evaluator = staticmethod(instance_batch), InstanceEvaluator
+
+    def __init__(self, recipe: InstanceRecipe, manifest: Manifest, limits: tuple[int, int]) -> None:
+        """Raises DataError as ObjectData does, and where masks are to be learned and there are none."""
+        # Crowd regions have one mask for many objects: no published system trains on them.
+        super().__init__(recipe, manifest, limits, crowd=False)
         if recipe.model.masks:
             for split in (self.train, self.val):
                 require_masks(split, manifest.called)
-            self.masks = instance_truth(self.truth, self.val, self.val_numbers)
-            unseen = masks_score_one(self.masks, self.classes)
-            self.facts = {**self.facts, "val_objects_without_a_pixel": unseen}
         if recipe.input.copy_paste:
             self.most_objects *= 2
         self.shapes = Buckets(
@@ -62,6 +80,29 @@ class InstanceSegmentation(ObjectTask):
             Sizes(self.val.heights, self.val.widths, self.val_numbers),
             self.sampled(*self.photos_of_classes()),
         )
+
+    @staticmethod
+    def made_up(recipe: InstanceRecipe, images: int, shape: Shape, slots: int) -> Batch:
+        """Grey photos full of objects."""
+        side = (recipe.model.mask.canvas if recipe.model.masks else 0) + 2
+        (height, width), slots = shape, slots_for(slots)
+        # Each object has its own region.
+        boxes = (raster_boxes(slots) * torch.tensor([width, height] * 2)).expand(images, -1, -1).contiguous()
+        return InstanceBatch(
+            images=plain_images(images, shape, level=128),
+            labels=torch.ones(images, slots, dtype=torch.int64),
+            indices=torch.zeros(images, dtype=torch.int64),
+            boxes=boxes,
+            sizes=torch.tensor([[height, width]]).expand(images, -1).contiguous(),
+            keys=torch.arange(images),
+            canvases=torch.ones(images, slots, side, side, dtype=torch.uint8),
+            frames=torch.tensor([0.0, 0.0, 1.0, 1.0]).expand(images, slots, -1).contiguous(),
+        )
+
+    @staticmethod
+    def draw_eval(recipe: InstanceRecipe, header: Header, name: str, shape: Shape) -> Draw:
+        """The whole photo in the left upper corner of the input; its objects are not needed there."""
+        return instance_sample.draw_evaluation_sample(header, name, recipe.input, recipe.input.short[-1], shape)
 
     def draw_train(self, fit: Fit, epoch: int, index: int, header: Header, name: str) -> Draw:
         """The photo, resized and augmented, in the left upper corner of the input."""
@@ -79,34 +120,9 @@ class InstanceSegmentation(ObjectTask):
         return copy_paste.paste(draw, other, name, self.train, rows, random, settings, fit.side)
 
     def sample(self, epoch: int, number: int) -> tuple[np.ndarray, InstanceObjects]:
-        """As `Task.sample`, without the padding: pixels (h, w, 3)."""
+        """As `DataModule.sample`, without the padding: pixels (h, w, 3)."""
         pixels, objects = super().sample(epoch, number)
         return pixels[: objects.size[0], : objects.size[1]], objects
-
-    def new_score(self) -> InstanceScore:
-        """An empty score."""
-        rules = self.recipe.model.detect
-        return InstanceScore(self.val.heights, self.val.widths, rules.mask_above, rules.paste)
-
-    def summarise(self, packed: Sequence[bytes]) -> Evaluation:
-        """The twelve numbers of boxes, and of masks where there are some, over all ranks' photos, and the report's predictions."""
-        if self.masks is None:
-            shares = [unpack(share) for share in packed]
-            found = join(shares, self.val_numbers)
-            scores, best = score_boxes(self.truth, found), best_f1(self.truth, found)
-            predictions = describe(
-                self.truth, found, scores, best, self.val_files(), self.val_numbers, self.classes, self.category_ids
-            )
-            at_best = best.record() if best else {}
-            draws = partial(box_draws, self.truth, found)
-            return Evaluation(scores.metrics, len(self.val_numbers), predictions, approximated(shares), at_best, draws)
-        scored = score_instances(self.masks, packed, self.val_numbers)
-        predictions = describe_instances(
-            self.masks, scored, self.val_files(), self.val_numbers, self.classes, self.category_ids
-        )
-        at_best = scored.best.record() if scored.best else {}
-        draws = partial(scored.draws, self.masks)
-        return Evaluation(scored.metrics, len(self.val_numbers), predictions, scored.approximated, at_best, draws)
 
     def slots_to_try(self, device: torch.device) -> int:
         """As many as every batch has on an accelerator; on a CPU, where batches differ, enough for the heads.

@@ -81,12 +81,12 @@ def memory_of(
     shape    H, W of the largest input, where shapes vary; None: from the recipe alone
     """
     classes = classes or DATA_CLASSES.get(recipe.target_data, workload.classes)
-    height, width = shape or workload.largest(recipe)
+    height, width = shape or workload.network.largest(recipe)
     small = (_smaller(height), _smaller(width))
     foreign = isinstance(recipe.model, TrunkModel) and recipe.model.trunk != RESNET
     return estimate(
-        lambda: workload.build(recipe, classes),
-        lambda: workload.made_up(recipe, 2, (height, width), TYPICAL_SLOTS),
+        lambda: workload.network.build(recipe, classes),
+        lambda: workload.data().made_up(recipe, 2, (height, width), TYPICAL_SLOTS),
         recipe,
         system,
         # A network of one's own, or of another library, may change between two runs.
@@ -94,8 +94,8 @@ def memory_of(
         if is_in_file(recipe.task) or foreign
         else f"{classes} classes, {(height, width)}, {small if shape else None}",
         pixels=height * width,
-        smaller=(math.prod(small), lambda: workload.made_up(recipe, 2, small, TYPICAL_SLOTS)) if shape else None,
-        share=WORKING_SHARE if system.accelerator == "cpu" else workload.working_share,
+        smaller=(math.prod(small), lambda: workload.data().made_up(recipe, 2, small, TYPICAL_SLOTS)) if shape else None,
+        share=WORKING_SHARE if system.accelerator == "cpu" else workload.network.working_share,
     )
 
 

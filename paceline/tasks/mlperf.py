@@ -1,6 +1,6 @@
 """A run under MLPerf's keys, in the order of the compliance checker and published logs; and SSD's names of tensors.
 
-What a workload's rules require beyond this is in its methods: `Workload.log_facts`, `log_accuracy`, `log_tensors`.
+What a workload's rules require beyond this is in the methods of its `Reporting`: `log_facts`, `log_accuracy`, `log_tensors`.
 """
 
 from __future__ import annotations

@@ -1,36 +1,41 @@
-"""What tasks on photos with objects share: which training objects are learned, and the ground truth.
+"""What tasks on photos with objects share: which training objects are learned, the ground truth, and the scores of boxes.
 
 Letters: N photos of a split   M objects   K classes, 1..K
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from functools import partial
+
 import numpy as np
 
 from paceline._utils.errors import DataError
+from paceline._utils.text import counted, some
 from paceline.config.detection import BoxInput
 from paceline.config.instances import InstanceInput
 from paceline.config.recipe import Recipe
 from paceline.store.box_split import BoxSplit, open_boxes
 from paceline.store.manifest import Manifest, prepare_again
-from paceline.tasks.class_limits import class_limits, detection_limit
-from paceline.tasks.metrics.coco import GroundTruth, subset
+from paceline.tasks.data_module import DataModule
+from paceline.tasks.metrics.best_f1 import best_f1
+from paceline.tasks.metrics.coco import GroundTruth, score_boxes, subset
+from paceline.tasks.metrics.coco_pack import join, unpack
+from paceline.tasks.metrics.interval import box_draws
+from paceline.tasks.predictions import approximated, describe
 from paceline.tasks.self_check import ground_truth_scores_one
-from paceline.tasks.task import Task
-from paceline.tasks.workload import Workload
+from paceline.tasks.task import Evaluation, Evaluator
 
 
-class ObjectTask(Task):
-    """A detector's task on one data set of boxes."""
+class ObjectData(DataModule):
+    """Photos with boxes."""
 
-    def __init__(
-        self, workload: Workload, recipe: Recipe, manifest: Manifest, *, limit_train=0, limit_val=0, crowd: bool
-    ) -> None:
+    def __init__(self, recipe: Recipe, manifest: Manifest, limits: tuple[int, int], *, crowd: bool) -> None:
         """crowd: whether crowd regions, one annotation of many objects, are learned as objects.
 
-        Raises DataError where the annotations, scored as detections, do not score 1, or none of them can be learned.
+        Raises DataError where none of the objects can be learned.
         """
-        super().__init__(workload, recipe, manifest)
+        super().__init__(recipe, manifest, limits)
         self.train, self.val = (open_boxes(manifest, split, recipe.input.exif) for split in (manifest.learnt, "val"))
         self.train_index, self.val_index = self.train.index, self.val.index
         usable = self.train.usable.astype(bool)
@@ -38,7 +43,7 @@ class ObjectTask(Task):
         self.wanted = learned(self.train, usable if crowd else usable & (self.train.crowd == 0), recipe.input)
         before = np.concatenate(([0], np.cumsum(self.wanted)))
         objects = before[self.train.object_starts[1:]] - before[self.train.object_starts[:-1]]
-        limits = self._limits(manifest)
+        warnings = self._limits(manifest)
         drop_empty = recipe.input.drop_empty and objects.any()  # nothing is learned from a set to score
         numbers = np.flatnonzero(objects) if drop_empty else np.arange(len(self.train))
         # Of all images, also those that this run leaves out: the same data always has the same shapes.
@@ -46,16 +51,11 @@ class ObjectTask(Task):
         self.classes, self.category_ids = self.val.names, self.val.category_ids.tolist()
         self.choose_images(
             numbers,
-            (limit_train, limit_val),
             category_ids=list(self.category_ids),
             train_images_left_out=len(self.train) - len(numbers),
-            **({"warnings": limits} if limits else {}),
+            **({"warnings": warnings} if warnings else {}),
         )
         self.weigh(np.bincount(self.objects_learned()[1], minlength=len(self.classes)))
-        # Of this run's validation photos.
-        every = GroundTruth(**self.val.truth_arrays(), num_classes=len(self.val.names))
-        self.truth = subset(every, self.val_numbers)
-        ground_truth_scores_one(self.truth, self.classes)
 
     def _limits(self, manifest: Manifest) -> list[str]:
         """What cannot be learned or scored, in words. Raises DataError if that is everything, except of a set to score."""
@@ -102,6 +102,28 @@ class ObjectTask(Task):
         return [name.decode("utf-8", "surrogateescape") for name in names]
 
 
+class ObjectEvaluator(Evaluator):
+    """Average precision of boxes; see `Evaluator` for what each method promises."""
+
+    def __init__(self, data: ObjectData) -> None:
+        """Raises DataError where the annotations, scored as detections, do not score 1."""
+        self.data = data
+        every = GroundTruth(**data.val.truth_arrays(), num_classes=len(data.val.names))
+        self.truth = subset(every, data.val_numbers)  # of this run's validation photos
+        ground_truth_scores_one(self.truth, data.classes)
+
+    def summarise(self, packed: Sequence[bytes]) -> Evaluation:
+        """The twelve numbers over all ranks' photos, and the report's predictions."""
+        data, shares = self.data, [unpack(share) for share in packed]
+        found = join(shares, data.val_numbers)
+        scores, best = score_boxes(self.truth, found), best_f1(self.truth, found)
+        predictions = describe(
+            self.truth, found, scores, best, data.val_files(), data.val_numbers, data.classes, data.category_ids
+        )
+        at_best, draws = best.record() if best else {}, partial(box_draws, self.truth, found)
+        return Evaluation(scores.metrics, len(data.val_numbers), predictions, approximated(shares), at_best, draws)
+
+
 def learned(split: BoxSplit, candidates: np.ndarray, photo: BoxInput | InstanceInput) -> np.ndarray:
     """(M,) bool: the candidates, (M,) bool, that an input's settings keep. The largest have the largest annotated area, of equal
     ones the first.
@@ -120,3 +142,66 @@ def learned(split: BoxSplit, candidates: np.ndarray, photo: BoxInput | InstanceI
         kept = np.zeros_like(kept)
         kept[order[np.arange(len(order)) - first < photo.most_objects]] = True
     return kept
+
+
+# COCO scores the best of an image and class. Source: pycocotools/cocoeval.py, Params.maxDets.
+MOST_DETECTIONS = 100
+RECALLS = np.linspace(0, 1, 101)
+NAMED = 12
+WHAT = {"train": "learned", "val": "scored"}
+
+
+def class_limits(names: Sequence[str], splits: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> list[str]:
+    """A sentence for each kind of class that is not learned from "train", or not scored on "val".
+
+    names   (K,)
+    splits  name -> (M,) classes of all objects, and (M,) bool: those that are learned (train) or scored (val)
+    """
+    count, texts = len(names), []
+    total = {split: np.bincount(classes, minlength=count + 1)[1:] for split, (classes, _) in splits.items()}
+    used = {split: np.bincount(classes[kept], minlength=count + 1)[1:] for split, (classes, kept) in splits.items()}
+    whole, left = np.sum(list(total.values()), axis=0), np.sum(list(used.values()), axis=0)
+    reach = {"": (whole, left, "neither learned nor scored" if "train" in splits else "not scored")}
+    reach |= {split: (total[split], used[split], f"not {WHAT[split]}") for split in splits if len(splits) > 1}
+    for split, (there, counts, what) in reach.items():
+        mask = (left > 0) if split else np.ones(count, bool)  # the others are named once
+        hidden, absent, of = mask & (there > 0) & (counts == 0), mask & (there == 0), f" of {split}" if split else ""
+        if hidden.any():
+            texts.append(
+                f"{there[hidden].sum():,} of {there.sum():,} objects{of} (all of {_called(names, hidden)}) are crowd regions or "
+                f"unusable boxes, {what}. If each is one object, set its iscrowd (Pascal VOC: difficult) to 0, and prepare again."
+            )
+        if absent.any():
+            have = "has" if absent.sum() == 1 else "have"
+            texts.append(
+                f"{absent.sum():,} of {counted(count, 'class')} {have} no object{of.replace('of', 'in')}, {what}: "
+                f"{_called(names, absent)}."
+            )
+    return texts
+
+
+def _called(names: Sequence[str], mask: np.ndarray) -> str:
+    return some([name for name, is_it in zip(names, mask.tolist()) if is_it], NAMED)
+
+
+def detection_limit(object_starts: np.ndarray, classes: np.ndarray, scored: np.ndarray) -> list[str]:
+    """A sentence if images have more objects of a class than detections are scored, with the highest AP that is possible.
+
+    object_starts  (N+1,) of the images
+    classes        (M,) 1..K
+    scored         (M,) bool
+    """
+    images = np.repeat(np.arange(len(object_starts) - 1), np.diff(object_starts))[scored]
+    pairs, objects = np.unique(np.stack([images, classes[scored]]), axis=1, return_counts=True)
+    if objects.max(initial=0) <= MOST_DETECTIONS:
+        return []
+    whole = np.bincount(pairs[1], objects)
+    possible = np.bincount(pairs[1], np.minimum(objects, MOST_DETECTIONS))[whole > 0] / whole[whole > 0]
+    best = np.mean([np.count_nonzero(recall >= RECALLS) / len(RECALLS) for recall in possible])
+    crowded = np.unique(pairs[0][objects > MOST_DETECTIONS])
+    have = "has" if len(crowded) == 1 else "have"
+    return [
+        f"{counted(len(crowded), 'image')} of val {have} more than {MOST_DETECTIONS} objects of one class (at most "
+        f"{objects.max():,}). COCO's metrics count {MOST_DETECTIONS} detections per image and class, so AP is at most "
+        f"{100 * best:.1f} and AR100 at most {100 * possible.mean():.1f}."
+    ]

@@ -5,31 +5,22 @@ Letters: N photos of the validation split   B images of a forward   D places for
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
-
 import numpy as np
+import torch
 from torch import Tensor
 
-from paceline.batch import Batch
+from paceline.batch import Batch, DetectionBatch, detection_batch, plain_images, raster_boxes, slots_for
 from paceline.config.detection import BoxRecipe
 from paceline.input import box_sample, mosaic
+from paceline.input.buckets import Shape
 from paceline.input.draw import Draw
 from paceline.input.randomness import SampleRandom
 from paceline.store.header import Header
 from paceline.store.manifest import Manifest
-from paceline.tasks.metrics.best_f1 import best_f1
-from paceline.tasks.metrics.coco import score_boxes
-from paceline.tasks.metrics.coco_pack import Share, join, pack, unpack
-from paceline.tasks.metrics.interval import box_draws
-from paceline.tasks.objects import ObjectTask
-from paceline.tasks.predictions import (
-    describe,
-    to_detections,
-)
+from paceline.tasks.metrics.coco_pack import Share, pack
+from paceline.tasks.objects import ObjectData, ObjectEvaluator
+from paceline.tasks.predictions import to_detections
 from paceline.tasks.shapes import Fit, OneShape
-from paceline.tasks.task import Evaluation
-from paceline.tasks.workload import Workload
 
 
 class BoxScore:
@@ -56,20 +47,39 @@ class BoxScore:
         return pack(Share(scored, to_detections(rows, self.heights, self.widths, self.plus_one)))
 
 
-class ObjectDetection(ObjectTask):
-    """The task; see `paceline.tasks.task.Task` for what each method promises."""
+class BoxEvaluator(ObjectEvaluator):
+    """Scores SSD's boxes."""
 
-    def __init__(
-        self, workload: Workload, recipe: BoxRecipe, manifest: Manifest, *, limit_train=0, limit_val=0
-    ) -> None:
-        """Raises DataError as ObjectTask does."""
-        super().__init__(
-            workload, recipe, manifest, limit_train=limit_train, limit_val=limit_val, crowd=recipe.input.crowd
-        )
+    def new_score(self) -> BoxScore:
+        """An empty score."""
+        data = self.data
+        return BoxScore(data.val.heights, data.val.widths, data.recipe.model.detect.plus_one)
+
+
+class BoxData(ObjectData):
+    """Photos with boxes, cropped to squares; see `DataModule` for what each method promises."""
+
+    batch, evaluator = staticmethod(detection_batch), BoxEvaluator
+
+    def __init__(self, recipe: BoxRecipe, manifest: Manifest, limits: tuple[int, int]) -> None:
+        """Raises DataError as ObjectData does."""
+        super().__init__(recipe, manifest, limits, crowd=recipe.input.crowd)
         if recipe.input.mosaic:
             self.most_objects *= mosaic.PHOTOS
         side, order = recipe.input.size, self.sampled(*self.photos_of_classes())
         self.shapes = OneShape(side, side, images=self.train_images, seed=recipe.seed, order=order)
+
+    @staticmethod
+    def made_up(recipe: BoxRecipe, images: int, shape: Shape, slots: int) -> Batch:
+        """A batch full of objects."""
+        boxes = raster_boxes(slots_for(slots)).expand(images, -1, -1).contiguous()
+        labels = torch.ones(boxes.shape[:2], dtype=torch.int64)
+        return DetectionBatch(images=plain_images(images, shape), labels=labels, indices=labels[:, 0], boxes=boxes)
+
+    @staticmethod
+    def draw_eval(recipe: BoxRecipe, header: Header, name: str, shape: Shape) -> Draw:
+        """The whole photo; its objects are not needed there."""
+        return box_sample.draw_evaluation_sample(header, name, recipe.input)
 
     def draw_train(self, fit: Fit, epoch: int, index: int, header: Header, name: str) -> Draw:
         """A random crop, or a mosaic, labelled with the objects that stay in it."""
@@ -88,17 +98,3 @@ class ObjectDetection(ObjectTask):
             header = Header(int(self.train.heights[index]), int(self.train.widths[index]), 0, False, 0)
         name = name or self.train_index.name(index)
         return mosaic.Photo(index, header, name, self.train.boxes[rows], self.train.classes[rows])
-
-    def new_score(self) -> BoxScore:
-        """An empty score."""
-        return BoxScore(self.val.heights, self.val.widths, self.recipe.model.detect.plus_one)
-
-    def summarise(self, packed: Sequence[bytes]) -> Evaluation:
-        """The twelve numbers over all ranks' photos, and the report's predictions."""
-        found = join([unpack(share) for share in packed], self.val_numbers)
-        scores, best = score_boxes(self.truth, found), best_f1(self.truth, found)
-        predictions = describe(
-            self.truth, found, scores, best, self.val_files(), self.val_numbers, self.classes, self.category_ids
-        )
-        at_best, draws = best.record() if best else {}, partial(box_draws, self.truth, found)
-        return Evaluation(scores.metrics, len(self.val_numbers), predictions, best_f1=at_best, draws=draws)

@@ -1,7 +1,7 @@
 """`--synthetic`: batches made once and repeated, so that a run measures a step without any input.
 
 Nothing is read, decoded or augmented, and no data set is needed. It works for every workload, one of your own too, because it needs
-only `Workload.made_up`. Photos are noise: a network's speed on some machines depends on how many zeros it multiplies. Nothing is
+only `DataModule.made_up`. Photos are noise: a network's speed on some machines depends on how many zeros it multiplies. Nothing is
 scored, so no quality target can be met: the headline metric is not a number.
 
 Letters: B images of a forward   H, W pixels of the network's input
@@ -25,8 +25,9 @@ from paceline.config.system import System
 from paceline.input.draw import Draw
 from paceline.input.sampler import Repeated
 from paceline.store.header import Header
+from paceline.tasks.data_module import DataModule, InputRank
 from paceline.tasks.shapes import Fit, OneShape
-from paceline.tasks.task import Evaluation, InputRank, Task
+from paceline.tasks.task import Evaluation, Evaluator, Task
 from paceline.tasks.workload import Workload
 from paceline.weights.classes import Labels
 
@@ -38,8 +39,8 @@ HASH = "synthetic"
 OBJECTS = 32
 
 
-class SyntheticTask(Task):
-    """A workload on no data; see `paceline.tasks.task.Task` for what each method promises.
+class SyntheticData(DataModule):
+    """Batches of a workload without data; see `DataModule` for what each method promises.
 
     An epoch has as many images as the recipe's own data set, an evaluation none. Every input is as large as the recipe's largest.
     """
@@ -48,7 +49,7 @@ class SyntheticTask(Task):
     is_target_data = False
 
     def __init__(self, workload: Workload, recipe: Recipe, *, limit_train: int = 0) -> None:  # no manifest: no data
-        self.workload, self.recipe = workload, recipe
+        self.workload, self.recipe, self.made_up = workload, recipe, workload.data().made_up
         images = DATA_IMAGES.get(recipe.target_data, (IMAGES, 0))[0]
         images = min(images, limit_train) if limit_train else images
         self.train_numbers, self.val_numbers = np.arange(images), np.arange(0)
@@ -56,7 +57,7 @@ class SyntheticTask(Task):
         self.classes = [f"class {number}" for number in range(classes)]
         self.category_ids = list(range(1, classes + 1)) if workload.finds_objects else ()
         self.facts = {"root": "", "manifest": "", "hash": HASH, "train_images": images, "val_images": 0}
-        self.shapes = _LargestShape(workload.largest(recipe), images=images, seed=recipe.seed)
+        self.shapes = _LargestShape(workload.network.largest(recipe), images=images, seed=recipe.seed)
 
     def draw_train(self, fit: Fit, epoch: int, index: int, header: Header, name: str) -> Draw:
         """There is no photo to draw from."""
@@ -65,14 +66,6 @@ class SyntheticTask(Task):
     def labels(self) -> Labels:
         """None: the class names are made up, so a weight file's rows are taken in order where there are as many."""
         return Labels(())
-
-    def new_score(self) -> _NoScore:
-        """A score without images."""
-        return _NoScore()
-
-    def summarise(self, packed: Sequence[bytes]) -> Evaluation:
-        """No images, and a headline metric that is not a number: it meets no target, and no checkpoint is the best."""
-        return Evaluation({self.workload.measured(self.recipe)[0]: math.nan}, 0, {})
 
     def train_loader(
         self, plan: Plan, system: System, place: InputRank, *, first: int = 0, one_batch: bool = False
@@ -87,7 +80,7 @@ class SyntheticTask(Task):
         return Repeated([], first_step=0, last_step=0)
 
     def _batch(self, images: int, device: torch.device, noise: torch.Generator) -> Batch:
-        made = self.workload.made_up(self.recipe, images, self.shapes.of_sample(0).shape, OBJECTS)
+        made = self.made_up(self.recipe, images, self.shapes.of_sample(0).shape, OBJECTS)
         pixels = torch.empty_like(made.images).random_(0, 256, generator=noise)
         labels = made.labels
         if not self.workload.finds_objects:
@@ -97,6 +90,27 @@ class SyntheticTask(Task):
     def images_of_step(self, step: int) -> list[str]:
         """One placeholder for all images."""
         return ["synthetic"] * self.recipe.global_batch
+
+
+class SyntheticEvaluator(Evaluator):
+    """Of no images; see `Evaluator` for what each method promises."""
+
+    def __init__(self, data: SyntheticData) -> None:
+        self.data = data
+
+    def new_score(self) -> _NoScore:
+        """A score without images."""
+        return _NoScore()
+
+    def summarise(self, packed: Sequence[bytes]) -> Evaluation:
+        """No images, and a headline metric that is not a number: it meets no target, and no checkpoint is the best."""
+        return Evaluation({self.data.workload.reporting.measured(self.data.recipe)[0]: math.nan}, 0, {})
+
+
+def synthetic_task(workload: Workload, recipe: Recipe, *, limit_train: int = 0) -> Task:
+    """The workload's task on made-up batches. limit_train: images of an epoch; 0 = as many as the recipe's own data set has."""
+    data = SyntheticData(workload, recipe, limit_train=limit_train)
+    return Task(workload, data, SyntheticEvaluator(data))
 
 
 class _LargestShape(OneShape):

@@ -1,13 +1,19 @@
-"""A workload: a class with everything the package needs to know about a kind of learning.
+"""A workload: everything the package needs to know about a kind of learning, as a description and three parts.
 
-`paceline.tasks.workloads.WORKLOADS` is the menu of ours; one of your own is an instance of such a class in any Python file, named as
-`./file.py:name`. Its methods import what they use, so the menu needs no torch.
+`NetworkFactory` builds the network. A data module (data_module.py) makes batches, and has an evaluator. `Reporting` has what logs,
+reports and answers need.
+`paceline.tasks.workloads.WORKLOADS` is the menu of ours; one of your own is a `Workload` in any Python file, named as
+`./file.py:name`. Methods import what they use, so the menu needs no torch. They get the recipe as it is trained, so their results
+follow from it alone.
+
+Letters: n images   H, W pixels   K classes
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -15,18 +21,16 @@ from paceline._utils.errors import RecipeError
 from paceline.config.plan import Plan
 from paceline.config.recipe import Recipe
 from paceline.store.manifest import Kind
+from paceline.tasks.mlperf import mllog_facts
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
     from PIL import Image
-    from torch import Tensor, nn
 
-    from paceline.batch import Batch
     from paceline.config.run import Run
-    from paceline.input.draw import Draw
-    from paceline.store.header import Header
     from paceline.store.manifest import Manifest
+    from paceline.tasks.data_module import DataModule
     from paceline.tasks.task import Task
     from paceline.weights.classes import Labels
     from paceline.weights.load import WeightReport
@@ -34,71 +38,36 @@ if TYPE_CHECKING:
 REPORT = Path(__file__).parents[1] / "pages"  # the folder of templates
 
 
-class Workload(ABC):
-    """From a recipe's fields to a report's pictures. Letters: n images   H, W pixels   K classes
+class NetworkFactory(ABC):
+    """Builds the network of a recipe."""
 
-    Methods get the recipe as it is trained, so their results follow from it alone.
-    """
-
-    # In menus and messages
-    about: str  # what it is, in a line
-    start: str = ""  # the recipe to begin with
-    data: str  # what a data folder holds
-
-    # The workload's own parts of a recipe, as defaults
-    model: Any
-    input: Any
-
-    kind: Kind  # of its data: "class-folder" or "boxes"
-    classes: int = 80  # K where neither data nor recipe determine it
     no_compile: str = ""  # why torch.compile is not for it; "" = it is
     no_exact: str = ""  # why torch has no deterministic form of it on an accelerator; "" = it has
-
-    headline: str  # the metric that decides which checkpoint is best; larger is better
-    metrics: Sequence[str]  # of an evaluation, which targets may use
-
-    benchmark: str = ""  # MLPerf's name of it; "" = it has none
-    ruleset: str = ""  # the last rules of that benchmark, as the compliance checker numbers them
-
-    finds_objects: bool  # else it names whole photos
-    photos_at_once: int = 8  # of one forward in prediction
     # It contains the workspaces of convolutions. Counted without them, a step takes 0.83 to 1.0 of the estimate
     # (tests/simulated). On an H200 in fp32, workspaces took 0.04 GiB in ResNet-50 and 0.01 GiB in SSD (results/gpu); of
     # Mask R-CNN's they were not measured.
     working_share: float = 0.35  # what an accelerator's step takes besides kept activations, as a part of them
-    template: str  # of its part of a report: a jinja file, in paceline/pages/ or absolute
-
-    def __init__(self) -> None:
-        """Raises RecipeError for an incomplete or inconsistent class."""
-        if missing := [name for name in Workload.__annotations__ if not hasattr(self, name)]:
-            raise RecipeError(f"workload: {type(self).__name__} lacks {', '.join(missing)}.")
-        if self.headline not in self.metrics:
-            raise RecipeError(
-                f"workload: its headline {self.headline!r} is none of its metrics, {', '.join(self.metrics)}."
-            )
-        if self.kind not in get_args(Kind):
-            raise RecipeError(f"workload: kind {self.kind!r}: its data are {' or '.join(get_args(Kind))}.")
-        if not (REPORT / self.template).is_file():  # an absolute path replaces REPORT
-            raise RecipeError(
-                f"workload: template {self.template}: there is no such file. Name it with its whole path."
-            )
 
     def check(self, recipe: Recipe) -> None:  # noqa: B027  # what it does not refuse is right
         """Raises RecipeError for a recipe that cannot be."""
+
+    def check_plan(self, recipe: Recipe, plan: Plan) -> None:  # noqa: B027
+        """Raises RecipeError for a plan that would train something else."""
 
     def exact_in_triton(self, recipe: Recipe) -> bool:
         """Whether, where `no_exact` has a reason, --system.kernels triton does away with it."""
         return False
 
-    def check_plan(self, recipe: Recipe, plan: Plan) -> None:  # noqa: B027
-        """Raises RecipeError for a plan that would train something else."""
+    def largest(self, recipe: Recipe) -> tuple[int, int]:
+        """H, W of the largest training input of any data set; by default the input's square."""
+        return recipe.input.size, recipe.input.size
+
+    def eval_shape(self, recipe: Recipe, height: int, width: int) -> tuple[int, int]:
+        """H, W of the evaluation input of a photo of this height and width."""
+        return self.largest(recipe)
 
     @abstractmethod
-    def open(self, recipe: Recipe, manifest: Manifest, *, limit_train: int = 0, limit_val: int = 0) -> Task:
-        """The task on this data set, or on so many of its images; 0 = all."""
-
-    @abstractmethod
-    def build(self, recipe: Recipe, classes: int) -> nn.Module:
+    def build(self, recipe: Recipe, classes: int) -> Any:
         """A `paceline.tasks.task.Model` for so many classes, its weights not drawn; also on torch's meta device."""
 
     @abstractmethod
@@ -114,35 +83,37 @@ class Workload(ABC):
 
         return load_own(model, path, labels)
 
-    def largest(self, recipe: Recipe) -> tuple[int, int]:
-        """H, W of the largest training input of any data set; by default the input's square."""
-        return recipe.input.size, recipe.input.size
 
-    @abstractmethod
-    def made_up(self, recipe: Recipe, images: int, shape: tuple[int, int], slots: int) -> Batch:
-        """A batch of n images of H x W with so many object slots."""
+@dataclass(frozen=True)
+class Reporting:
+    """What logs, reports and answers say."""
 
-    @abstractmethod
-    def batch(self, images: Tensor, labels: Sequence[Any], indices: Tensor, *, least: int = 0) -> Batch:
-        """Images (n, 3, H, W), labels of n and indices (n,) as a batch with at least so many object slots."""
+    headline: str  # the metric that decides which checkpoint is best; larger is better
+    metrics: Sequence[str]  # of an evaluation, which targets may use
+    template: str  # of its part of a report: a jinja file, in paceline/pages/ or absolute
+    benchmark: str = ""  # MLPerf's name of it; "" = it has none
+    ruleset: str = ""  # the last rules of that benchmark, as the compliance checker numbers them
+    log_facts: Callable[[Run], dict[str, Any]] = (
+        mllog_facts  # keys and values of mllog between init_start and init_stop
+    )
+    log_tensors: Callable[[Sequence[str]], Sequence[str]] = (
+        list  # names of parameters -> those that the ruleset has for them
+    )
 
-    def eval_shape(self, recipe: Recipe, height: int, width: int) -> tuple[int, int]:
-        """H, W of the evaluation input of a photo of this height and width."""
-        return self.largest(recipe)
-
-    @abstractmethod
-    def draw_eval(self, recipe: Recipe, header: Header, name: str, shape: tuple[int, int]) -> Draw:
-        """The Draw of a photo for an evaluation input of H x W."""
+    def __post_init__(self) -> None:
+        """Raises RecipeError for fields that contradict each other."""
+        if self.headline not in self.metrics:
+            raise RecipeError(
+                f"workload: its headline {self.headline!r} is none of its metrics, {', '.join(self.metrics)}."
+            )
+        if not (REPORT / self.template).is_file():  # an absolute path replaces REPORT
+            raise RecipeError(
+                f"workload: template {self.template}: there is no such file. Name it with its whole path."
+            )
 
     def rules(self, recipe: Any) -> tuple[str, str]:
         """The benchmark of MLPerf that a recipe is, and its rules; "" and "" where it is none."""
         return self.benchmark, self.ruleset
-
-    def log_facts(self, run: Run) -> dict[str, Any]:
-        """Keys and values between init_start and init_stop."""
-        from paceline.tasks.mlperf import mllog_facts
-
-        return mllog_facts(run)
 
     def measured(self, recipe: Any) -> Sequence[str]:
         """The metrics of a recipe's evaluation, that which decides the best checkpoint first."""
@@ -151,10 +122,6 @@ class Workload(ABC):
     def log_accuracy(self, metrics: Mapping[str, float]) -> Any:
         """eval_accuracy of an evaluation's metrics."""
         return metrics[self.headline]
-
-    def log_tensors(self, parameters: Sequence[str]) -> Sequence[str]:
-        """Names that the ruleset has for these parameters."""
-        return parameters
 
     def picture(self, pixels: np.ndarray, label: Any, classes: Sequence[str]) -> tuple[Image.Image, str] | None:
         """A training sample, (H, W, 3) uint8 with its label, as a picture and its caption; None: by paceline/pages/marks.py."""
@@ -167,3 +134,34 @@ class Workload(ABC):
     def section(self, predictions: Mapping[str, Any], data: Path, exif: Any) -> Mapping[str, Any] | None:
         """The template's `pictures` from a predictions file; None: by paceline/pages/sections.py. data: folder of relative files."""
         return None
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Workload:
+    """From a recipe's fields to a report's pictures."""
+
+    about: str  # what it is, in a line
+    start: str = ""  # the recipe to begin with
+    layout: str  # what a data folder holds, for messages
+    kind: Kind  # of its data: "class-folder" or "boxes"
+    classes: int = 80  # K where neither data nor recipe determine it
+    finds_objects: bool  # else it names whole photos
+    photos_at_once: int = 8  # of one forward in prediction
+    # The workload's own parts of a recipe, as defaults
+    model: Any
+    input: Any
+    network: NetworkFactory
+    data: Callable[[], type[DataModule]]  # imports the data module's class
+    reporting: Reporting
+
+    def __post_init__(self) -> None:
+        """Raises RecipeError for an unknown kind of data."""
+        if self.kind not in get_args(Kind):
+            raise RecipeError(f"workload: kind {self.kind!r}: its data are {' or '.join(get_args(Kind))}.")
+
+    def open(self, recipe: Recipe, manifest: Manifest, *, limit_train: int = 0, limit_val: int = 0) -> Task:
+        """The task on this data set, or on so many of its images; 0 = all. Raises DataError for unusable data."""
+        from paceline.tasks.task import Task
+
+        data = self.data()(recipe, manifest, (limit_train, limit_val))
+        return Task(self, data, data.evaluator(data))

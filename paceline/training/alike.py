@@ -62,8 +62,8 @@ def request_facts(
 
 def data_facts(task: Task) -> dict[str, Any]:
     """Facts of a rank once its data is open."""
-    counts = {"train_images": task.train_images, "val_images": task.val_images}
-    return _as_flags({**counts, **_without(task.facts, FREE_DATA), "classes": list(task.classes)}, "data.")
+    counts = {"train_images": task.data.train_images, "val_images": task.data.val_images}
+    return _as_flags({**counts, **_without(task.facts, FREE_DATA), "classes": list(task.data.classes)}, "data.")
 
 
 def run_facts(run: Run, checkpoint: str, weights: Path | None) -> dict[str, Any]:

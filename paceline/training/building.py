@@ -171,11 +171,11 @@ def _fit_head(model: nn.Module, task: Task, run: Run, world: World, reporter: Re
     """Fit the last layer to the training photos where the recipe wants that: on rank 0, for all."""
     if getattr(run.recipe.model, "first_head", "drawn") != "fitted" or run.controls.synthetic:
         return
-    from paceline.tasks.first_head import fit_head  # detectors do without a classifier's code
+    from paceline.tasks.classification import fit_head  # detectors do without a classifier's code
 
     reporter.doing("fitting the last layer to the training photos")
     if world.is_main:
-        reporter.line(fit_head(task, model))  # type: ignore[arg-type]  # the field is the classifiers' alone
+        reporter.line(fit_head(task.data, model))  # type: ignore[arg-type]  # the field is the classifiers' alone
     world.broadcast_(model.state_dict().values())
 
 
@@ -195,8 +195,8 @@ def check_weights(name: str, recipe: Recipe, classes: int, labels: Labels | None
     file = weights_file(str(in_cache(name)) if published else name)
     refuse_synthetic_weights(file, name)
     workload = workload_of(recipe.task)
-    network = workload.build(recipe, classes or workload.classes)
-    for line in workload.load_weights(network, file, labels or Labels(())).lines():
+    network = workload.network.build(recipe, classes or workload.classes)
+    for line in workload.network.load_weights(network, file, labels or Labels(())).lines():
         reporter.line(line)
 
 

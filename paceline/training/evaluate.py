@@ -28,8 +28,10 @@ from paceline.ranks.exchange import from_main
 from paceline.ranks.roles import Roles
 from paceline.ranks.stop import StopVote
 from paceline.ranks.world import World
-from paceline.tasks.task import Evaluation, InputRank, Score, Task
+from paceline.tasks.task import Evaluation, Evaluator, InputRank, Score, Task
 from paceline.training.state import State
+
+Keep = Callable[[Evaluation], None]
 
 
 @contextmanager
@@ -60,8 +62,8 @@ def run_inference(
     batch   most images in one forward
     passed  called with the number of images of each forward
     """
-    score, autocast = task.new_score(), autocast_for(system, place.device)
-    with inference(model), task.val_loader(batch, system, place) as loader:
+    score, autocast = task.evaluator.new_score(), autocast_for(system, place.device)
+    with inference(model), task.data.val_loader(batch, system, place) as loader:
         for _, batches in loader:
             for images in batches:
                 with autocast():
@@ -80,9 +82,7 @@ class Scoring:
     keep   called in rank 0's thread with the evaluation and its predictions, which are released afterwards
     """
 
-    def __init__(
-        self, task: Task, world: World, score: Score, key: str, keep: Callable[[Evaluation], None] | None = None
-    ) -> None:
+    def __init__(self, evaluator: Evaluator, world: World, score: Score, key: str, keep: Keep | None = None) -> None:
         self.seconds = 0.0  # that rank 0's scoring took, once it is done
         self.gather_seconds = 0.0  # that gathering the ranks' scores took; a rank that is early waits in it
         self._world, self._key = world, f"evaluation/{key}"
@@ -94,13 +94,14 @@ class Scoring:
         self.gather_seconds = time.monotonic() - began
         if packed is not None:
             # A daemon: a run that fails meanwhile does not wait for a score that is of no use any more.
-            self._thread = Thread(target=self._run, args=(task, packed, keep), name="paceline-scoring", daemon=True)
+            scored = (evaluator, packed, keep)
+            self._thread = Thread(target=self._run, args=scored, name="paceline-scoring", daemon=True)
             self._thread.start()
 
-    def _run(self, task: Task, packed: list[bytes], keep: Callable[[Evaluation], None] | None) -> None:
+    def _run(self, evaluator: Evaluator, packed: list[bytes], keep: Keep | None) -> None:
         began = time.monotonic()
         try:
-            found = task.summarise(packed)
+            found = evaluator.summarise(packed)
             if keep is not None:
                 keep(found)
                 found = replace(found, predictions={}, draws=dict)
@@ -136,7 +137,7 @@ class Result:
 
 
 @dataclass
-class Evaluator:
+class Validator:
     """A run's evaluations, one at a time: every rank that trains calls `begin`, and some steps later `take`."""
 
     task: Task
@@ -213,7 +214,7 @@ class Evaluator:
 
     def _score(self, step: int, score: Score) -> Scoring:
         keep = lambda found: write_predictions(self.folder, step, predictions_of(self.task, found))  # noqa: E731
-        return Scoring(self.task, self.roles.peers, score, f"step-{step}", keep)
+        return Scoring(self.task.evaluator, self.roles.peers, score, f"step-{step}", keep)
 
 
 def _parts(inference: float, scoring: Scoring) -> dict[str, float]:
@@ -226,9 +227,9 @@ def predictions_of(task: Task, result: Evaluation) -> dict[str, Any]:
     `data lint --runs` finds an image by its checksum after a correction has moved its file.
     """
     found = result.predictions
-    if found.get("kind") in ("classification", "boxes", "instances") and "digests" in task.val_index.extra:
+    if found.get("kind") in ("classification", "boxes", "instances") and "digests" in task.data.val_index.extra:
         for image in found["images"]:
-            image["digest"] = f"{int(task.val_index.extra['digests'][image['index']]):016x}"
+            image["digest"] = f"{int(task.data.val_index.extra['digests'][image['index']]):016x}"
     return {**{name: task.facts[name] for name in ("fold", "half") if name in task.facts}, **found}
 
 
@@ -284,4 +285,4 @@ def evaluate(
     Raises RuntimeError on rank 0 when an image was scored twice or not at all.
     """
     score, _ = run_inference(model, task, batch=batch, system=system, place=place, passed=passed)
-    return Scoring(task, world, score, key).result()
+    return Scoring(task.evaluator, world, score, key).result()

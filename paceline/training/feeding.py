@@ -57,21 +57,24 @@ class Feeding:
 
 def feeding_of(task: Task, place: InputRank, world: int) -> Feeding | None:
     """None on a CPU, for made-up batches, and for a workload that is not ours."""
-    if place.device.type == "cpu" or not hasattr(task, "train_index") or task.recipe.task not in WORKLOADS:
+    if place.device.type == "cpu" or not hasattr(task.data, "train_index") or task.recipe.task not in WORKLOADS:
         return None
     question = {"cpu": cpu_name(), "data": task.facts, "input": asdict(task.recipe.input), **versions()}
     kept = remembered("input-rate", question, lambda: {"one_core": one_core(task)})
     published, usual = published_for(task.recipe.task, device_name(place.device), world), task.workload.input
-    same = task.workload.largest(task.recipe) == task.workload.largest(replace(task.recipe, input=usual))
+    same = task.workload.network.largest(task.recipe) == task.workload.network.largest(
+        replace(task.recipe, input=usual)
+    )
     return Feeding(kept["one_core"], place.threads, published.rate if published is not None and same else 0.0)
 
 
 def one_core(task: Task) -> float:
     """Training images per second of CPU time of one core, which other processes do not change."""
-    epochs, places = task.samples(0)
-    numbers, began = task.train_numbers[places][:SAMPLES], 0.0
-    fit = task.shapes.of_step(0, numbers)
-    out, draw, records = np.empty((*fit.shape, 3), np.uint8), partial(task.draw_train, fit), task.train_index.records
+    epochs, places = task.data.samples(0)
+    numbers, began = task.data.train_numbers[places][:SAMPLES], 0.0
+    fit = task.data.shapes.of_step(0, numbers)
+    out, draw = np.empty((*fit.shape, 3), np.uint8), partial(task.data.draw_train, fit)
+    records = task.data.train_index.records
     samples = list(zip(epochs.tolist(), numbers.tolist(), strict=False))
     for turn, (epoch, index) in enumerate([samples[0], *samples]):
         if turn == 1:  # what is made once has been made

@@ -116,8 +116,8 @@ def fits(file: WeightFile, recipes: Mapping[str, Recipe], given: Collection[str]
         try:
             # Its tensors have no values yet: nothing is drawn, and what the file lacks is only named.
             classes = rows or len(file.classes) or workload.classes
-            network = workload.build(recipe, classes)
-            report = workload.load_weights(network, file, Labels(()))  # type: ignore[arg-type]
+            network = workload.network.build(recipe, classes)
+            report = workload.network.load_weights(network, file, Labels(()))  # type: ignore[arg-type]
         except UserError as problem:  # another network, or one that this recipe cannot have
             why = str(problem)
             why = why if isinstance(problem, CheckpointError) else why.splitlines()[0]

@@ -78,7 +78,7 @@ def choose_forms(
     why, measured = "nothing faster was measured", getattr(recipe.model, "trunk", "") == RESNET
     if exact:
         why = "--exact uses one fixed form"
-        if "kernels" in chosen and system.accelerator == "cuda" and workload.no_exact:
+        if "kernels" in chosen and system.accelerator == "cuda" and workload.network.no_exact:
             chosen["kernels"] = "triton"  # check_exact has refused the run if that is not enough
     # Layouts were measured on one rank. In contiguous memory, some gradients do not have the strides of data parallel's buckets.
     elif measured and plan.world == 1 and "channels_last" in chosen and (layout := layout_for(recipe.task, system)):
@@ -89,7 +89,7 @@ def choose_forms(
         )
     elif measured and (system.accelerator, system.precision) == ("cuda", "bf16") and torch.version.hip is None:
         more = {"varied": varied, "seconds": seconds, "builds": can_build(), "cores": cpu_cores()}
-        row = fastest(recipe.task, asked, plan, compiles=not workload.no_compile, **more)
+        row = fastest(recipe.task, asked, plan, compiles=not workload.network.no_compile, **more)
         if row is not None:
             chosen |= {name: getattr(row, name) for name in chosen if name != "channels_last"}
             why = f"{row.rate:g} images/s on one H200: {row.measured}"

@@ -31,8 +31,8 @@ from paceline.store.index import Index
 from paceline.store.manifest import prepare_again
 from paceline.store.staged_copy import StagedCopy, Wanted, staged_records, wanted_files
 from paceline.store.stores import scheme_of
-from paceline.tasks.synthetic import SyntheticTask
-from paceline.tasks.task import Task
+from paceline.tasks.data_module import DataModule
+from paceline.tasks.synthetic import SyntheticData
 
 # Records of a staged copy that are read and compared before training: as many as of a container that is opened.
 SAMPLED_RECORDS = 16
@@ -46,8 +46,8 @@ NETWORK = ("nfs", "nfs4", "cifs", "smb3", "lustre", "ceph", "glusterfs", "beegfs
 
 
 @contextmanager
-def staged_photos(task: Task, stage: str, world: World, reporter: Reporter) -> Iterator[None]:
-    """While this is open, the task's photos are read from a copy below `stage`; "" stages nothing. Every rank calls it.
+def staged_photos(data: DataModule, stage: str, world: World, reporter: Reporter) -> Iterator[None]:
+    """While this is open, its photos are read from a copy below `stage`; "" stages nothing. Every rank calls it.
 
     Raises UserError where the disk has too little room or cannot be written, DataError where a photo's file cannot be read or is
     not what the index says.
@@ -55,47 +55,48 @@ def staged_photos(task: Task, stage: str, world: World, reporter: Reporter) -> I
     if not stage:
         yield
         return
-    folder = Path(stage).expanduser().absolute() / f"paceline-{key_of(task)}"
-    again = f"Prepare the data again:  {prepare_again(task.manifest)}"
+    folder = Path(stage).expanduser().absolute() / f"paceline-{key_of(data)}"
+    again = f"Prepare the data again:  {prepare_again(data.manifest)}"
     with ExitStack() as held:
-        copy = StagedCopy(folder, {"from": str(task.manifest.root_path), "hash": task.manifest.content_hash}, again)
+        copy = StagedCopy(folder, {"from": str(data.manifest.root_path), "hash": data.manifest.content_hash}, again)
         held.callback(copy.close)
         remedy = f"Remove the copy, and it is made anew:  {command('data', 'clear', folder.parent)}"
         if world.local_rank == 0:
-            _copy(copy, task, reporter, folder.parent)
+            _copy(copy, data, reporter, folder.parent)
         _wait_for_all(world)
-        splits = _splits(task)
+        splits = _splits(data)
         near = {
-            split: staged_records(index.records, task.manifest.splits[split].records, folder, remedy)
+            split: staged_records(index.records, data.manifest.splits[split].records, folder, remedy)
             for split, (index, _) in splits.items()
         }
         for split, (index, numbers) in splits.items():
             if world.local_rank == 0:
                 _compare_some(replace(index, records=near[split]), numbers)
-        held.enter_context(task.reading(near[task.manifest.learnt], near["val"]))
+        held.enter_context(data.reading(near[data.manifest.learnt], near["val"]))
         yield
 
 
-def key_of(task: Task) -> str:
+def key_of(data: DataModule) -> str:
     """16 hex digits: equal exactly where the data set is, with the names and sizes of its files."""
-    digest = hashlib.sha256(task.manifest.content_hash.encode())
-    for split, (index, _) in _splits(task).items():
+    digest = hashlib.sha256(data.manifest.content_hash.encode())
+    for split, (index, _) in _splits(data).items():
         places = index.records.places
-        digest.update(f"{split} {task.manifest.splits[split].records} {len(places.name_bytes)}".encode())
+        digest.update(f"{split} {data.manifest.splits[split].records} {len(places.name_bytes)}".encode())
         for array in (places.name_bytes, places.name_starts, places.file_sizes):
             digest.update(np.ascontiguousarray(array).data)
     return digest.hexdigest()[:16]
 
 
-def _splits(task: Task) -> dict[str, tuple[Index, np.ndarray]]:
+def _splits(data: DataModule) -> dict[str, tuple[Index, np.ndarray]]:
     """Split -> its index, and the numbers of the photos that this run reads."""
-    return {task.manifest.learnt: (task.train_index, task.train_numbers), "val": (task.val_index, task.val_numbers)}
+    train, val = (data.train_index, data.train_numbers), (data.val_index, data.val_numbers)
+    return {data.manifest.learnt: train, "val": val}
 
 
-def _copy(copy: StagedCopy, task: Task, reporter: Reporter, stage: Path) -> None:
+def _copy(copy: StagedCopy, data: DataModule, reporter: Reporter, stage: Path) -> None:
     wanted: dict[bytes, Wanted] = {}  # a container may hold photos of both splits
-    for split, (index, numbers) in _splits(task).items():
-        wanted |= {one.name: one for one in wanted_files(index, task.manifest.splits[split].records, numbers)}
+    for split, (index, numbers) in _splits(data).items():
+        wanted |= {one.name: one for one in wanted_files(index, data.manifest.splits[split].records, numbers)}
     reported = began = time.monotonic()
 
     def progress(done: int, total: int) -> None:
@@ -141,12 +142,12 @@ def _compare_some(index: Index, numbers: np.ndarray) -> None:
 
 
 @contextmanager
-def photos_in_memory(task: Task, system: System, world: World, reporter: Reporter) -> Iterator[None]:
+def photos_in_memory(data: DataModule, system: System, world: World, reporter: Reporter) -> Iterator[None]:
     """While this is open, the task's photos are kept in memory as they are read, as far as `system.cache` and the memory allow.
 
     Every rank calls it. Reports how much is kept, and in the end how many reads that saved.
     """
-    indexes = [] if isinstance(task, SyntheticTask) else [task.train_index, task.val_index]
+    indexes = [] if isinstance(data, SyntheticData) else [data.train_index, data.val_index]
     counts = [len(index) for index in indexes]
     room = _room(indexes, system, world, reporter)
     shelf = _shared_shelf(sum(counts), room, world, reporter)
@@ -155,7 +156,7 @@ def photos_in_memory(task: Task, system: System, world: World, reporter: Reporte
         return
     train, val = (CachedRecords(index.records, shelf, first) for index, first in zip(indexes, (0, counts[0])))
     try:
-        with task.reading(train, val):
+        with data.reading(train, val):
             yield
     finally:
         if shelf.reads:

@@ -16,6 +16,7 @@ from paceline.config.recipe import Recipe
 from paceline.config.run import Controls, RunRecord
 
 if TYPE_CHECKING:
+    from paceline.tasks.data_module import DataModule
     from paceline.tasks.task import Task
 
 
@@ -34,7 +35,7 @@ def look(
     """Choose by the task's images, with a line for each field: its flag, and why."""
     usual = Controls()
     held = {entry.name for entry in fields(Controls) if getattr(controls, entry.name) != getattr(usual, entry.name)}
-    found = found_in(task)
+    found = found_in(task.data)
     choices = choose(recipe, found, Asked({*given, *held}, cpu, ranks))
     reporter.line(f"auto: {in_words(found)}")
     for why, some in groupby(choices, key=lambda choice: choice.why):
@@ -75,29 +76,29 @@ def command_without(command: str, facts: Mapping[str, Any]) -> str:
     return shlex.join([*words, *flags])
 
 
-def found_in(task: Task) -> Found:
-    """The facts of the images that a task learns."""
+def found_in(data: DataModule) -> Found:
+    """The facts of the images that a run learns."""
     import numpy as np
 
-    from paceline.tasks.objects import ObjectTask
+    from paceline.tasks.objects import ObjectData
 
-    numbers = task.train_numbers
+    numbers = data.train_numbers
     high, wide = (
-        np.asarray(sides[numbers], np.float64) for sides in (task.train_index.heights, task.train_index.widths)
+        np.asarray(sides[numbers], np.float64) for sides in (data.train_index.heights, data.train_index.widths)
     )
     photos, side = len(numbers), float(np.median(np.minimum(high, wide)))
-    if not isinstance(task, ObjectTask):
-        counts = np.bincount(task.train_index.labels[numbers]) if task.manifest.kind == "class-folder" else ()
+    if not isinstance(data, ObjectData):
+        counts = np.bincount(data.train_index.labels[numbers]) if data.manifest.kind == "class-folder" else ()
         return Found(photos, side, tuple(int(count) for count in counts))
-    _, classes = task.photos_of_classes()
-    rows = [task.wanted_rows(int(number)) for number in numbers]
+    _, classes = data.photos_of_classes()
+    rows = [data.wanted_rows(int(number)) for number in numbers]
     of = np.repeat(np.arange(photos), [len(some) for some in rows])
-    objects = task.train.boxes[np.concatenate(rows)] if len(of) else np.zeros((0, 4))
+    objects = data.train.boxes[np.concatenate(rows)] if len(of) else np.zeros((0, 4))
     sizes = np.sqrt(objects[:, 2] * objects[:, 3])
     shares = sizes / np.sqrt(high * wide)[of], sizes / np.minimum(high, wide)[of]
     of_photo, of_side = (float(np.quantile(share, 0.1)) if len(of) else 0.0 for share in shares)
     large = float(np.quantile(shares[0], 0.9)) if len(of) else 1.0
-    per_class = np.bincount(classes, minlength=len(task.classes))
+    per_class = np.bincount(classes, minlength=len(data.classes))
     return Found(photos, side, tuple(int(count) for count in per_class), len(of), of_photo, of_side, large)
 
 

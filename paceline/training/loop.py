@@ -25,7 +25,7 @@ from paceline.ranks.world import World
 from paceline.tasks.metrics import reached
 from paceline.tasks.metrics.stored import intervals_at_end
 from paceline.training.context import Checkpointer, TrainContext
-from paceline.training.evaluate import Evaluator, predictions_file
+from paceline.training.evaluate import Validator, predictions_file
 from paceline.training.non_finite import explain_non_finite
 from paceline.training.recording import Monitors
 from paceline.training.standing import Ending, RunEnded, Standing, how_to_resume, over_after
@@ -49,10 +49,10 @@ def loop(context: TrainContext, *, pending: bool = False) -> Ending:
         open_things.callback(step_once.close)
         vote = open_things.enter_context(stop_vote(world, context.folder / STOP_FILE, outside=roles.evaluators > 0))
         recorder.stopping(lambda: vote.request.asked)
-        evaluator = evaluator_of(context, vote)
+        validator = validator_of(context, vote)
         explain = partial(explain_non_finite, run, task, place, world, context.folder, checkpoints.wait)
-        take = partial(take_result, evaluator, run, standing, due, checkpoints, monitors)
-        evaluate = partial(begin_evaluation, evaluator, due, run.system.score_beside, monitors, take)
+        take = partial(take_result, validator, run, standing, due, checkpoints, monitors)
+        evaluate = partial(begin_evaluation, validator, due, run.system.score_beside, monitors, take)
         save_checkpoint = partial(save, state, world, due, checkpoints, monitors, explain)
         try:
             if not pending:
@@ -63,7 +63,7 @@ def loop(context: TrainContext, *, pending: bool = False) -> Ending:
             world.barrier()  # no rank touches a training image before rank 0 has logged that the run starts
             one = run.controls.overfit_one_batch
             loader = open_things.enter_context(
-                task.train_loader(run.plan, run.system, place, first=state.step, one_batch=one)
+                task.data.train_loader(run.plan, run.system, place, first=state.step, one_batch=one)
             )
             if why := getattr(loader, "why_threads", ""):
                 recorder.warning(f"note: images are read by threads, which is slower than worker processes: {why}")
@@ -105,10 +105,10 @@ def loop(context: TrainContext, *, pending: bool = False) -> Ending:
     raise AssertionError("the evaluation after the last step ends every run")
 
 
-def evaluator_of(context: TrainContext, vote: StopVote) -> Evaluator:
-    """The evaluator of the run on this rank."""
+def validator_of(context: TrainContext, vote: StopVote) -> Validator:
+    """The validator of the run on this rank."""
     plan, recorder, ranks = context.run.plan, context.recorder, context.roles.peers.world
-    return Evaluator(
+    return Validator(
         context.task,
         context.state,
         context.run.system,
@@ -132,9 +132,9 @@ def serve(context: TrainContext) -> Ending:
     """
     roles = context.roles
     with stop_vote(roles.peers, context.folder / STOP_FILE, outside=True) as vote:
-        evaluator = evaluator_of(context, vote)
+        validator = validator_of(context, vote)
         while "end" not in (order := roles.next_order(vote.stopping_here)):
-            evaluator.answer(order["evaluate"])
+            validator.answer(order["evaluate"])
         return Ending(**order["end"])
 
 
@@ -192,39 +192,39 @@ def report_interval(
 
 
 def begin_evaluation(
-    evaluator: Evaluator, due: Due, score_beside: bool, monitors: Monitors, take: partial[None]
+    validator: Validator, due: Due, score_beside: bool, monitors: Monitors, take: partial[None]
 ) -> None:
     """Run inference with the state that was just saved, and start scoring; wait for the result where no training follows.
 
     score_beside  whether scoring may run beside training
     take          `take_result` of this run
     """
-    recorder, step = monitors.recorder, evaluator.state.step
+    recorder, step = monitors.recorder, validator.state.step
     recorder.evaluation_begins(step)
     with monitors.interval.paused():
-        if not evaluator.begin():
+        if not validator.begin():
             raise RunEnded("interrupted", STOPPED_INSIDE)
     if score_beside and step < due.last_step:
         recorder.training_goes_on()
         recorder.doing("")
     else:
-        recorder.doing("waiting for the evaluation" if evaluator.roles.evaluators else "scoring")
+        recorder.doing("waiting for the evaluation" if validator.roles.evaluators else "scoring")
         take()
 
 
 def take_result(
-    evaluator: Evaluator, run: Run, standing: Standing, due: Due, checkpoints: Checkpointer, monitors: Monitors
+    validator: Validator, run: Run, standing: Standing, due: Due, checkpoints: Checkpointer, monitors: Monitors
 ) -> None:
     """Take and record the result of the pending evaluation, if there is one. Raises RunEnded where it ends the run.
 
     A resumed run knows the result by its event alone. So the event is written after everything else of the evaluation, and before
     anything that follows from it.
     """
-    step, trained = evaluator.pending, evaluator.state.step
+    step, trained = validator.pending, validator.state.step
     if step is None:
         return
     with monitors.interval.paused() as wait:
-        result = evaluator.take()
+        result = validator.take()
     if result is None:
         raise RunEnded("interrupted", STOPPED_INSIDE, step=step, discarded=trained - step)
     is_best = standing.remember(step, result.found.metrics)

@@ -47,7 +47,7 @@ def explain_non_finite(
     step     0-based; the file and the message have the number of logs and checkpoints, which count completed steps
     means    the losses of the interval
     """
-    files = task.images_of_step(0 if run.controls.overfit_one_batch else step)
+    files = task.data.images_of_step(0 if run.controls.overfit_one_batch else step)
     facts = {"step": step + 1, "losses": {name: str(value) for name, value in means.items()}, "images": files}
     bundle, begins = folder / f"non-finite-step-{step + 1:06d}.json", ""
     if world.is_main:
@@ -122,7 +122,8 @@ def _weights_before(run: Run, task: Task, folder: Path, device: torch.device, st
 def _first_module(run: Run, task: Task, model: nn.Module, place: InputRank, step: int) -> str:
     one, autocast = run.controls.overfit_one_batch, autocast_for(run.system, place.device)
     for rank in range(run.plan.world):
-        with task.train_loader(run.plan, run.system, replace(place, rank=rank), first=step, one_batch=one) as loader:
+        there = replace(place, rank=rank)
+        with task.data.train_loader(run.plan, run.system, there, first=step, one_batch=one) as loader:
             _, batches = next(iter(loader))
             for batch in batches:
                 with autocast():

@@ -51,12 +51,12 @@ def open_task(
     """
     workload = check_recipe(recipe)
     if controls.synthetic:
-        from paceline.tasks.synthetic import SyntheticTask
+        from paceline.tasks.synthetic import synthetic_task
 
         reporter.line(
             "synthetic batches: no data is read, nothing is scored, no target can be reached; only the speed means anything"
         )
-        return SyntheticTask(workload, recipe, limit_train=controls.limit_train)
+        return synthetic_task(workload, recipe, limit_train=controls.limit_train)
     from paceline.input.decode import require_decoder
 
     require_decoder(recipe.input.decoder)
@@ -72,13 +72,14 @@ def open_task(
     if controls.val_half:
         manifest = replace(manifest, half=controls.val_half)
     task = workload.open(recipe, manifest, limit_train=controls.limit_train, limit_val=controls.limit_val)
+    data = task.data
     if controls.folds:
         reporter.line(
-            f"{fold_in_words(task.facts['fold'])}: {task.train_images:,} training images are learned and {task.val_images:,} "
+            f"{fold_in_words(task.facts['fold'])}: {data.train_images:,} training images are learned and {data.val_images:,} "
             "others of them evaluated; the validation split is not read"
         )
     if controls.val_half:
-        reporter.line(f"{half_in_words(controls.val_half)}: {task.val_images:,} of the validation images are evaluated")
+        reporter.line(f"{half_in_words(controls.val_half)}: {data.val_images:,} of the validation images are evaluated")
     for text in task.facts.get("warnings", ()):
         reporter.warning(f"warning: {text}")
     if not scored and (weights := task.facts.get("class_weights")):
@@ -89,8 +90,9 @@ def open_task(
 
 def opened_again(task: Task, recipe: Recipe, controls: Controls) -> Task:
     """The same images with a recipe that was chosen by looking at them. Raises RecipeError where it cannot be."""
-    task.workload.check(recipe)
-    return task.workload.open(recipe, task.manifest, limit_train=controls.limit_train, limit_val=controls.limit_val)
+    task.workload.network.check(recipe)
+    limits = {"limit_train": controls.limit_train, "limit_val": controls.limit_val}
+    return task.workload.open(recipe, task.data.manifest, **limits)
 
 
 def _check_sampler(task: Task, reporter: Reporter) -> None:
@@ -100,7 +102,7 @@ def _check_sampler(task: Task, reporter: Reporter) -> None:
     if "draws" not in task.facts:
         raise RecipeError(
             f"--sampler {sampler}: this workload's own task draws each photo once an epoch. Leave it at shuffle, or give "
-            "the task's shapes the order of Task.sampled."
+            "the data module's shapes the order of DataModule.sampled."
         )
     reporter.line(f"sampler {sampler}: {task.facts['draws']}")
 

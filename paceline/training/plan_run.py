@@ -66,11 +66,11 @@ def plan_for(task: Task, recipe: Recipe, system: System, roles: Roles, memory: M
         system,
         world=roles.trainers,
         most=images_that_fit(memory, system),
-        train_images=task.train_images,
-        val_images=task.val_images,
+        train_images=task.data.train_images,
+        val_images=task.data.val_images,
         eval_ranks=roles.evaluators,
     )
-    task.workload.check_plan(recipe, plan)
+    task.workload.network.check_plan(recipe, plan)
     return replace(plan, nodes=nodes)
 
 
@@ -79,8 +79,9 @@ def with_forms(run: Run, task: Task, world: World, saved: SavedRun, reporter: Re
     controls = run.controls
     plan = shorten(run.plan, steps=controls.steps, eval_every=controls.eval_every)
     seconds = seconds_in(controls.time_budget) if controls.time_budget else math.inf
+    varied = task.data.shapes.vary
     found = choose_forms(
-        *(run.recipe, run.system, plan, task.workload), exact=controls.exact, varied=task.shapes.vary, seconds=seconds
+        *(run.recipe, run.system, plan, task.workload), exact=controls.exact, varied=varied, seconds=seconds
     )
     chosen, reason = json.loads(from_main(world, json.dumps(found), "forms"))
     if reason:
@@ -188,7 +189,8 @@ def with_provenance(
     more: Mapping[str, Any],
 ) -> Run:
     """The run with what run.json says of its origin; more: entries of it, None where there is none."""
-    facts = provenance(command, launcher, threads=threads, data=task.facts, classes=task.classes, memory=asdict(memory))
+    classes, need = task.data.classes, asdict(memory)
+    facts = provenance(command, launcher, threads=threads, data=task.facts, classes=classes, memory=need)
     return replace(run, provenance=facts | {name: value for name, value in more.items() if value is not None})
 
 

@@ -71,7 +71,7 @@ def log_facts(run: Run, workload: Workload, parameters: Sequence[str], device: s
         train_images=plan.train_images,
         val_images=plan.val_images,
         submission={
-            "benchmark": workload.rules(run.recipe)[0],
+            "benchmark": workload.reporting.rules(run.recipe)[0],
             "org": submission.submitter,
             "division": division_of(submission, run.recipe),
             "status": submission.status,
@@ -79,9 +79,9 @@ def log_facts(run: Run, workload: Workload, parameters: Sequence[str], device: s
             "accelerators": ranks,
         },
         cache_cleared=submission.cache_cleared,
-        mllog=workload.log_facts(run),
-        weights=workload.log_tensors(parameters),
-        accuracy=workload.log_accuracy,
+        mllog=workload.reporting.log_facts(run),
+        weights=workload.reporting.log_tensors(parameters),
+        accuracy=workload.reporting.log_accuracy,
     )
 
 

@@ -122,7 +122,7 @@ def check_recipe(recipe: Recipe) -> Workload:
                 f"--task {recipe.task}: its {part} is a {type(wanted).__name__}, this recipe's a {type(given).__name__}. "
                 "Choose a recipe of that workload: paceline list recipes"
             )
-    workload.check(recipe)
+    workload.network.check(recipe)
     if (trunk := getattr(recipe.model, "trunk", "")).startswith("timm/"):
         require("timm", f"--model.trunk {trunk}")
     return workload
@@ -134,7 +134,7 @@ def data_folder(data: str, workload: Workload, *, scored: bool = False) -> Path:
     if not root.is_dir():
         if first := prepare_first(data, scored=scored):
             raise UserError(f"--data {data}: {first}")
-        raise UserError(f"--data {data}: there is no such folder. Name one that holds {workload.data}.")
+        raise UserError(f"--data {data}: there is no such folder. Name one that holds {workload.layout}.")
     return root
 
 
@@ -151,8 +151,8 @@ def check_weights_named(request: Request, *folders: str | Path) -> None:
 def check_metrics(recipe: Recipe) -> None:
     """Raises RecipeError for a target on a metric that no evaluation computes."""
     workload = workload_of(recipe.task)
-    known = workload.measured(recipe)
-    metrics = [name for name in workload.metrics if name in known]
+    known = workload.reporting.measured(recipe)
+    metrics = [name for name in workload.reporting.metrics if name in known]
     for name, _ in recipe.quality.targets:
         if name not in metrics:
             raise RecipeError(f"--quality.targets {name}: there is no such metric. Known: {', '.join(metrics)}.")

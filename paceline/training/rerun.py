@@ -111,7 +111,7 @@ class Rerun:
         self.threads = set_threads(self.system, world)
         saved = SavedRun(folder, facts).threads()
         self.threads |= {"intra_op": saved} if saved else {}
-        images = {"train_images": self.task.train_images, "val_images": self.task.val_images}
+        images = {"train_images": self.task.data.train_images, "val_images": self.task.data.val_images}
         most = saved_count(facts, "images_per_forward")
         plan = shorten(make_plan(recipe, self.system, world=1, most=most, **images), steps=controls.steps)
         self.run = Run(facts.name, recipe, "", self.system, plan, controls)
@@ -136,7 +136,7 @@ class Rerun:
         """Batches from the next step on, as a context manager."""
         place = InputRank(0, 1, self.world.device, self.threads["loader"])
         one, first = self.controls.overfit_one_batch, self.state.step
-        return self.task.train_loader(self.run.plan, self.system, place, first=first, one_batch=one)
+        return self.task.data.train_loader(self.run.plan, self.system, place, first=first, one_batch=one)
 
     def tensors(self) -> dict[str, dict[str, Tensor]]:
         """As a checkpoint would have them now, on the CPU."""

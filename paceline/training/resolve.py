@@ -83,17 +83,17 @@ def settle_system(recipe: Recipe, system: System, exact: bool, reporter: Reporte
     gradients.
     """
     refuse_inexact(system, exact)  # a resumed run's own number format, too
-    workload = workload_of(recipe.task)
-    if exact and system.accelerator != "cpu" and workload.no_exact:
-        own = workload.exact_in_triton(recipe)
+    network = workload_of(recipe.task).network
+    if exact and system.accelerator != "cpu" and network.no_exact:
+        own = network.exact_in_triton(recipe)
         if not (own and system.accelerator == "cuda" and system.kernels != "torch"):
             raise RecipeError(
-                f"--exact: {recipe.task} has no deterministic form on an accelerator: {workload.no_exact}. Leave --exact away, "
+                f"--exact: {recipe.task} has no deterministic form on an accelerator: {network.no_exact}. Leave --exact away, "
                 f"or train with {'--system.kernels triton (CUDA), or with ' * own}--system cpu."
             )
-    if system.compile != "on" or not workload.no_compile:
+    if system.compile != "on" or not network.no_compile:
         return system
-    reporter.line(f"compile off: {recipe.task}: {workload.no_compile}")
+    reporter.line(f"compile off: {recipe.task}: {network.no_compile}")
     return replace(system, compile="off")
 
 
@@ -109,7 +109,7 @@ def settle_target(
     """The recipe without its target, and with a warning, on other data than the target was set for."""
     if controls.synthetic:  # open_task has reported that
         return replace(recipe, quality=replace(recipe.quality, targets=()))
-    if not recipe.quality.targets or task.is_target_data or keeps_target(controls, given, repeats=repeats):
+    if not recipe.quality.targets or task.data.is_target_data or keeps_target(controls, given, repeats=repeats):
         return recipe
     reporter.warning(
         f"the target {in_words(recipe.quality.targets)} {'was' if len(recipe.quality.targets) == 1 else 'were'} set for "

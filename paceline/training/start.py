@@ -67,7 +67,7 @@ def find_start(
     Raises CheckpointError, on rank 0 alone, when it belongs to another recipe; the others wait for rank 0.
     """
     recipe = request.recipe
-    headline = workload_of(recipe.task).measured(recipe)[0]
+    headline = workload_of(recipe.task).reporting.measured(recipe)[0]
     found = None if was.facts is None else newest_valid(was.path / "checkpoints", reporter, check_snapshot)
     if found is None:
         if was.facts is not None:

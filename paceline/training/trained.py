@@ -103,7 +103,7 @@ def open_trained(
         tensors = check_network(own, recipe, len(classes), tensors)
     except CheckpointError as problem:
         raise CheckpointError(f"{path}: {problem}") from None
-    model = own.build(recipe, len(classes))
+    model = own.network.build(recipe, len(classes))
     if system.channels_last != "off":
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # missing in torch's stubs
     load_model(model, tensors)
@@ -163,7 +163,7 @@ def check_network(
     """
     try:
         with torch.device("meta"):
-            own = workload.build(recipe, classes).state_dict()
+            own = workload.network.build(recipe, classes).state_dict()
     except (RuntimeError, ValueError, OverflowError) as problem:
         reason = (str(problem).splitlines() or [""])[0]
         raise CheckpointError(f"the network that its recipe describes cannot be built: {reason}") from None

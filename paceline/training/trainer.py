@@ -89,7 +89,7 @@ def run_training(request: Request, console: Console | None = None, *, on_end: On
         run = plan_run(request, task, roles, memory, launch.nodes, reporter, new=saved.facts is None and auto is None)
         run, forms = with_forms(run, task, world, saved, reporter)
         prepare_device(run, task, place, threads, memory)
-        held.enter_context(staged_photos(task, run.controls.stage, world, reporter))
+        held.enter_context(staged_photos(task.data, run.controls.stage, world, reporter))
         run, fitted = with_length(run, task, place, roles, memory, saved, reporter, began)
         facts = {**placement, "fitted": fitted, "forms": forms, "feeding": feeding and asdict(feeding), "auto": auto}
         run = with_provenance(run, request.command, launch.kind, threads, task, memory, facts)
@@ -110,7 +110,7 @@ def run_training(request: Request, console: Console | None = None, *, on_end: On
         mirror = held.enter_context(folder.begin(run, reporter))
         recorder = held.enter_context(open_recorder(run, task.workload, state, start, folder, console, init_began))
         writer = held.enter_context(folder.writer(run.controls, start, mirror, reporter))
-        held.enter_context(photos_in_memory(task, run.system, world, reporter))
+        held.enter_context(photos_in_memory(task.data, run.system, world, reporter))
         checkpoints = Checkpointer(run, roles.peers, recorder, writer, mirror)
         monitors = held.enter_context(open_monitors(run, roles.peers, recorder, start, folder.path))
         due = Due.of(run.plan, run.controls)
@@ -169,7 +169,7 @@ def prepare_device(run: Run, task: Task, place: InputRank, threads: Mapping[str,
     """Set how the device computes, before anything is built there. Raises UserError where it lacks what the run needs."""
     check_addresses(memory.total(run.plan.images_per_forward), threads["loader"] + threads["intra_op"])
     renderer_for(run.recipe.input, place.device)  # refused before anything is written
-    make_exact(run.controls.exact, varied=task.shapes.vary)
+    make_exact(run.controls.exact, varied=task.data.shapes.vary)
     keep_freed_memory(place.device)
 
 

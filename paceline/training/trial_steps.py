@@ -35,8 +35,9 @@ from paceline.models.batch_norm import batch_norms
 from paceline.ranks.exchange import smallest
 from paceline.ranks.roles import Roles
 from paceline.ranks.world import World
+from paceline.tasks.data_module import each_shape_counts
 from paceline.tasks.memory import MemoryEstimate
-from paceline.tasks.task import InputRank, Task, each_shape_counts
+from paceline.tasks.task import InputRank, Task
 from paceline.training.building import cut_model
 from paceline.training.evaluate import run_inference
 from paceline.training.state import State
@@ -97,8 +98,8 @@ def shortage_alone(run: Run, task: Task, state: State, device: torch.device) -> 
         closing(TrainStep(state, alone, replace(run.system, compile="off"), device)) as step_once,
     ):
         try:
-            step_once.warm_up(task.warm_up_step(run.plan, device))
-            step_once.prepare(task.warm_up_step(run.plan, device))
+            step_once.warm_up(task.data.warm_up_step(run.plan, device))
+            step_once.prepare(task.data.warm_up_step(run.plan, device))
         except Exception as error:
             if not lacks_memory(error):
                 raise
@@ -132,7 +133,7 @@ def _next_smaller(run: Run, task: Task) -> Plan | None:
     if smaller is None:
         return None
     try:
-        task.workload.check_plan(run.recipe, smaller)
+        task.workload.network.check_plan(run.recipe, smaller)
     except RecipeError:
         return None
     return smaller
@@ -159,7 +160,7 @@ def measure_pace(run: Run, state: State, task: Task, place: InputRank, world: Wo
     forked = torch.random.fork_rng(devices, device_type="cuda" if kind == "cpu" else kind)
     with forked, ExitStack() as open_things:
         one = run.controls.overfit_one_batch
-        loader = open_things.enter_context(task.train_loader(plan, run.system, place, first=0, one_batch=one))
+        loader = open_things.enter_context(task.data.train_loader(plan, run.system, place, first=0, one_batch=one))
         step_once = TrainStep(state, plan, run.system, place.device, world.group)
         open_things.callback(step_once.close)
         began = time.monotonic()
@@ -202,14 +203,14 @@ def warm_up(
     if step >= due.last_step:
         return
     if not each_shape_counts(run.system, device):
-        if run.plan.world > 1 or task.shapes.vary:
-            step_once.discard(task.warm_up_step(run.plan, device), update=False)
+        if run.plan.world > 1 or task.data.shapes.vary:
+            step_once.discard(task.data.warm_up_step(run.plan, device), update=False)
         return
     began, compiled = time.monotonic(), compilations()
-    shapes = task.input_shapes(run.plan)
+    shapes = task.data.input_shapes(run.plan)
     if run.system.compile == "on":
         allow_forms(len(shapes))
-    steps = [partial(task.warm_up_step, run.plan, device, shape) for shape in shapes]
+    steps = [partial(task.data.warm_up_step, run.plan, device, shape) for shape in shapes]
     for number, made_up in enumerate(steps, start=1):
         recorder.doing(f"warming up {number} of {len(shapes)} shapes")
         step_once.warm_up(made_up())

@@ -121,7 +121,7 @@ def class_rows_of(file: WeightFile, labels: Labels | None, rows: int) -> Rows | 
 
 def load_own(model: nn.Module, path: Path, __: Labels) -> WeightReport:
     """Copy a file of the very same network, such as one of its checkpoints, into it, in place: the usual rule of a network of
-    one's own (`Workload.load_weights`).
+    one's own (`NetworkFactory.load_weights`).
 
     Raises CheckpointError naming the file and the keys where anything does not fit; the model is then unchanged.
     """

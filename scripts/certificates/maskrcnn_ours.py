@@ -133,7 +133,7 @@ def ours(dump: Path, recipe: MaskRCNNRecipe, steps: int, twin: str = "") -> list
     """Losses of our own training step; twin: the name of a planted error, "" for none."""
     torch.set_num_threads(1)
     recipe = planted(recipe)[twin] if twin else recipe
-    model = WORKLOAD.build(recipe, CLASSES)
+    model = WORKLOAD.network.build(recipe, CLASSES)
     assert isinstance(model, Segmenter)
     model.network.load_state_dict(torch.load(dump / "first.pth"))
     sample_regions, roi = model._sample_regions, recipe.model.roi

@@ -40,9 +40,9 @@ def first_weights(recipe: MaskRCNNRecipe, photos: list[Tensor]) -> dict[str, Ten
     untrained depth magnifies rounding; biases are N(0, 0.1^2), so that their decay is seen.
     photos: (B, 3, H, W) float32, normalised, one or more
     """
-    model = WORKLOAD.build(recipe, CLASSES)
+    model = WORKLOAD.network.build(recipe, CLASSES)
     random = torch.Generator().manual_seed(recipe.seed)
-    WORKLOAD.initialise(recipe, model, random)
+    WORKLOAD.network.initialise(recipe, model, random)
     state = {name: tensor.detach().clone() for name, tensor in model.network.state_dict().items()}
     for name, tensor in state.items():
         if name.endswith(".bias") and not any(part in name for part in NORMS):
@@ -82,7 +82,7 @@ def make_batches(recipe: MaskRCNNRecipe, data: Path, steps: int, *, whole: bool)
     while len(made) < steps:
         samples = []
         while len(samples) < count:
-            pixels, objects = task.sample(*divmod(place, task.train_images))
+            pixels, objects = task.data.sample(*divmod(place, task.data.train_images))
             place += 1
             if 0 < len(objects.classes) <= MOST_OBJECTS and (not whole or not any(side % 32 for side in objects.size)):
                 samples.append((pixels, objects))
@@ -97,7 +97,7 @@ def make_batches(recipe: MaskRCNNRecipe, data: Path, steps: int, *, whole: bool)
 def write_start(dump: Path, recipe: MaskRCNNRecipe, data: Path, steps: int) -> None:
     """DUMP's two files."""
     batches = make_batches(recipe, data, steps, whole=recipe.model.roi.pooling == "average")
-    model = WORKLOAD.build(recipe, CLASSES)
+    model = WORKLOAD.network.build(recipe, CLASSES)
     assert isinstance(model, Segmenter)
     torch.save(first_weights(recipe, [photos_of(batch) for batch in batches[:4]]), dump / "first.pth")
     arrays: dict[str, Any] = {"drop": np.array(drop_of(steps))}

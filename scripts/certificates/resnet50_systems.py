@@ -79,7 +79,7 @@ def recipe_of(kind: str, steps: int, batch: int, size: int, lr: float, depth: in
 def first_weights(recipe: Recipe, classes: int = CLASSES) -> dict[str, np.ndarray]:
     """Drawn by numpy, whose stream is the same everywhere, in the recipe's distributions."""
     random, weights = np.random.RandomState(recipe.seed), {}
-    for name, tensor in WORKLOADS["classification"].build(recipe, classes).network.named_parameters():
+    for name, tensor in WORKLOADS["classification"].network.build(recipe, classes).network.named_parameters():
         shape = tuple(tensor.shape)
         if len(shape) > 1:
             deviation = 0.01 if name == "fc.weight" else (2 / np.prod(shape[1:])) ** 0.5
@@ -155,7 +155,7 @@ def ours(start: Start, recipe: Recipe, dtype: str = "float32", *, late: int = 0)
     torch.set_num_threads(1)
 
     def build(device: torch.device) -> Classifier:
-        model = WORKLOADS["classification"].build(recipe, len(start.weights["fc.bias"]))
+        model = WORKLOADS["classification"].network.build(recipe, len(start.weights["fc.bias"]))
         for name, parameter in model.network.named_parameters():
             with torch.no_grad():
                 parameter.copy_(torch.from_numpy(start.weights[name]))

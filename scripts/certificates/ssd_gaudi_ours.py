@@ -122,7 +122,7 @@ def load_first(weights: Path, model: Detector) -> Places:
 
 
 def build(recipe: SSDRecipe) -> Detector:
-    return cast(Detector, WORKLOAD.build(recipe, CLASSES))
+    return cast(Detector, WORKLOAD.network.build(recipe, CLASSES))
 
 
 def ours(release: str, samples: Path, weights: Path, images: int, steps: int, name: str = "") -> dict[str, np.ndarray]:

@@ -19,7 +19,7 @@ from paceline.datasets.ensure import ensure_prepared
 from paceline.input.draw import Draw, render
 from paceline.store.header import read_header
 from paceline.store.manifest import Manifest
-from paceline.tasks.ssd import ObjectDetection
+from paceline.tasks.task import Task
 from paceline.tasks.workloads import WORKLOADS
 
 FIRST, TIES = "1.5.0", (LAST_WINS, BY_CELL)
@@ -31,8 +31,8 @@ def write_samples(out: Path, data: Path, count: int) -> None:
     Boxes are y, x, y, x in fractions of the crop; `categories` are COCO's own numbers, found by each class's name.
     """
     recipe = our_recipe(FIRST, 1)
-    task = ObjectDetection(WORKLOADS["ssd"], recipe, Manifest.load(ensure_prepared(data, kind="boxes")))
-    drawn = [draw_of(task, *divmod(place, task.train_images)) for place in range(count)]
+    task = WORKLOADS["ssd"].open(recipe, Manifest.load(ensure_prepared(data, kind="boxes")))
+    drawn = [draw_of(task, *divmod(place, task.data.train_images)) for place in range(count)]
     changed = changed_by_ties([draw.label for draw, _ in drawn])
     first = [min(changed[name]) for name in TIES]
     drawn = [drawn[place] for place in dict.fromkeys((*first, *range(count)))]
@@ -46,7 +46,7 @@ def write_samples(out: Path, data: Path, count: int) -> None:
         starts=np.cumsum([0, *(len(draw.label.classes) for draw in draws)]),
         boxes=np.concatenate([draw.label.boxes for draw in draws])[:, [1, 0, 3, 2]],
         classes=classes,
-        categories=np.array([numbers[task.classes[number - 1]] for number in classes]),
+        categories=np.array([numbers[task.data.classes[number - 1]] for number in classes]),
         # The same photos as they are stored, and what was drawn for each.
         photos=np.frombuffer(b"".join(photos), np.uint8),
         photo_starts=np.cumsum([0, *map(len, photos)]),
@@ -58,11 +58,11 @@ def write_samples(out: Path, data: Path, count: int) -> None:
     )
 
 
-def draw_of(task: ObjectDetection, epoch: int, number: int) -> tuple[Draw, bytes]:
+def draw_of(task: Task, epoch: int, number: int) -> tuple[Draw, bytes]:
     """What is drawn for training photo `number`, and its bytes."""
-    index, records = int(task.train_numbers[number]), task.train.index
+    index, records = int(task.data.train_numbers[number]), task.data.train.index
     data, name = records.read(index), records.name(index)
-    return task.draw_train(cast(Any, None), epoch, index, read_header(data, name), name), data
+    return task.data.draw_train(cast(Any, None), epoch, index, read_header(data, name), name), data
 
 
 def changed_by_ties(labels: Sequence[Objects]) -> dict[str, list[int]]:

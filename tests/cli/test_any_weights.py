@@ -113,8 +113,8 @@ def test_a_detectors_objects_are_torchvisions_with_cocos_ids_and_names(tmp_path,
 @pytest.mark.parametrize("made", ["maskrcnn-tiny", "maskrcnn-custom-cpu", "fasterrcnn-custom-cpu"])
 def test_a_file_with_a_mask_head_is_of_no_network_without_one(made, tmp_path):
     recipe = RECIPES[made]()
-    network = workload_of(recipe.task).build(recipe, 3)
-    workload_of(recipe.task).initialise(recipe, network, torch.Generator().manual_seed(1))
+    network = workload_of(recipe.task).network.build(recipe, 3)
+    workload_of(recipe.task).network.initialise(recipe, network, torch.Generator().manual_seed(1))
     torch.save(network.state_dict(), tmp_path / "w.pth")
     fit = answering(open_weights(tmp_path / "w.pth"), {})
     assert fit.called.split()[0] == made and fit.recipe.model.masks == recipe.model.masks and not fit.lacking

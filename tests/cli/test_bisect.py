@@ -171,7 +171,8 @@ def test_another_seed_begins_with_other_weights_and_other_photos(one, train, cap
 
 
 def test_a_repeated_batch_has_the_photos_of_the_first_step():
-    task = SimpleNamespace(facts={"root": "set"}, images_of_step=lambda step: [f"set/{step}.jpg"])
+    data = SimpleNamespace(images_of_step=lambda step: [f"set/{step}.jpg"])
+    task = SimpleNamespace(facts={"root": "set"}, data=data)
     for repeats, photo in ((False, "3.jpg"), (True, "0.jpg")):
         side: Any = SimpleNamespace(task=task, controls=Controls(overfit_one_batch=repeats))
         assert _photos(side, 3) == [photo]

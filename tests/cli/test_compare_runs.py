@@ -16,7 +16,7 @@ from messages import check_line, check_text
 from tiny_runs import command, forge, refused, train
 
 from paceline.cli.commands import compare
-from paceline.cli.compared_photos import paired
+from paceline.cli.commands.compare import paired
 from paceline.tasks.metrics.interval import accuracy_draws, difference
 
 pytestmark = pytest.mark.usefixtures("no_report")

@@ -34,7 +34,7 @@ def test_eval_repeats_the_run_s_own_numbers_at_any_batch(recipe, run, capsys):
         assert said.code == 0, said
         found = json.loads(said.out.splitlines()[-1])
         assert found["images"] == VAL
-        for name in WORKLOADS[RECIPES[recipe]().task].metrics:
+        for name in WORKLOADS[RECIPES[recipe]().task].reporting.metrics:
             assert found[name] == pytest.approx(own[name], abs=1e-3), name
 
 

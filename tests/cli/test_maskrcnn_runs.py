@@ -24,7 +24,7 @@ from tiny_runs import command, refused
 from paceline.models.mask_rcnn_loss import TERMS
 from paceline.tasks.workloads import WORKLOADS
 
-METRICS = WORKLOADS["maskrcnn"].metrics
+METRICS = WORKLOADS["maskrcnn"].reporting.metrics
 
 # pycocotools itself does what numpy 2 warns of.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")

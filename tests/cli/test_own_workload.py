@@ -77,20 +77,22 @@ OWN_KIND = '''
 from dataclasses import replace
 from pathlib import Path
 
-from my_net import Mine, MyModel, recipe
+from my_net import MINE, MyModel, MyNetwork, recipe
+from paceline.tasks.workload import Reporting
 
 
-class Kind(Mine):
-    template = str(Path(__file__).with_name("kind.html.jinja"))
-
+class KindNetwork(MyNetwork):
     def check(self, recipe):
         assert isinstance(recipe.model, MyModel), type(recipe.model)
 
+
+class KindReporting(Reporting):
     def section(self, predictions, data, exif):
         return {"answer": len(predictions["images"])}
 
 
-KIND = Kind()
+REPORTING = KindReporting("top1", ("top1", "top5"), str(Path(__file__).with_name("kind.html.jinja")))
+KIND = replace(MINE, network=KindNetwork(), reporting=REPORTING)
 
 
 def kind():
@@ -122,7 +124,7 @@ def test_a_workload_with_a_section_of_its_own_is_reported_by_it_and_its_classes_
     own_kind.write_text(OWN_KIND.replace('len(predictions["images"])', "1 / 0"))
     (own_kind.parent / "kind.html.jinja").write_text("unused")
     assert "ZeroDivisionError" in _report(capsys, run, "--workload", f"{own_kind}:KIND")
-    own_kind.write_text(OWN_KIND.replace("KIND = Kind()", 'Kind.headline = "nothing"\nKIND = Kind()'))
+    own_kind.write_text(OWN_KIND.replace('KindReporting("top1"', 'KindReporting("nothing"'))
     refused(command(capsys, "eval", run, "--workload", f"{own_kind}:KIND"), "headline 'nothing' ... metrics")
 
 

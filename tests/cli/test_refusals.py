@@ -21,7 +21,7 @@ from paceline._utils.safe_read import SEAL, sealed
 from paceline.cli.main import main
 from paceline.config.classification import PhotoInput, ResNetModel
 from paceline.config.recipe import Recipe
-from paceline.tasks.classification import Classification
+from paceline.tasks.classification import ClassificationData
 from paceline.tasks.workloads import WORKLOADS
 from paceline.weights.forms.torchvision import export
 
@@ -144,7 +144,7 @@ def broken(photos, tmp_path_factory) -> Path:
 
     with pytest.MonkeyPatch.context() as patch:
         of_its_own(patch, tmp_path_factory)
-        patch.setattr(Classification, "draw_val", planted)
+        patch.setattr(ClassificationData, "draw_val", planted)
         words = f"train resnet50-tiny --data {photos} --out {run} --steps 6 --save-every 2 --keep 3"
         assert main([*words.split(), *TINY]) == 3
     return run
@@ -238,7 +238,9 @@ def test_a_run_json_that_is_none_is_named(finished, tmp_path, capsys):
 
 
 def test_weights_of_a_resnet34_are_refused_in_safetensors_too(photos, tmp_path, capsys):
-    model = WORKLOADS["classification"].build(Recipe("classification", ResNetModel(depth=34, width=8), PhotoInput()), 3)
+    model = WORKLOADS["classification"].network.build(
+        Recipe("classification", ResNetModel(depth=34, width=8), PhotoInput()), 3
+    )
     save_file(export(model.network.state_dict()), tmp_path / "resnet34.safetensors")
     words = ["--weights", tmp_path / "resnet34.safetensors", "--model.depth", 18]
     refused(train(capsys, photos, tmp_path / "run", *words), "resnet34", "another model", "layer1.2")

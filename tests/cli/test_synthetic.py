@@ -21,7 +21,7 @@ from paceline.log.events import read_events
 from paceline.pages.page import write_report
 from paceline.recipes.ssd import tiny
 from paceline.store.manifest import Manifest
-from paceline.tasks.synthetic import SyntheticTask
+from paceline.tasks.synthetic import synthetic_task
 from paceline.tasks.task import InputRank
 from paceline.tasks.workloads import WORKLOADS
 from paceline.weights.classes import Labels
@@ -94,12 +94,12 @@ def test_it_goes_on_and_is_not_taken_for_a_run_on_data(capsys, tmp_path, class_p
 
 
 def test_batches_are_made_once_and_fill_every_forward():
-    task = SyntheticTask(WORKLOADS["ssd"], replace(tiny(), global_batch=6, bn_span=3))
-    images = task.train_images, task.val_images
+    task = synthetic_task(WORKLOADS["ssd"], replace(tiny(), global_batch=6, bn_span=3))
+    images = task.data.train_images, task.data.val_images
     plan = make_plan(task.recipe, System(), world=1, most=3, train_images=images[0], val_images=images[1])
     plan = replace(plan, stop_after=4)
     place = InputRank(0, 1, torch.device("cpu"), 1)
-    with task.train_loader(plan, System(), place, first=1, one_batch=False) as loader:
+    with task.data.train_loader(plan, System(), place, first=1, one_batch=False) as loader:
         steps = dict(loader)
         assert loader.wait_seconds == 0
     assert list(steps) == [1, 2, 3]
@@ -114,10 +114,10 @@ def test_batches_are_made_once_and_fill_every_forward():
 @pytest.mark.parametrize("recipe", SMALL)
 def test_it_starts_from_a_file_s_weights_and_made_up_names_match_nobody_s(recipe, tmp_path):
     asked = parse_recipe([recipe, *SMALL[recipe]], Controls(), verb="train").recipe
-    task, other = (SyntheticTask(WORKLOADS[asked.task], replace(asked, seed=seed)) for seed in (1, 2))
+    task, other = (synthetic_task(WORKLOADS[asked.task], replace(asked, seed=seed)) for seed in (1, 2))
     file, model = tmp_path / "first.pth", task.build(torch.device("cpu"))
     torch.save(other.build(torch.device("cpu")).state_dict(), file)
     said = task.load_weights(model, file).lines()
     saved = torch.load(file)
     assert all(torch.equal(tensor, saved[name]) for name, tensor in model.state_dict().items())
-    assert task.labels() == Labels(()) and not any("by name" in line for line in said)
+    assert task.data.labels() == Labels(()) and not any("by name" in line for line in said)

@@ -95,7 +95,7 @@ def test_the_plan_is_never_refused_and_evaluates_five_to_ten_times_where_it_has_
     recipe = RECIPES[name]()
     choices = choose(recipe, found, Asked((), cpu, ranks))
     after = applied(recipe, choices)
-    workload_of(recipe.task).check(after)
+    workload_of(recipe.task).network.check(after)
     plan = make_plan(after, System(), world=ranks, most=after.global_batch, train_images=found.photos, val_images=9)
     assert plan.total_steps == total_steps(after, found.photos) and after.global_batch >= ranks
     assert after.global_batch <= max(found.photos, 2 * ranks)

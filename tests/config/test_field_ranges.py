@@ -47,7 +47,7 @@ def test_photos_are_normalised_as_torchvision_s_weights_want_them(settings):
 def test_a_number_out_of_its_range_is_refused_by_its_flag(recipe, field, value, flag):
     with pytest.raises(RecipeError, match=rf"^{re.escape(flag)} "):
         changed = override(RECIPES[recipe](), {field: value})
-        workload_of(changed.task).check(changed)  # what a workload's own fields mean
+        workload_of(changed.task).network.check(changed)  # what a workload's own fields mean
 
 
 @pytest.mark.parametrize(

@@ -26,9 +26,9 @@ COLOURS = {"brightness": 1.1, "contrast": -0.1, "saturation": 2.0, "hue": 0.6}
 )
 def test_a_photo_s_field_out_of_range_is_refused_by_its_flag(recipe, name, value) -> None:
     made = RECIPES[recipe]()
-    workload_of(made.task).check(made)
+    workload_of(made.task).network.check(made)
     changed = replace(made, input=replace(made.input, **{name: value}))
-    for refusing in (workload_of(made.task).check, check_recipe):
+    for refusing in (workload_of(made.task).network.check, check_recipe):
         with pytest.raises(RecipeError, match=f"^--input.{name} "):
             refusing(changed)
 
@@ -38,12 +38,12 @@ def test_photos_are_mixed_in_pairs_so_an_odd_batch_or_forward_is_refused():
     workload = workload_of(made.task)
     mixed = replace(made, input=replace(made.input, cutmix=1.0), global_batch=6, bn_span=3)
     with pytest.raises(RecipeError, match=r"^--global-batch 7: .* mix pairs"):
-        workload.check(replace(mixed, global_batch=7))
+        workload.network.check(replace(mixed, global_batch=7))
     for most, refused in ((6, False), (3, True)):
         plan = make_plan(mixed, System(), world=1, most=most, train_images=60, val_images=6)
         if refused:
             with raises(RecipeError, "forward", "3", "--system.images-per-forward"):
-                workload.check_plan(mixed, plan)
-            workload.check_plan(replace(mixed, input=made.input), plan)
+                workload.network.check_plan(mixed, plan)
+            workload.network.check_plan(replace(mixed, input=made.input), plan)
         else:
-            workload.check_plan(mixed, plan)
+            workload.network.check_plan(mixed, plan)

@@ -49,7 +49,7 @@ def test_the_program_pads_as_predict_does(name, padding, maskrcnn_run):
     for height, width in SIZES:
         pixels, _, photo = as_input(encoded(height, width), facts)
         assert photo == (height, width)
-        assert pixels.shape[:2] == WORKLOADS["maskrcnn"].eval_shape(recipe, height, width), (height, width)
+        assert pixels.shape[:2] == WORKLOADS["maskrcnn"].network.eval_shape(recipe, height, width), (height, width)
 
 
 def test_what_is_compared_is_what_predict_reads_and_what_the_file_takes(maskrcnn_run):

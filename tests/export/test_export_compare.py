@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from paceline.export.compare import BOX, SCORE, compare
+from paceline.export.written import BOX, SCORE, compare
 
 
 def photo(rows: list[tuple[float, float, int]], places: int = 4, masks: bool = False) -> list[np.ndarray]:

@@ -382,7 +382,7 @@ def constants(task: str, recipe: Any, shape: tuple[int, int]) -> ModelProto:
 def test_boxes_and_masks_come_back_in_the_photos_pixels(name, tmp_path):
     recipe = RECIPES[name]()
     own = WORKLOADS[recipe.task]
-    side = recipe.input.long if recipe.task == "maskrcnn" else own.eval_shape(recipe, 1, 1)[0]
+    side = recipe.input.long if recipe.task == "maskrcnn" else own.network.eval_shape(recipe, 1, 1)[0]
     side = -(-side // 32) * 32
     onnx.save(constants(recipe.task, recipe, (side, side)), tmp_path / "made.onnx")
     w, h = 1200, 600

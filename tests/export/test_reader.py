@@ -60,8 +60,8 @@ def test_every_pixel_is_that_of_an_evaluation(name):
     side = -(-recipe.input.long // 32) * 32 if recipe.task == "maskrcnn" else 0
     for about, data in photos():
         header = read_header(data, about, recipe.input.exif)
-        shape = (side, side) if side else workload.eval_shape(recipe, header.height, header.width)
-        draw = workload.draw_eval(recipe, header, about, shape)
+        shape = (side, side) if side else workload.network.eval_shape(recipe, header.height, header.width)
+        draw = workload.data().draw_eval(recipe, header, about, shape)
         wanted = np.empty((*shape, 3), np.uint8)
         render(data, draw, wanted)
         facts = {"task": recipe.task, "height": shape[0], "width": shape[1], "input": asdict(recipe.input)}

@@ -57,7 +57,7 @@ def test_a_card_is_read_in_bounds(case, tmp_path):
 def without_inputs(file: Path, outputs: list[Any]) -> None:
     """An ONNX file with a card, whose graph takes nothing and gives zeros."""
     recipe = RECIPES["resnet50-tiny"]()
-    height, width = WORKLOADS["classification"].eval_shape(recipe, 1, 1)
+    height, width = WORKLOADS["classification"].network.eval_shape(recipe, 1, 1)
     zeros = numpy_helper.from_array(np.zeros((1, 2), np.float32))
     nodes = [helper.make_node("Constant", [], [one.name], value=zeros) for one in outputs]
     graph = helper.make_graph(nodes, "classification", [], outputs)
@@ -77,7 +77,7 @@ def test_a_graph_that_takes_nothing_is_refused(tmp_path):
 
 def test_a_pt2_that_gives_classes_where_boxes_are_named_is_refused(tmp_path):
     recipe = RECIPES["ssd-tiny"]()
-    height, width = WORKLOADS["ssd"].eval_shape(recipe, 1, 1)
+    height, width = WORKLOADS["ssd"].network.eval_shape(recipe, 1, 1)
 
     class Classes(torch.nn.Module):
         def forward(self, photos: torch.Tensor) -> tuple[torch.Tensor]:

@@ -38,7 +38,7 @@ def a_step(device: str, precision: str, *, compile: str = "off") -> tuple[TrainS
     )  # fmt: skip
     system = System(device.split(":", maxsplit=1)[0], precision=precision, compile=compile)  # type: ignore[arg-type]
     plan = make_plan(recipe, system, world=1, most=IMAGES, train_images=1000, val_images=10)
-    model = WORKLOADS["classification"].build(recipe, 10)
+    model = WORKLOADS["classification"].network.build(recipe, 10)
     initialise(model.network, "torchvision", torch.Generator().manual_seed(0))
     model = model.to(device).to(memory_format=torch.channels_last)
     scaler = LossScaler("dynamic", 65536.0, device=device) if precision == "fp16" else None

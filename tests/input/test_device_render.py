@@ -129,7 +129,7 @@ def test_what_follows_decoding_on_the_cpu_is_refused_by_its_flag(name, more, wan
 
     recipe = with_decoder(name, **more)
     with pytest.raises(RecipeError, match=r"--input\.decoder nvjpeg: ") as caught:
-        WORKLOADS[recipe.task].check(recipe)
+        WORKLOADS[recipe.task].network.check(recipe)
     assert check_text(str(caught.value), wanted)
 
 
@@ -137,7 +137,7 @@ def test_a_run_that_computes_elsewhere_is_refused_from_the_command_alone():
     from paceline.tasks.workloads import WORKLOADS
 
     recipe, counts = with_decoder("resnet50"), {"world": 1, "most": 4096, "train_images": 100_000, "val_images": 100}
-    WORKLOADS[recipe.task].check(recipe)
+    WORKLOADS[recipe.task].network.check(recipe)
     make_plan(recipe, System("cuda"), **counts)
     with raises(RecipeError, "cuda", "cpu", "--input.decoder simplejpeg"):
         make_plan(recipe, System("cpu"), **counts)

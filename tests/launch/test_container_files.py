@@ -18,7 +18,7 @@ from paceline.launch.carry_out import command_of, write_files
 from paceline.launch.container_flags import family
 from paceline.launch.containers import CONTAINER, docker_files
 from paceline.launch.job import Job, Mount, in_lines
-from paceline.launch.slurm_script import script
+from paceline.launch.through_slurm import script
 
 GOLDEN = Path(__file__).parent / "golden"
 MI300 = replace(EIGHT_GPUS, chip="MI300X")

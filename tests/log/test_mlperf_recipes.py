@@ -52,12 +52,12 @@ def rejected(recipe: Recipe, ranks: int) -> Iterator[str]:
     workload, system = WORKLOADS[recipe.task], SYSTEMS["h100x8"]()
     train, val = DATA_IMAGES.get(recipe.target_data, (1000, 100))
     plan = make_plan(recipe, system, world=ranks, train_images=train, val_images=val, most=recipe.global_batch)
-    facts = workload.log_facts(Run("", recipe, "", system, plan, Controls()))
-    parts = [f"closed_{workload.benchmark}"]
-    if workload.benchmark == "resnet":
+    facts = workload.reporting.log_facts(Run("", recipe, "", system, plan, Controls()))
+    parts = [f"closed_{workload.reporting.benchmark}"]
+    if workload.reporting.benchmark == "resnet":
         parts.append(f"closed_resnet_{facts['opt_name']}")
     known = {"math": math, "is_integer": lambda value: abs(round(value) - value) < 1e-5, "s": dict(facts)}
-    for rule in (rule["KEY"] for part in parts for rule in rules(workload.ruleset, part) if "KEY" in rule):
+    for rule in (rule["KEY"] for part in parts for rule in rules(workload.reporting.ruleset, part) if "KEY" in rule):
         key, checks = rule["NAME"], rule.get("CHECK", [])
         if key in OF_THE_RUN:
             continue
@@ -77,7 +77,7 @@ def test_the_page_lists_every_recipe_whose_log_closed_rules_reject_with_what_the
     closed = {
         name: recipe
         for name, recipe in made.items()
-        if division_of(Submission(), recipe) == "closed" and WORKLOADS[recipe.task].rules(recipe)[0]
+        if division_of(Submission(), recipe) == "closed" and WORKLOADS[recipe.task].reporting.rules(recipe)[0]
     }
     assert made.keys() - closed.keys() >= {"fasterrcnn", "fasterrcnn-custom"}  # no benchmark of MLPerf's
     found = {name: set(rejected(recipe, ranks.get(name, 1))) for name, recipe in closed.items()}

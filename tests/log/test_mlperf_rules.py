@@ -85,7 +85,7 @@ def run_of(name: str) -> Run:
 def parameters(name: str) -> tuple[str, ...]:
     recipe = run_of(name).recipe
     with torch.device("meta"):
-        model = WORKLOADS[recipe.task].build(recipe, DATA_CLASSES[recipe.target_data])
+        model = WORKLOADS[recipe.task].network.build(recipe, DATA_CLASSES[recipe.target_data])
     return tuple(found for found, _ in model.named_parameters())
 
 
@@ -115,7 +115,7 @@ def write(folder: Path, name: str, metrics: dict[str, float], *, beside: bool = 
                 step,
                 step * 0.1,
                 metrics=metrics if step == last else missed,
-                headline=workload.headline,
+                headline=workload.reporting.headline,
                 images=plan.val_images,
                 eval_seconds=1.0,
                 eval_parts={},
@@ -130,7 +130,7 @@ def write(folder: Path, name: str, metrics: dict[str, float], *, beside: bool = 
 
 def judged(log: Path, name: str) -> Verdict:
     need_checker()
-    return compliance(log, WORKLOADS[run_of(name).recipe.task].ruleset)
+    return compliance(log, WORKLOADS[run_of(name).recipe.task].reporting.ruleset)
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -195,8 +195,8 @@ def test_the_next_block_is_stamped_with_the_time_when_training_went_on(tmp_path,
         now[0] += 1.0
         return now[0]
 
-    monkeypatch.setattr("paceline.log.mllog_sink.time", SimpleNamespace(time=clock))
-    monkeypatch.setattr("paceline.log.mllog_sink.MLLog", partial(MLLog, clock=clock))
+    monkeypatch.setattr("paceline.log.mllog.time", SimpleNamespace(time=clock))
+    monkeypatch.setattr("paceline.log.mllog.MLLog", partial(MLLog, clock=clock))
     lines = records(write(tmp_path / "beside", "resnet50-mlperf-3200", RUNS["resnet50-mlperf-3200"][0]))
     first = next(number for number, line in enumerate(lines) if line["key"] == "eval_start")
     keys = [line["key"] for line in lines[first : first + 6]]

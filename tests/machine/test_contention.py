@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from paceline.machine import contention
-from paceline.machine.contention import groups, now, quota, since
+from paceline.bench import qualify
+from paceline.bench.qualify import groups, now, quota, since
 
 
 def group(folder: Path, **files: str) -> Path:
@@ -57,7 +57,7 @@ def test_no_groups_no_limit(tmp_path, text):
 def test_counters_are_differences_and_unknown_stays_unknown(monkeypatch):
     before = {"wall": 10.0, "busy": 100.0, "stolen": 1.0, "throttled": 5, "throttled_seconds": 0.5}
     after = {"wall": 20.0, "busy": 118.0, "stolen": 1.5, "throttled": 105, "throttled_seconds": 4.5}
-    monkeypatch.setattr(contention, "now", lambda: after)
+    monkeypatch.setattr(qualify, "now", lambda: after)
     found = since(before)
     assert found == {
         "wall": 10, "busy": 18, "stolen": 0.5, "throttled": 100, "throttled_seconds": 4, "quota": quota()
@@ -69,7 +69,7 @@ def test_counters_are_differences_and_unknown_stays_unknown(monkeypatch):
     "text", ["nr_throttled 7\nthrottled_usec 2500000", "nr_periods 9\nnr_throttled 7\nthrottled_time 2500000000"]
 )
 def test_both_versions_say_how_long_a_group_waited(tmp_path, monkeypatch, text):
-    monkeypatch.setattr(contention, "groups", lambda: iter([group(tmp_path, cpu_stat=text), tmp_path / "nowhere"]))
+    monkeypatch.setattr(qualify, "groups", lambda: iter([group(tmp_path, cpu_stat=text), tmp_path / "nowhere"]))
     found = now()
     assert (found["throttled"], found["throttled_seconds"]) == (7, 2.5) and found["wall"] > 0
 
@@ -85,8 +85,8 @@ def test_both_versions_say_how_long_a_group_waited(tmp_path, monkeypatch, text):
 )
 def test_only_this_processs_cores_count(tmp_path, monkeypatch, text, busy, stolen):
     (tmp_path / "stat").write_text(text)
-    monkeypatch.setattr(contention, "STAT", tmp_path / "stat")
-    monkeypatch.setattr(contention, "TICKS", 100)
-    monkeypatch.setattr(contention, "allowed_cpus", lambda: {0, 2})
+    monkeypatch.setattr(qualify, "STAT", tmp_path / "stat")
+    monkeypatch.setattr(qualify, "TICKS", 100)
+    monkeypatch.setattr(qualify, "allowed_cpus", lambda: {0, 2})
     found = now()
     assert found["busy"] == pytest.approx(busy, nan_ok=True) and found["stolen"] == stolen

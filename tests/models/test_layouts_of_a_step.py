@@ -58,10 +58,10 @@ def counted() -> Layouts:
         roi=replace(recipe.model.roi, samples=8),
     )  # fmt: skip
     recipe, workload = replace(recipe, model=model), WORKLOADS["maskrcnn"]
-    network = workload.build(recipe, 3)
-    workload.initialise(recipe, network, torch.Generator().manual_seed(0))
+    network = workload.network.build(recipe, 3)
+    workload.network.initialise(recipe, network, torch.Generator().manual_seed(0))
     network = network.to(memory_format=LAST).train()
-    batch = workload.made_up(recipe, 2, (128, 128), 8)
+    batch = workload.data().made_up(recipe, 2, (128, 128), 8)
     layouts = Layouts()
     with fixed():
         with torch.autocast("cpu", dtype=torch.bfloat16), layouts:

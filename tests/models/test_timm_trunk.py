@@ -136,7 +136,7 @@ def networks(name: str) -> dict:
     """One of each workload on this trunk, with its loader of weights, its trunk, and its trunk's prefix."""
     classes = (
         WORKLOADS["classification"]
-        .build(Recipe("classification", ResNetModel(trunk=f"timm/{name}"), PhotoInput()), 3)
+        .network.build(Recipe("classification", ResNetModel(trunk=f"timm/{name}"), PhotoInput()), 3)
         .network
     )
     initialise(classes, "torchvision", torch.Generator().manual_seed(1))
@@ -231,7 +231,7 @@ def test_without_timm_the_message_says_how_to_install_it(monkeypatch):
 
 def test_a_classifier_pools_timm_s_last_map_and_its_memory_is_counted():
     recipe = Recipe("classification", ResNetModel(trunk="timm/mobilenetv3_small_050"), PhotoInput(size=64))
-    model = WORKLOADS["classification"].build(recipe, 5)
+    model = WORKLOADS["classification"].network.build(recipe, 5)
     assert isinstance(model, Classifier)
     initialise(model.network, "torchvision", torch.Generator().manual_seed(1))
     trunk, given = model.network.eval(), images(2)

@@ -31,7 +31,6 @@ from paceline.models.mask_rcnn import initialise_mask_rcnn
 from paceline.ranks.launcher import read_launch
 from paceline.ranks.world import World, open_world
 from paceline.store.manifest import Manifest
-from paceline.tasks.maskrcnn import InstanceSegmentation
 from paceline.tasks.task import InputRank
 from paceline.tasks.workloads import WORKLOADS
 from paceline.training.building import build_model, build_state
@@ -137,7 +136,7 @@ def step(world: World, case: str, group: int, most: int) -> dict[str, Tensor]:
     recipe = recipe_of(case, group)
     plan = make_plan(recipe, System(), world=world.world, most=most, train_images=80, val_images=8)
     run = Run("steps", recipe, "cpu", System(precision="fp32"), plan, Controls())
-    model = WORKLOADS["maskrcnn"].build(recipe, CLASSES)
+    model = WORKLOADS["maskrcnn"].network.build(recipe, CLASSES)
     initialise_mask_rcnn(model.network, torch.Generator().manual_seed(3))
     state = state_around(lambda device: model, run, world)
     first, each = world.rank * plan.images_per_rank, plan.images_per_forward
@@ -163,18 +162,20 @@ def memory(data: Path, tried: bool) -> list[int]:
         global_batch=4,
         images_seen=4 * 10,
     )
-    task = InstanceSegmentation(WORKLOADS["maskrcnn"], recipe, Manifest.load(ensure_prepared(data, kind="boxes")))
+    task = WORKLOADS["maskrcnn"].open(recipe, Manifest.load(ensure_prepared(data, kind="boxes")))
     with open_world(read_launch({}), device=torch.device("cpu")) as world:
-        plan = make_plan(recipe, System(), world=1, most=4, train_images=task.train_images, val_images=task.val_images)
+        plan = make_plan(
+            recipe, System(), world=1, most=4, train_images=task.data.train_images, val_images=task.data.val_images
+        )
         run = Run("memory", recipe, "cpu", System(precision="fp32"), plan, Controls())
         state = build_state(build_model(task, run, world), run, world)
         place = InputRank(0, 1, torch.device("cpu"), 1)
-        with task.train_loader(plan, run.system, place, first=0, one_batch=False) as loader:
+        with task.data.train_loader(plan, run.system, place, first=0, one_batch=False) as loader:
             batches = sorted((clone(batch) for _, (batch,) in loader), key=lambda batch: batch.images.numel())
         take = TrainStep(state, plan, run.system, torch.device("cpu"))
         peaks = [peak()]
         if tried:
-            take.discard([task.warm_up_batch(plan, place.device)])
+            take.discard([task.data.warm_up_batch(plan, place.device)])
         peaks.append(peak())
         for batch in batches:
             take([batch], Rates(0.02, 0.02))

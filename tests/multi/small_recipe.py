@@ -12,7 +12,8 @@ from pathlib import Path
 
 from paceline.config.classification import PhotoInput, ResNetModel
 from paceline.config.recipe import Optim, Quality, Recipe, Schedule
-from paceline.tasks.workloads.classification import ResNet
+from paceline.tasks.workload import Workload
+from paceline.tasks.workloads.classification import RESNET, ResNetNetwork
 
 STEPS = 30
 
@@ -51,7 +52,7 @@ def smooth() -> Recipe[ResNetModel, PhotoInput]:
     )
 
 
-class Smooth(ResNet):
+class Smooth(ResNetNetwork):
     """The classifier with SiLU in every ReLU's place."""
 
     def build(self, recipe, classes):
@@ -65,7 +66,7 @@ class Smooth(ResNet):
         return model
 
 
-SMOOTH = Smooth()
+SMOOTH = replace(RESNET, network=Smooth())
 
 
 def watched() -> Recipe[ResNetModel, PhotoInput]:
@@ -93,7 +94,7 @@ def built_slowly() -> Recipe[ResNetModel, PhotoInput]:
     return replace(small(), task=f"{__file__}:BUILT_SLOWLY")
 
 
-class BuiltSlowly(ResNet):
+class BuiltSlowly(ResNetNetwork):
     """The classifier, 0.3 seconds later."""
 
     def build(self, recipe, classes):
@@ -101,7 +102,7 @@ class BuiltSlowly(ResNet):
         return super().build(recipe, classes)
 
 
-BUILT_SLOWLY = BuiltSlowly()
+BUILT_SLOWLY = replace(RESNET, network=BuiltSlowly())
 
 
 def on_disks_of_their_own() -> Recipe[ResNetModel, PhotoInput]:
@@ -124,17 +125,17 @@ def drawn_alike() -> Recipe[ResNetModel, PhotoInput]:
     return replace(drawn_by_rank(), task=f"{__file__}:DRAWN_ALIKE")
 
 
-class Drawn(ResNet):
+class Drawn(ResNetNetwork):
     """A network initialised by `drawn` in place of the recipe's seed."""
 
-    drawn = 0
+    def __init__(self, drawn=0):
+        self.drawn = drawn
 
     def initialise(self, recipe, model, generator):
         super().initialise(recipe, model, generator.manual_seed(self.drawn))
 
 
-DRAWN_BY_RANK, DRAWN_ALIKE = Drawn(), Drawn()
-DRAWN_BY_RANK.drawn = int(os.environ.get("RANK", 0))
+DRAWN_BY_RANK, DRAWN_ALIKE = (replace(RESNET, network=Drawn(seed)) for seed in (int(os.environ.get("RANK", 0)), 0))
 
 
 def beside_run(suffix: str) -> Path:
@@ -157,12 +158,10 @@ def open_troubled(workload, recipe, manifest, **limits):
     """
     import torch
 
-    from paceline.tasks.classification import Classification
-
-    task = Classification(workload, recipe, manifest, **limits)
+    task = Workload.open(workload, recipe, manifest, **limits)
     order = beside_run("trouble")
     here = int(os.environ.get("RANK", 0)) == int(os.environ.get("WORLD_SIZE", 1)) - 1
-    draw_train, summarise = task.draw_train, task.summarise
+    draw_train, summarise = task.data.draw_train, task.evaluator.summarise
     photos = 0
 
     def limit(more: int) -> None:
@@ -190,17 +189,17 @@ def open_troubled(workload, recipe, manifest, **limits):
 
     if ordered() == "addresses at once":
         limit(100 * 2**20)
-    task.draw_train, task.summarise = draw, score
+    task.data.draw_train, task.evaluator.summarise = draw, score
     return task
 
 
-class Troubled(ResNet):
+class Troubled(Workload):
     """See `open_troubled`."""
 
     open = open_troubled
 
 
-TROUBLED = Troubled()
+TROUBLED = Troubled(**vars(RESNET))
 
 
 def scored_slowly() -> Recipe[ResNetModel, PhotoInput]:
@@ -218,11 +217,10 @@ def open_scored_slowly(workload, recipe, manifest, **limits):
     "step N"  no step after the Nth is begun until the file is gone
     RUN.scoring is there once somebody has waited. A rank that only evaluates reads in RUN.begun how far training is.
     """
-    from paceline.tasks.classification import Classification
 
-    task = Classification(workload, recipe, manifest, **limits)
+    task = Workload.open(workload, recipe, manifest, **limits)
     orders, waiting, progress = beside_run("scorer"), beside_run("scoring"), beside_run("begun")
-    summarise, train_loader, draw_val = task.summarise, task.train_loader, task.draw_val
+    summarise, train_loader, draw_val = task.evaluator.summarise, task.data.train_loader, task.data.draw_val
     begun = 0
 
     @contextmanager
@@ -280,17 +278,17 @@ def open_scored_slowly(workload, recipe, manifest, **limits):
             time.sleep(0.01)
         return summarise(packed)
 
-    task.summarise, task.train_loader, task.draw_val = obedient, counted_loader, draw
+    task.evaluator.summarise, task.data.train_loader, task.data.draw_val = obedient, counted_loader, draw
     return task
 
 
-class ScoredSlowly(ResNet):
+class ScoredSlowly(Workload):
     """See `open_scored_slowly`."""
 
     open = open_scored_slowly
 
 
-SCORED_SLOWLY = ScoredSlowly()
+SCORED_SLOWLY = ScoredSlowly(**vars(RESNET))
 
 
 def lagging() -> Recipe[ResNetModel, PhotoInput]:
@@ -298,7 +296,7 @@ def lagging() -> Recipe[ResNetModel, PhotoInput]:
     return replace(small(), task=f"{__file__}:LAGGING", bn_span=6)
 
 
-class Lagging(ResNet):
+class Lagging(ResNetNetwork):
     """The classifier; on the last rank its forward takes a fifth of a second longer."""
 
     def build(self, recipe, classes):
@@ -308,4 +306,4 @@ class Lagging(ResNet):
         return model
 
 
-LAGGING = Lagging()
+LAGGING = replace(RESNET, network=Lagging())

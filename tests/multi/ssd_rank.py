@@ -87,7 +87,7 @@ def steps(folder: Path, case: str, over: str) -> None:
     with open_world(read_launch(os.environ), device=torch.device("cpu"), collective_seconds=20) as world:
         plan = make_plan(recipe, System(), world=world.world, most=IMAGES, train_images=100, val_images=1)
         run = Run("steps", recipe, "cpu", System(), plan, Controls())
-        model = WORKLOADS["ssd"].build(recipe, CLASSES)
+        model = WORKLOADS["ssd"].network.build(recipe, CLASSES)
         initialise_ssd(model.network, torch.Generator().manual_seed(3), zero_init_last_gamma=True)
         state = state_around(lambda device: model, run, world)
         step_once = TrainStep(state, plan, System(), torch.device("cpu"))

@@ -14,7 +14,6 @@ from paceline.config.plan import make_plan
 from paceline.config.system import System
 from paceline.datasets.ensure import ensure_prepared
 from paceline.store.manifest import Manifest
-from paceline.tasks.classification import Classification
 from paceline.tasks.workloads import WORKLOADS
 
 pytestmark = pytest.mark.multi
@@ -56,9 +55,16 @@ def test_a_batch_cut_in_any_way_gives_the_same_losses_and_running_statistics(tra
 def test_one_and_two_ranks_take_the_same_photos_at_every_step(trainer, monkeypatch):
     monkeypatch.setenv("PACELINE_CACHE", trainer.environ["PACELINE_CACHE"])
     recipe = small()
-    task = Classification(WORKLOADS["classification"], recipe, Manifest.load(ensure_prepared(trainer.photos)))
+    task = WORKLOADS["classification"].open(recipe, Manifest.load(ensure_prepared(trainer.photos)))
     plans = [
-        make_plan(recipe, System(), world=world, most=most, train_images=task.train_images, val_images=task.val_images)
+        make_plan(
+            recipe,
+            System(),
+            world=world,
+            most=most,
+            train_images=task.data.train_images,
+            val_images=task.data.val_images,
+        )
         for world, most in ((1, 12), (2, 6), (2, 3))
     ]
     assert [(plan.forwards, plan.bn_join) for plan in plans] == [(1, 1), (3, 2), (3, 2)]
@@ -66,9 +72,9 @@ def test_one_and_two_ranks_take_the_same_photos_at_every_step(trainer, monkeypat
         taken = []
         for plan in plans:
             cut = {"world": plan.world, "forwards": plan.forwards, "join": plan.bn_join}
-            places = np.concatenate([task.samples(step, rank=rank, **cut)[1] for rank in range(plan.world)])
-            taken.append(sorted(task.train_index.name(int(number)) for number in task.train_numbers[places]))
-        assert len(taken[0]) == 12 and taken[0] == taken[1] == taken[2] == sorted(task.images_of_step(step))
+            places = np.concatenate([task.data.samples(step, rank=rank, **cut)[1] for rank in range(plan.world)])
+            taken.append(sorted(task.data.train_index.name(int(number)) for number in task.data.train_numbers[places]))
+        assert len(taken[0]) == 12 and taken[0] == taken[1] == taken[2] == sorted(task.data.images_of_step(step))
 
 
 def test_any_number_of_loader_threads_gives_the_same_run_to_the_bit(trainer):

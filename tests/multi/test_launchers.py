@@ -30,7 +30,6 @@ from small_run import (
 from paceline.config.system import System
 from paceline.datasets.ensure import ensure_prepared
 from paceline.store.manifest import Manifest
-from paceline.tasks.classification import Classification
 from paceline.tasks.task import InputRank
 from paceline.tasks.workloads import WORKLOADS
 from paceline.training.evaluate import inference
@@ -82,16 +81,16 @@ def test_an_evaluation_scores_every_image_once_on_1_2_3_and_7_ranks(trainer, und
     found = [trainer.evaluated(undisturbed, *asked, ranks=ranks)[0] for ranks in (1, 2, 3)]
     monkeypatch.setenv("PACELINE_CACHE", trainer.environ["PACELINE_CACHE"])
     trained = open_trained(undisturbed, checkpoint="last", device=torch.device("cpu"))
-    task = Classification(WORKLOADS["classification"], trained.recipe, Manifest.load(ensure_prepared(trainer.photos)))
+    task = WORKLOADS["classification"].open(trained.recipe, Manifest.load(ensure_prepared(trainer.photos)))
     packed = []
     for rank in range(7):
-        score = task.new_score()
+        score = task.evaluator.new_score()
         place = InputRank(rank, 7, torch.device("cpu"), 1)
-        with inference(trained.model), task.val_loader(6, System(), place) as loader:
+        with inference(trained.model), task.data.val_loader(6, System(), place) as loader:
             for _, (images,) in loader:
                 score.add(images, trained.model.predict(images))  # type: ignore[operator]
         packed.append(score.pack())
-    seven = task.summarise(packed)
+    seven = task.evaluator.summarise(packed)
     assert [one["images"] for one in found] == [VAL_IMAGES] * 3
     assert seven.images == VAL_IMAGES
     assert [{name: one[name] for name in seven.metrics} for one in found] == [dict(seven.metrics)] * 3

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import torch
-from short_of_memory import OBJECTS, ShortTask, recipe_of, run_of
+from short_of_memory import OBJECTS, recipe_of, run_of, short_task
 from toy_loss_groups import toy_batch
 
 from paceline._utils.reporter import Lines
@@ -25,7 +25,7 @@ from paceline.training.trial_steps import run_that_fits
 def smaller(roles: Roles, holds: int, span: int, group: int) -> dict[str, object] | None:
     """The cut that was found, what was said, and the weights after one step of it; None on a rank that only evaluates."""
     recipe, world = recipe_of(span, group), roles.peers
-    run, task, said = run_of(recipe, roles.trainers), ShortTask(recipe, holds), []
+    run, task, said = run_of(recipe, roles.trainers), short_task(recipe, holds), []
     state = build_state(build_model(task, run, world, trains=not roles.evaluates), run, world)
     run = run_that_fits(run, task, state, roles, Lines(said.append))
     plan = run.plan

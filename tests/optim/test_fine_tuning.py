@@ -58,8 +58,8 @@ def recipe_of(task: str, trunk: str = "resnet", freeze: int = 0, optim: Optim | 
 def built(recipe: Recipe[Any, Any]) -> Any:
     if recipe.model.trunk != "resnet":
         pytest.importorskip("timm")
-    model = WORKLOADS[recipe.task].build(recipe, 3)
-    WORKLOADS[recipe.task].initialise(recipe, model, torch.Generator().manual_seed(1))
+    model = WORKLOADS[recipe.task].network.build(recipe, 3)
+    WORKLOADS[recipe.task].network.initialise(recipe, model, torch.Generator().manual_seed(1))
     return model
 
 

@@ -134,8 +134,8 @@ def training(request, tmp_path_factory) -> Training:
         folder = rendered_boxes(tmp_path_factory)
     workload = WORKLOADS[recipe.task]
     task = workload.open(recipe, Manifest.load(ensure_prepared(folder, kind=workload.kind)))
-    plan = make_plan(recipe, System(), world=1, most=IMAGES, train_images=task.train_images, val_images=1)
-    with task.train_loader(plan, System(), InputRank(0, 1, CPU, 1), first=0, one_batch=False) as loader:
+    plan = make_plan(recipe, System(), world=1, most=IMAGES, train_images=task.data.train_images, val_images=1)
+    with task.data.train_loader(plan, System(), InputRank(0, 1, CPU, 1), first=0, one_batch=False) as loader:
         batches = [batch.to("cpu", copy=True) for _, (batch,) in loader]
     return Training(recipe, task.build, batches)
 

@@ -75,8 +75,8 @@ def batches() -> list[Batch]:
 
 
 def first_model(recipe: Recipe) -> Classifier:
-    model = WORKLOADS["classification"].build(recipe, CLASSES)
-    WORKLOADS["classification"].initialise(recipe, model, torch.Generator().manual_seed(3))
+    model = WORKLOADS["classification"].network.build(recipe, CLASSES)
+    WORKLOADS["classification"].network.initialise(recipe, model, torch.Generator().manual_seed(3))
     return model
 
 

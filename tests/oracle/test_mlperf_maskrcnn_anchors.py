@@ -73,7 +73,7 @@ def test_a_segmenter_of_the_preset_trains_the_same_anchors_of_a_real_photo() -> 
         RECIPES["maskrcnn"](), {"model.rpn.samples": len(wanted), "model.rpn.positive_share": 1.0, "model.depth": 18}
     )
     with torch.device("meta"):
-        model = WORKLOADS["maskrcnn"].build(recipe, 80)
+        model = WORKLOADS["maskrcnn"].network.build(recipe, 80)
     assert isinstance(model, Segmenter)
     boxes, labels = outside(recorded()["photo2_boxes"]), tensor("photo2_labels")
     batch = InstanceBatch(

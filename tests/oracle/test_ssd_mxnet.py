@@ -40,7 +40,7 @@ def theirs() -> dict[str, np.ndarray]:
 
 @pytest.fixture(scope="module")
 def detector() -> Detector:
-    return WORKLOADS["ssd"].build(mlperf_1024(), 1)
+    return WORKLOADS["ssd"].network.build(mlperf_1024(), 1)
 
 
 def head_outputs(grids, boxes, classes: int, kind: str, seed: int) -> tuple[np.ndarray, np.ndarray]:

@@ -84,7 +84,7 @@ def batches() -> list[DetectionBatch]:
 
 
 def first_model(recipe: Recipe) -> Detector:
-    model = WORKLOADS["ssd"].build(recipe, CLASSES)
+    model = WORKLOADS["ssd"].network.build(recipe, CLASSES)
     initialise_ssd(model.network, torch.Generator().manual_seed(3), zero_init_last_gamma=True)
     return model
 

@@ -66,7 +66,7 @@ def batches() -> list[tuple[Tensor, Tensor]]:
 
 
 def first_model(recipe: Recipe) -> Classifier:
-    model = WORKLOADS["classification"].build(recipe, CLASSES)
+    model = WORKLOADS["classification"].network.build(recipe, CLASSES)
     initialise(model.network, "torchvision", torch.Generator().manual_seed(3), zero_init_last_gamma=True)
     return model
 

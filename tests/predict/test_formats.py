@@ -22,8 +22,7 @@ from paceline._utils.errors import UserError
 from paceline.datasets.formats.yolo import read_yolo
 from paceline.predict.answering import FORMATS
 from paceline.predict.answers import check_answers_folder, new_answers, picture_names
-from paceline.predict.formats import Place, for_people
-from paceline.predict.polygons import polygons_of
+from paceline.predict.formats import Place, for_people, polygons_of
 from paceline.predict.results import Found
 
 H, W = 90, 120

@@ -129,7 +129,7 @@ def untrained() -> Predictor:
         detect=InstanceDetect(score_above=0.0, keep=20, candidates=100),
     )
     recipe = Recipe(task="maskrcnn", model=model, input=InstanceInput(short=(96,), long=160))
-    network = WORKLOADS["maskrcnn"].build(recipe, 2)
+    network = WORKLOADS["maskrcnn"].network.build(recipe, 2)
     initialise_mask_rcnn(network.network, torch.Generator().manual_seed(1))
     return predictor_of(recipe, network.eval(), classes=("a", "b"))
 

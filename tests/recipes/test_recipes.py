@@ -38,7 +38,7 @@ def test_every_recipe_loads_and_does_not_contradict_itself(name):
     recipe = RECIPES[name]()
     assert isinstance(recipe, Recipe)
     check_recipe(recipe)
-    WORKLOADS[recipe.task].check(recipe)
+    WORKLOADS[recipe.task].network.check(recipe)
     assert RECIPES[name]() == recipe
     with pytest.raises(dataclasses.FrozenInstanceError):
         recipe.seed = 2  # type: ignore[misc]

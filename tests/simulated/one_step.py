@@ -109,12 +109,13 @@ def build(options: argparse.Namespace, world: Any) -> tuple[Any, ...]:
     run = Run("simulated", recipe, "gpu", system, plan, Controls())
     make_exact(options.exact)
     choose_kernels(system)
-    made = SimpleNamespace(build=lambda where: workload.build(recipe, workload.classes).to(where))
+    made = SimpleNamespace(build=lambda where: workload.network.build(recipe, workload.classes).to(where))
     state = build_state(build_model(made, run, world), run, world)
     step = TrainStep(state, plan, system, world.device)
-    shape = workload.largest(recipe)
+    shape = workload.network.largest(recipe)
     batches = [
-        workload.made_up(recipe, options.images, shape, options.slots).to(world.device) for _ in range(plan.forwards)
+        workload.data().made_up(recipe, options.images, shape, options.slots).to(world.device)
+        for _ in range(plan.forwards)
     ]
     return recipe, system, plan, state, step, batches
 

@@ -26,10 +26,8 @@ from paceline.machine.machines import h200x8
 from paceline.recipes import RECIPES
 from paceline.store.manifest import Manifest
 from paceline.tasks import memory as memory_module
-from paceline.tasks.maskrcnn import InstanceSegmentation
 from paceline.tasks.memory import COUNTABLE, MemoryEstimate, images_that_fit, memory_of
-from paceline.tasks.ssd import ObjectDetection
-from paceline.tasks.task import InputRank
+from paceline.tasks.task import InputRank, Task
 from paceline.tasks.workloads import WORKLOADS
 from paceline.training.resolve import settle_system
 
@@ -44,7 +42,7 @@ MOST, SLOTS = 20, 32
 
 
 @pytest.fixture(scope="module")
-def tasks(tmp_path_factory) -> Iterator[list[ObjectDetection | InstanceSegmentation]]:
+def tasks(tmp_path_factory) -> Iterator[list[Task]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PACELINE_CACHE", str(tmp_path_factory.mktemp("cache")))
         root: Path = make_instances(tmp_path_factory.mktemp("photos") / "set", train=8, val=2)
@@ -52,14 +50,12 @@ def tasks(tmp_path_factory) -> Iterator[list[ObjectDetection | InstanceSegmentat
         ssd = WORKLOADS["ssd"]
         small = {"global_batch": 2, "optim.lr": 0.01, "bn_span": 1}
         found = [
-            ObjectDetection(ssd, override(RECIPES["ssd-tiny"](), {**small, "input.size": 96}), manifest),
-            InstanceSegmentation(
-                WORKLOADS["maskrcnn"], override(RECIPES["maskrcnn-tiny"](), {**small, "input.short": (64,)}), manifest
-            ),
+            ssd.open(override(RECIPES["ssd-tiny"](), {**small, "input.size": 96}), manifest),
+            WORKLOADS["maskrcnn"].open(override(RECIPES["maskrcnn-tiny"](), {**small, "input.short": (64,)}), manifest),
         ]
-        assert [task.most_objects for task in found] == [3, 3]
+        assert [task.data.most_objects for task in found] == [3, 3]
         for task in found:
-            task.most_objects = MOST
+            task.data.most_objects = MOST
         yield found
 
 
@@ -72,10 +68,10 @@ def test_where_a_new_shape_costs_every_batch_has_slots_for_the_most_objects_of_t
     system = System(compile="on" if compiled else "off")
     for task in tasks:
         plan = make_plan(
-            task.recipe, System(), world=1, most=2, train_images=task.train_images, val_images=task.val_images
+            task.recipe, System(), world=1, most=2, train_images=task.data.train_images, val_images=task.data.val_images
         )
         place, slots = InputRank(0, 1, torch.device(device), 1), set()
-        with task.train_loader(replace(plan, stop_after=3), system, place, first=0, one_batch=False) as loader:
+        with task.data.train_loader(replace(plan, stop_after=3), system, place, first=0, one_batch=False) as loader:
             for _, batches in loader:
                 slots |= {batch.labels.shape[1] for batch in batches}
         assert slots == wanted
@@ -86,24 +82,24 @@ def test_the_step_tried_first_on_an_accelerator_has_the_shapes_of_a_run_s_steps(
     task = tasks[1]
     plan = make_plan(task.recipe, System(), world=1, most=2, train_images=8, val_images=2)
     place = InputRank(0, 1, torch.device("meta"), 1)
-    with task.train_loader(plan, System(), place, first=0, one_batch=False) as loader:
+    with task.data.train_loader(plan, System(), place, first=0, one_batch=False) as loader:
         _, (batch, *_) = next(loader)
-    tried = task.warm_up_batch(plan, place.device)
+    tried = task.data.warm_up_batch(plan, place.device)
     for name in ("labels", "boxes", "canvases", "frames", "sizes", "keys"):
         assert getattr(tried, name).shape == getattr(batch, name).shape, name
 
 
 def test_tensors_are_counted_at_the_widest_input_that_photos_can_need(tasks):
     detection, instances = tasks
-    cuda, alone = System("cuda"), instances.shapes.largest_of_data()
-    widest = instances.shapes.widest()
-    counted = memory_of(instances.workload, instances.recipe, cuda, len(instances.classes), alone)
+    cuda, alone = System("cuda"), instances.data.shapes.largest_of_data()
+    widest = instances.data.shapes.widest()
+    counted = memory_of(instances.workload, instances.recipe, cuda, len(instances.data.classes), alone)
     wider = instances.memory(cuda)
     assert wider.largest * alone[0] * alone[1] >= counted.largest * widest[0] * widest[1]
     assert wider.largest > counted.largest  # portraits beside landscapes need a square
     assert replace(wider, largest=counted.largest) == counted
     assert instances.memory(System("cpu")).largest == 0
-    assert detection.memory(cuda) == memory_of(detection.workload, detection.recipe, cuda, len(detection.classes))
+    assert detection.memory(cuda) == memory_of(detection.workload, detection.recipe, cuda, len(detection.data.classes))
 
 
 def test_the_loader_s_memory_on_a_device_is_allocated_before_the_first_step(tasks, monkeypatch):
@@ -114,7 +110,7 @@ def test_the_loader_s_memory_on_a_device_is_allocated_before_the_first_step(task
         plan = make_plan(task.recipe, System(), world=1, most=1, train_images=8, val_images=2)
         assert plan.forwards == 2
         place = InputRank(0, 1, torch.device("meta"), 1)
-        with task.train_loader(replace(plan, stop_after=9), System(), place, first=0, one_batch=False) as loader:
+        with task.data.train_loader(replace(plan, stop_after=9), System(), place, first=0, one_batch=False) as loader:
             rooms = [slot.landing.room for slot in loader._ring]
             largest = 0
             for _, batches in loader:
@@ -159,7 +155,7 @@ def test_a_cpu_s_estimate_and_its_cut_stay_as_they_were(task):
     # What the accelerator's estimate looks at besides changes nothing of it; its working share is of its own.
     cuda = memory_of_network(RECIPES[name](), System("cuda"))
     assert replace(cuda, largest=0, per_image=memory.per_image) == memory
-    ratio = (1 + WORKLOADS[task].working_share) / (1 + memory_module.WORKING_SHARE)
+    ratio = (1 + WORKLOADS[task].network.working_share) / (1 + memory_module.WORKING_SHARE)
     assert cuda.per_image == pytest.approx(memory.per_image * ratio, rel=1e-6)
     assert images_that_fit(MemoryEstimate(0, 1, 0), System("cpu")) == 512
 

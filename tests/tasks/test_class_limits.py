@@ -16,7 +16,7 @@ from paceline._utils.errors import DataError
 from paceline.cli.main import main
 from paceline.datasets.box_source import prepare_boxes
 from paceline.recipes import RECIPES
-from paceline.tasks.class_limits import class_limits, detection_limit
+from paceline.tasks.objects import class_limits, detection_limit
 from paceline.tasks.workloads import workload_of
 
 NAMES = ("a", "b", "c", "d")

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from paceline.config.system import System
-from paceline.tasks.task import BUCKET_THREADS, threads_that_fetch
+from paceline.tasks.data_module import BUCKET_THREADS, threads_that_fetch
 
 
 @pytest.mark.parametrize(

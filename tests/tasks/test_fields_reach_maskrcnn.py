@@ -21,7 +21,7 @@ from paceline.models.batch_norm import commit_running_statistics
 from paceline.models.segmenter import Segmenter
 from paceline.predict.predictor import Seen, answers_of
 from paceline.store.header import read_header
-from paceline.tasks.maskrcnn import InstanceSegmentation
+from paceline.tasks.task import Task
 from paceline.tasks.workloads import workload_of
 
 MASKRCNN = workload_of("maskrcnn")
@@ -65,14 +65,14 @@ def drawn(tmp_path_factory) -> Iterator[None]:
         yield
 
 
-def task_of(recipe: Recipe) -> InstanceSegmentation:
+def task_of(recipe: Recipe) -> Task:
     return task_on(MASKRCNN, recipe)
 
 
 def built(recipe: Recipe) -> Segmenter:
-    MASKRCNN.check(recipe)
-    model = MASKRCNN.build(recipe, CLASSES)
-    MASKRCNN.initialise(recipe, model, torch.Generator().manual_seed(3))
+    MASKRCNN.network.check(recipe)
+    model = MASKRCNN.network.build(recipe, CLASSES)
+    MASKRCNN.network.initialise(recipe, model, torch.Generator().manual_seed(3))
     assert isinstance(model, Segmenter)
     return model
 
@@ -105,7 +105,7 @@ def batch(objects: int = 6) -> InstanceBatch:
         entries.append(InstanceObjects(boxes, labels, canvases, frames, size, 77 + size[0]))
     pixels = torch.from_numpy(random.randint(0, 256, (2, 3, HEIGHT // 8, WIDTH // 8)).astype(np.uint8))
     pixels = pixels.repeat_interleave(8, 2).repeat_interleave(8, 3)
-    return MASKRCNN.batch(pixels, entries, torch.arange(2))  # type: ignore[return-value]
+    return MASKRCNN.data().batch(pixels, entries, torch.arange(2))  # type: ignore[return-value]
 
 
 def weights(recipe: Recipe) -> str:
@@ -134,7 +134,7 @@ def outputs() -> FoundInstances:
 
 def scored(recipe: Recipe) -> str:
     """What an evaluation makes of one detection."""
-    score = task_of(recipe).new_score()
+    score = task_of(recipe).evaluator.new_score()
     score.add(replace(batch(), indices=torch.zeros(1, dtype=torch.int64)), outputs())
     return hashed(score.pack())
 
@@ -151,7 +151,7 @@ def answered(recipe: Recipe) -> str:
 def samples(recipe: Recipe) -> str:
     """Pixels and objects of all photos in two epochs, without their padding."""
     task = task_of(recipe)
-    made = [task.sample(epoch, number) for epoch in range(2) for number in range(task.train_images)]
+    made = [task.data.sample(epoch, number) for epoch in range(2) for number in range(task.data.train_images)]
     return hashed(*(part for pixels, label in made for part in (pixels, label.boxes, label.canvases, label.size)))
 
 
@@ -162,12 +162,12 @@ def learned(recipe: Recipe) -> str:
 def shapes(recipe: Recipe) -> str:
     """Of training and of evaluation, as the task has them."""
     task = task_of(recipe)
-    fits = [task.shapes.of_sample(number) for number in range(6)]
-    return hashed(fits, task.shapes.largest_of_data(), task.shapes.evaluation(task.val_numbers, 1)[1])
+    fits = [task.data.shapes.of_sample(number) for number in range(6)]
+    return hashed(fits, task.data.shapes.largest_of_data(), task.data.shapes.evaluation(task.data.val_numbers, 1)[1])
 
 
 def eval_shape(recipe: Recipe) -> list[tuple[int, int]]:
-    return [MASKRCNN.eval_shape(recipe, 60, width) for width in (70, 80)]
+    return [MASKRCNN.network.eval_shape(recipe, 60, width) for width in (70, 80)]
 
 
 def evaluated(recipe: Recipe) -> str:
@@ -175,7 +175,7 @@ def evaluated(recipe: Recipe) -> str:
     shape = (256, 256)
     pixels = np.zeros((*shape, 3), np.uint8)
     data = photo()
-    draw = MASKRCNN.draw_eval(recipe, read_header(data, "photo"), "photo", shape)
+    draw = MASKRCNN.data().draw_eval(recipe, read_header(data, "photo"), "photo", shape)
     render(data, draw, pixels)
     return hashed(pixels, draw.label.size)
 

@@ -18,7 +18,7 @@ from paceline.config.recipe import Recipe, override
 from paceline.input.draw import render
 from paceline.models.detector import Detector
 from paceline.store.header import read_header
-from paceline.tasks.ssd import ObjectDetection
+from paceline.tasks.task import Task
 from paceline.tasks.workloads import workload_of
 
 SSD = workload_of("ssd")
@@ -42,14 +42,14 @@ def drawn(tmp_path_factory) -> Iterator[None]:
         yield
 
 
-def task_of(recipe: Recipe) -> ObjectDetection:
+def task_of(recipe: Recipe) -> Task:
     return task_on(SSD, recipe)
 
 
 def built(recipe: Recipe) -> Detector:
-    SSD.check(recipe)
-    model = SSD.build(recipe, CLASSES)
-    SSD.initialise(recipe, model, torch.Generator().manual_seed(3))
+    SSD.network.check(recipe)
+    model = SSD.network.build(recipe, CLASSES)
+    SSD.network.initialise(recipe, model, torch.Generator().manual_seed(3))
     assert isinstance(model, Detector)
     return model
 
@@ -124,7 +124,7 @@ def found(recipe: Recipe) -> str:
 
 def written(recipe: Recipe) -> str:
     """What an evaluation makes of one detection."""
-    score = task_of(recipe).new_score()
+    score = task_of(recipe).evaluator.new_score()
     zeros = torch.zeros(1, 1, dtype=torch.int64)
     batch = DetectionBatch(images=zeros, labels=zeros, indices=torch.zeros(1, dtype=torch.int64), boxes=zeros)
     score.add(batch, torch.tensor([[[0.1, 0.2, 0.5, 0.6, 0.9, 1.0]]]))
@@ -134,7 +134,7 @@ def written(recipe: Recipe) -> str:
 def samples(recipe: Recipe) -> str:
     """Pixels and objects of all photos in two epochs."""
     task = task_of(recipe)
-    drawn = [task.sample(epoch, number) for epoch in range(2) for number in range(task.train_images)]
+    drawn = [task.data.sample(epoch, number) for epoch in range(2) for number in range(task.data.train_images)]
     return hashed(*(part for pixels, label in drawn for part in (pixels, label.boxes, label.classes)))
 
 
@@ -144,10 +144,10 @@ def learned(recipe: Recipe) -> str:
 
 def evaluated(recipe: Recipe) -> str:
     """The pixels of a photo that is looked at whole."""
-    shape = SSD.eval_shape(recipe, 60, 80)
+    shape = SSD.network.eval_shape(recipe, 60, 80)
     pixels = np.zeros((*shape, 3), np.uint8)
     data = photo()
-    render(data, SSD.draw_eval(recipe, read_header(data, "photo"), "photo", shape), pixels)
+    render(data, SSD.data().draw_eval(recipe, read_header(data, "photo"), "photo", shape), pixels)
     return hashed(pixels)
 
 

@@ -15,8 +15,8 @@ from paceline.config.recipe import override
 from paceline.datasets.ensure import ensure_prepared
 from paceline.recipes import RECIPES
 from paceline.store.manifest import Manifest
-from paceline.tasks import first_head
-from paceline.tasks.first_head import PENALTY, fit_head, linear_probe
+from paceline.tasks import classification
+from paceline.tasks.classification import PENALTY, fit_head, linear_probe
 from paceline.tasks.workloads import workload_of
 
 
@@ -57,20 +57,20 @@ def test_photos_are_told_apart_before_the_first_step_and_the_trunk_stays(photos,
     task: Any = workload_of("classification").open(recipe, manifest)
     model: Any = task.build(torch.device("cpu")).train()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    line = fit_head(task, model)
+    line = fit_head(task.data, model)
     assert check_text(line, "12 training", "2 views", "100.0%") and model.training
     changed = {name for name, tensor in model.state_dict().items() if not torch.equal(tensor, before[name])}
     assert changed == {"network.fc.weight", "network.fc.bias"}
     # However the views are cut into forwards.
     fitted = model.network.fc.weight.detach().clone()
-    monkeypatch.setattr(first_head, "FORWARD", 5)
-    fit_head(task, model)
+    monkeypatch.setattr(classification, "FORWARD", 5)
+    fit_head(task.data, model)
     torch.testing.assert_close(model.network.fc.weight, fitted, rtol=1e-2, atol=1e-2)
 
 
 def test_a_trunk_that_trains_with_its_batches_statistics_is_refused():
     changes = {"model.depth": 10, "model.width": 8, "model.first_head": "fitted"}
-    build = workload_of("classification").build
+    build = workload_of("classification").network.build
     with pytest.raises(RecipeError, match=r"Add --model\.norm frozen"):
         build(override(RECIPES["resnet50-tiny"](), changes), 3)
     build(override(RECIPES["resnet50-tiny"](), {**changes, "model.norm": "frozen"}), 3)

@@ -66,4 +66,4 @@ def test_these_settings_are_checked_and_leave_everything_where_they_are_not_aske
     assert (recipe.input.least_area, recipe.input.least_box, recipe.input.most_objects) == (0, 0, 0)
     for flag, value in (("least_area", -1.0), ("least_box", -2.0), ("most_objects", -1)):
         with pytest.raises(RecipeError, match=f"--input.{flag.replace('_', '-')} -.*must be 0 or more"):
-            workload_of(recipe.task).check(override(recipe, {f"input.{flag}": value}))
+            workload_of(recipe.task).network.check(override(recipe, {f"input.{flag}": value}))

@@ -20,7 +20,7 @@ from paceline.input.stream import batch_indices
 from paceline.recipes import RECIPES
 from paceline.tasks import shapes as shapes_module
 from paceline.tasks.shapes import Buckets, OneShape, Sizes
-from paceline.tasks.synthetic import SyntheticTask
+from paceline.tasks.synthetic import synthetic_task
 from paceline.tasks.workloads import WORKLOADS
 
 SIDES = st.tuples(st.integers(20, 120), st.integers(20, 120))
@@ -82,9 +82,9 @@ def test_a_ladder_of_one_has_one_shape():
 
 
 def test_made_up_batches_have_their_one_shape_listed():
-    task = SyntheticTask(WORKLOADS["ssd"], RECIPES["ssd-tiny"](), limit_train=64)
+    task = synthetic_task(WORKLOADS["ssd"], RECIPES["ssd-tiny"](), limit_train=64)
     plan = make_plan(task.recipe, System(), world=1, most=64, train_images=64, val_images=0)
-    assert task.input_shapes(plan) == [task.shapes.of_sample(0).shape]
+    assert task.data.input_shapes(plan) == [task.data.shapes.of_sample(0).shape]
 
 
 @examples(30)

@@ -10,7 +10,7 @@ import pytest
 from paceline.config.recipe import DATA_IMAGES
 from paceline.datasets.shapes.render import DEFAULTS
 from paceline.recipes import RECIPES
-from paceline.tasks.task import is_target_data
+from paceline.tasks.data_module import is_target_data
 
 
 @pytest.mark.parametrize(("name", "kind"), [("resnet50-tiny", "classes"), ("ssd-tiny", "boxes")])

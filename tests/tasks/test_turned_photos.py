@@ -21,13 +21,10 @@ from paceline.datasets.box_source import prepare_boxes
 from paceline.datasets.class_source import prepare_folder
 from paceline.recipes import RECIPES
 from paceline.store.manifest import Manifest
-from paceline.tasks.classification import Classification
-from paceline.tasks.maskrcnn import InstanceSegmentation
 from paceline.tasks.shapes import Fit
-from paceline.tasks.ssd import ObjectDetection
 from paceline.tasks.workloads import WORKLOADS
 
-TASKS = {"ssd-tiny": ObjectDetection, "maskrcnn-tiny": InstanceSegmentation}
+NAMES = ("ssd-tiny", "maskrcnn-tiny")
 
 
 def lossless(folder: Path, turn: bool) -> Path:
@@ -61,23 +58,23 @@ def equal(ours, wanted) -> None:
         np.testing.assert_array_equal(ours, wanted)
 
 
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("name", NAMES)
 def test_samples_groups_and_truth_are_those_of_the_upright_set(sets, name):
     recipe = RECIPES[name]()
-    upright, turned = (TASKS[name](WORKLOADS[recipe.task], recipe, manifest) for manifest in sets)
+    upright, turned = (WORKLOADS[recipe.task].open(recipe, manifest) for manifest in sets)
     for epoch in range(2):
-        for number in range(upright.train_images):
-            equal(turned.sample(epoch, number), upright.sample(epoch, number))
-    equal(turned.truth, upright.truth)
-    for number in range(upright.val_images):
+        for number in range(upright.data.train_images):
+            equal(turned.data.sample(epoch, number), upright.data.sample(epoch, number))
+    equal(turned.evaluator.truth, upright.evaluator.truth)
+    for number in range(upright.data.val_images):
         side = (352, 352, 3) if name == "maskrcnn-tiny" else (192, 192, 3)
         pictures = [np.zeros(side, np.uint8) for _ in range(2)]
         where = (256, (352, 352)) if name == "maskrcnn-tiny" else (192, (192, 192))
         for task, out in zip((upright, turned), pictures):
-            task.render(task.val_index, partial(task.draw_val, Fit(*where)), 0, number, out)
+            task.data.render(task.data.val_index, partial(task.data.draw_val, Fit(*where)), 0, number, out)
         equal(*pictures)
     if name == "maskrcnn-tiny":
-        equal(turned.shapes.groups, upright.shapes.groups)
+        equal(turned.data.shapes.groups, upright.data.shapes.groups)
         assert turned.facts["hash"] != upright.facts["hash"]
 
 
@@ -85,7 +82,7 @@ def test_samples_groups_and_truth_are_those_of_the_upright_set(sets, name):
 def test_a_recipe_that_ignores_rotations_is_refused_on_boxes_that_count_with_them(sets, name):
     recipe: Recipe = RECIPES[name]()
     with raises(DataError, "14 photos", "EXIF", "train", "--input.exif apply"):
-        TASKS[f"{name}-tiny"](WORKLOADS[name], recipe, sets[1])
+        WORKLOADS[name].open(recipe, sets[1])
 
 
 def test_class_folders_give_the_upright_sets_photos(tmp_path):
@@ -98,10 +95,10 @@ def test_class_folders_give_the_upright_sets_photos(tmp_path):
     upright = lossless(tmp_path / "upright", False)
     turned = lossless(shutil.copytree(upright, tmp_path / "turned"), True)
     recipe = RECIPES["resnet50-tiny"]()
-    tasks = [Classification(WORKLOADS["classification"], recipe, prepare_folder(root)) for root in (upright, turned)]
+    tasks = [WORKLOADS["classification"].open(recipe, prepare_folder(root)) for root in (upright, turned)]
     for number in range(8):
-        equal(tasks[1].sample(0, number), tasks[0].sample(0, number))
+        equal(tasks[1].data.sample(0, number), tasks[0].data.sample(0, number))
         pictures = [np.zeros((160, 160, 3), np.uint8) for _ in range(2)]
         for task, out in zip(tasks, pictures):
-            task.render(task.val_index, partial(task.draw_val, Fit(160, (160, 160))), 0, number, out)
+            task.data.render(task.data.val_index, partial(task.data.draw_val, Fit(160, (160, 160))), 0, number, out)
         equal(*pictures)

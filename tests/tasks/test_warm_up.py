@@ -17,8 +17,6 @@ from paceline.recipes.resnet50 import tiny as resnet50_tiny
 from paceline.recipes.ssd import tiny as ssd_tiny
 from paceline.store.index import Index
 from paceline.store.manifest import Manifest
-from paceline.tasks.classification import Classification
-from paceline.tasks.ssd import ObjectDetection
 from paceline.tasks.task import InputRank, Task
 from paceline.tasks.workloads import WORKLOADS
 
@@ -27,13 +25,12 @@ ALONE = InputRank(0, 1, torch.device("cpu"), 1)
 
 def classification(folder: Path) -> Task:
     manifest = Manifest.load(ensure_prepared(make_photos(folder / "photos")))
-    return Classification(WORKLOADS["classification"], replace(resnet50_tiny(), global_batch=8, bn_span=4), manifest)
+    return WORKLOADS["classification"].open(replace(resnet50_tiny(), global_batch=8, bn_span=4), manifest)
 
 
 def detection(folder: Path) -> Task:
     root = make_instances(folder / "instances", train=8, val=2)
-    return ObjectDetection(
-        WORKLOADS["ssd"],
+    return WORKLOADS["ssd"].open(
         replace(ssd_tiny(), global_batch=8, bn_span=4),
         Manifest.load(ensure_prepared(root, kind="boxes")),
     )
@@ -41,7 +38,9 @@ def detection(folder: Path) -> Task:
 
 def plan_of(task: Task) -> Plan:
     recipe = task.recipe
-    return make_plan(recipe, System(), world=1, most=4, train_images=task.train_images, val_images=task.val_images)
+    return make_plan(
+        recipe, System(), world=1, most=4, train_images=task.data.train_images, val_images=task.data.val_images
+    )
 
 
 @pytest.mark.parametrize("open_task", [classification, detection])
@@ -50,8 +49,8 @@ def test_it_is_shaped_and_laid_out_as_the_loaders_batches_are(open_task, tmp_pat
     plan = plan_of(task)
     with monkeypatch.context() as blind:
         blind.delattr(Index, "read")
-        made = task.warm_up_batch(plan, torch.device("cpu"))
-    with task.train_loader(plan, System(), ALONE, first=0, one_batch=False) as loader:
+        made = task.data.warm_up_batch(plan, torch.device("cpu"))
+    with task.data.train_loader(plan, System(), ALONE, first=0, one_batch=False) as loader:
         _, (batch, _) = next(iter(loader))
         assert type(made) is type(batch)
         for field in fields(batch):

@@ -11,7 +11,7 @@ import pytest
 import torch
 from instance_sets import make_instances
 
-import paceline.tasks.task as task_module
+import paceline.tasks.data_module as task_module
 from paceline.bench.input_contenders import task_loader
 from paceline.config.plan import make_plan
 from paceline.config.run import Controls
@@ -44,7 +44,7 @@ def batches(task: Any, processes: bool, monkeypatch) -> list[Any]:
         with task_loader(task, system, 2, CPU) as loader:
             for _, (_, given) in zip(range(4), loader):
                 found += [{name: tensor.clone() for name, tensor in one.tensors().items()} for one in given]
-        with task.val_loader(3, system, InputRank(0, 1, CPU, 2)) as loader:
+        with task.data.val_loader(3, system, InputRank(0, 1, CPU, 2)) as loader:
             for _, given in loader:
                 found += [{name: tensor.clone() for name, tensor in one.tensors().items()} for one in given]
     assert len(made) == 2
@@ -83,10 +83,12 @@ def test_a_loader_of_few_images_renders_in_threads(class_photos: Path, monkeypat
     )
     with open_world(SINGLE, device=CPU) as world:
         task, place = open_task(recipe, Controls(data=str(class_photos)), world), InputRank(0, 1, CPU, 2)
-    plan = make_plan(recipe, system, world=1, most=2, train_images=task.train_images, val_images=task.val_images)
+    plan = make_plan(
+        recipe, system, world=1, most=2, train_images=task.data.train_images, val_images=task.data.val_images
+    )
     for images in (few - 2, few):
-        task.train_loader(replace(plan, stop_after=images // 2), system, place)
-        task.train_loader(replace(plan, stop_after=few), system, place, first=few - images // 2)
-        task.val_numbers = np.zeros(images, np.int64)
-        task.val_loader(2, system, place)
+        task.data.train_loader(replace(plan, stop_after=images // 2), system, place)
+        task.data.train_loader(replace(plan, stop_after=few), system, place, first=few - images // 2)
+        task.data.val_numbers = np.zeros(images, np.int64)
+        task.data.val_loader(2, system, place)
     assert made == [False] * 3 + [True] * 3

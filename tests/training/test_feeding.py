@@ -56,7 +56,7 @@ def test_another_size_has_no_published_step(task, monkeypatch, tmp_path):
     monkeypatch.setattr(feeding, "device_name", lambda device: "NVIDIA H100 80GB HBM3")
     monkeypatch.setattr(feeding, "one_core", lambda task: 1000.0)
     smaller = replace(task.recipe, input=replace(task.recipe.input, size=64))
-    found = feeding_of(WORKLOADS["classification"].open(smaller, task.manifest), CUDA, 1)
+    found = feeding_of(WORKLOADS["classification"].open(smaller, task.data.manifest), CUDA, 1)
     assert found == Feeding(1000.0, 2, 0.0)
 
 

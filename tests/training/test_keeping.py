@@ -18,7 +18,7 @@ from paceline._utils.reporter import SILENT, Lines
 from paceline.config.system import System, cache_bytes, check_system
 from paceline.store.byte_cache import CachedRecords
 from paceline.store.index import index_over, whole_files
-from paceline.tasks.task import Task
+from paceline.tasks.data_module import DataModule
 from paceline.training import local_copies
 from paceline.training.local_copies import file_system, is_far, photos_in_memory
 
@@ -61,9 +61,9 @@ def index_of(folder, photos: int, size: int = 1000):
 
 
 class Reader:
-    """A task, as far as it reads photos."""
+    """A data module, as far as it reads photos."""
 
-    reading = Task.reading
+    reading = DataModule.reading
 
     def __init__(self, index):
         self.train_index = self.val_index = index

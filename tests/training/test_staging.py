@@ -42,7 +42,7 @@ def opened(data: Path, world: World, **limits: int):
 
 
 def all_bytes(task) -> list[bytes]:
-    indexes = (task.train_index, task.val_index)
+    indexes = (task.data.train_index, task.data.val_index)
     return [index.read(i) for index in indexes for i in range(len(index))]
 
 
@@ -74,20 +74,20 @@ def test_a_run_begun_with_a_copy_goes_on_without_and_back_with_the_same_bits(pho
 
 def test_photos_are_read_from_the_copy_and_called_by_their_names(photos, tmp_path, world):
     task = opened(photos, world)
-    index, wanted = task.train_index, all_bytes(task)
+    index, wanted = task.data.train_index, all_bytes(task)
     names = [(index.name(i), index.relative_name(i), index.path(i)) for i in range(len(index))]
-    with staged_photos(task, str(tmp_path / "disk"), world, SILENT):
+    with staged_photos(task.data, str(tmp_path / "disk"), world, SILENT):
         shutil.rmtree(photos)
         assert all_bytes(task) == wanted
-        staged = task.train_index
+        staged = task.data.train_index
         assert [(staged.name(i), staged.relative_name(i), staged.path(i)) for i in range(len(staged))] == names
         assert staged.records.path(0).startswith(f"{tmp_path}/disk/paceline-")
-    assert task.train_index is index
+    assert task.data.train_index is index
 
 
 def test_only_what_the_run_reads_is_copied(photos, tmp_path, world):
     task = opened(photos, world, limit_train=5, limit_val=2)
-    with staged_photos(task, str(tmp_path / "disk"), world, SILENT):
+    with staged_photos(task.data, str(tmp_path / "disk"), world, SILENT):
         assert len(list((tmp_path / "disk").rglob("*.jpg"))) == 7
 
 
@@ -101,29 +101,29 @@ def test_containers_are_copied_as_they_are_also_from_a_bucket(photos, tmp_path, 
     assert said.code == 0, said.err
     task = opened(tmp_path / "set", world)
     wanted = all_bytes(task)
-    with staged_photos(task, str(tmp_path / "disk"), world, SILENT):
+    with staged_photos(task.data, str(tmp_path / "disk"), world, SILENT):
         for name in ("read", "read_many"):
             monkeypatch.setattr(ObjectStore, name, lambda *_: pytest.fail("asked the bucket"))
-        assert task.train_index.records.at_once == 1
+        assert task.data.train_index.records.at_once == 1
         assert all_bytes(task) == wanted and len(list((tmp_path / "disk").rglob("*.tar"))) == 2
 
 
 def test_a_bit_that_turned_in_the_copy_is_found_before_training(photos, tmp_path, world):
     task, disk = opened(photos, world), str(tmp_path / "disk")
-    with staged_photos(task, disk, world, SILENT):
-        copy = Path(task.train_index.records.path(0))
+    with staged_photos(task.data, disk, world, SILENT):
+        copy = Path(task.data.train_index.records.path(0))
     status, data = copy.stat(), bytearray(copy.read_bytes())
     data[-1] ^= 1
     copy.write_bytes(data)
     os.utime(copy, ns=(status.st_atime_ns, status.st_mtime_ns))  # as a failing disk leaves it
     with (
         raises(DataError, "train/ant/0.jpg", "bytes", "data clear"),
-        staged_photos(task, disk, world, SILENT),
+        staged_photos(task.data, disk, world, SILENT),
     ):
         pass
     copy.write_bytes(data[:-1])
     said: list[str] = []
-    with staged_photos(task, disk, world, Lines(said.append)):
+    with staged_photos(task.data, disk, world, Lines(said.append)):
         assert all_bytes(task)
     assert check_text(said[0], "1 file", "changed")
 

@@ -61,7 +61,7 @@ def test_no_form_has_two_rows_and_each_network_has_its_plain_form() -> None:
     assert len(set(keys)) == len(keys) and {key[0] for key in keys if key[1:] == ("off", "off", "torch")} == set(
         WORKLOADS
     )
-    assert all(row.compile == "off" for row in RATES if WORKLOADS[row.task].no_compile)
+    assert all(row.compile == "off" for row in RATES if WORKLOADS[row.task].network.no_compile)
     layouts = [(row.task, row.instructions, row.precision) for row in LAYOUTS]
     assert len(set(layouts)) == len(layouts)
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from by_night import ONE_MORE
 from messages import check_text
-from short_of_memory import OBJECTS, Short, ShortTask, out_of_memory, recipe_of, run_of, state_of
+from short_of_memory import OBJECTS, Short, out_of_memory, recipe_of, run_of, short_task, state_of
 from toy_loss_groups import IMAGES, toy_batch
 
 from paceline import accelerators
@@ -61,7 +61,7 @@ def largest_that_keeps_the_recipe(plan, holds):
 )
 def test_the_largest_cut_that_fits_and_keeps_every_span_is_taken(alone, span, group, holds, where):
     recipe = recipe_of(span, group)
-    run, task = run_of(recipe, 1), ShortTask(recipe, holds, where)
+    run, task = run_of(recipe, 1), short_task(recipe, holds, where)
     state = state_of(run, task, alone)
     model = state.model
     assert isinstance(model, Short)
@@ -86,7 +86,7 @@ def test_the_largest_cut_that_fits_and_keeps_every_span_is_taken(alone, span, gr
     # ... and the step that follows is that of a run which began with this cut.
     small = run_of(recipe, 1, most=wanted.images_per_forward)
     assert small.plan == wanted
-    begun_so = state_of(small, ShortTask(recipe, IMAGES), alone)
+    begun_so = state_of(small, short_task(recipe, IMAGES), alone)
     for one in (state, begun_so):
         take_a_step(one, fits)
     for name, value in model.state_dict().items():
@@ -101,13 +101,13 @@ def take_a_step(state, run):
 
 def test_a_plan_that_the_workload_refuses_is_no_way_out(alone, monkeypatch):
     recipe = recipe_of(1, 2)
-    run, task = run_of(recipe, 1), ShortTask(recipe, 1)
+    run, task = run_of(recipe, 1), short_task(recipe, 1)
 
     def refuse(_, plan):
         if plan.images_per_forward < 4:
             raise RecipeError("its best proposals would be chosen from a part")
 
-    object.__setattr__(task.workload, "check_plan", refuse)
+    monkeypatch.setattr(task.workload.network, "check_plan", refuse)
     with pytest.raises(Shortage, match="forwards of 4 images"):
         tried(run, task, state_of(run, task, alone), alone)
 
@@ -115,7 +115,7 @@ def test_a_plan_that_the_workload_refuses_is_no_way_out(alone, monkeypatch):
 def test_what_a_step_held_that_did_not_fit_is_no_peak_of_the_run(alone, monkeypatch):
     """And what a measured run has left is gone before a step is tried: captured steps are in a cycle with their graph's memory."""
     recipe, order = recipe_of(1, 0), []
-    run, task = run_of(recipe, 1), ShortTask(recipe, 4)
+    run, task = run_of(recipe, 1), short_task(recipe, 4)
     run = replace(run, system=replace(run.system, compile="on"))  # no part of a step that is tried
     device = SimpleNamespace(
         empty_cache=lambda: order.append("empty"), reset_peak_memory_stats=lambda: order.append("forget")
@@ -130,7 +130,7 @@ def test_what_a_step_held_that_did_not_fit_is_no_peak_of_the_run(alone, monkeypa
 
 def test_another_error_is_that_error(alone):
     recipe = recipe_of(1, 0)
-    run, task = run_of(recipe, 1), ShortTask(recipe, 8)
+    run, task = run_of(recipe, 1), short_task(recipe, 8)
     state = state_of(run, task, alone)
 
     def broken(*_):
@@ -154,6 +154,6 @@ def test_a_capture_that_needs_more_memory_than_the_step_takes_the_next_smaller_c
 
     monkeypatch.setattr(TrainStep, "prepare", captured)
     recipe = recipe_of(1, 0)
-    run, task = run_of(recipe, 1), ShortTask(recipe, 8)
+    run, task = run_of(recipe, 1), short_task(recipe, 8)
     fits, said = tried(run, task, state_of(run, task, alone), alone)
     assert (fits.plan.images_per_forward, len(said)) == (4, 1)

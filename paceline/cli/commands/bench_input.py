@@ -176,10 +176,10 @@ def run_stages(printer: Printer, arguments: Sequence[str]) -> int:
         task = open_task(recipe, Controls(data=flags.data), world, printer)
         threads = set_threads(asked.system, world, printer)["loader"]
         printer.say(
-            f"{task.train_images:,} photos, {recipe.input.decoder}, {threads} loader threads, {flags.seconds:g} s a measurement"
+            f"{task.data.train_images:,} photos, {recipe.input.decoder}, {threads} loader threads, {flags.seconds:g} s a measurement"
         )
-        bare = task.train_index.records
-        with photos_in_memory(task, asked.system, world, printer):
+        bare = task.data.train_index.records
+        with photos_in_memory(task.data, asked.system, world, printer):
             found = measure_stages(
                 task, asked.system, bare=bare, threads=threads, device=device, seconds=flags.seconds, wanted=wanted
             )

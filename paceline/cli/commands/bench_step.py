@@ -66,7 +66,7 @@ def run_step(printer: Printer, arguments: Sequence[str]) -> int:
             f"--precision {flags.precision}: must be one of {', '.join(get_args(Precision))}, or several: bf16,fp16."
         )
     measure = benched(flags.task, "step", STEPS)
-    if flags.compile and (reason := WORKLOADS[flags.task].no_compile):
+    if flags.compile and (reason := WORKLOADS[flags.task].network.no_compile):
         raise UserError(f"--compile: {flags.task}: {reason}; in training neither (docs/architecture.md).")
     return measure(flags)
 

@@ -10,23 +10,26 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
+import numpy as np
 import tyro
 
 from paceline._utils.errors import UserError
+from paceline._utils.formatting import duration, metric_label, metric_text
 from paceline._utils.text import some
 from paceline.cli.commands.runs import describe
-from paceline.cli.compare_text import in_lines
 from paceline.cli.flags import parse
 from paceline.cli.printing import Printer
 from paceline.cli.run_groups import key_of
 from paceline.config.run import RunRecord, run_folder
 from paceline.log.events import metrics_of, read_events
+from paceline.tasks.metrics.interval import difference
+from paceline.tasks.metrics.stored import kind_of, read_predictions, stored_draws
 from paceline.training.saved_run import ENDED
 
 LEAST_SEEDS = 3
@@ -232,7 +235,105 @@ def permutation_p(one: Sequence[float], other: Sequence[float]) -> float:
 
 def _photos(one: Sequence[Compared], other: Sequence[Compared], metric: str) -> dict[str, Any]:
     """The paired interval of the difference (other minus one) over the photos that both were scored on, runs of a side averaged."""
-    from paceline.cli.compared_photos import paired
-
     folders = [[run.folder for run in side if run.counts] for side in (one, other)]
     return paired(folders[0], folders[1], metric)
+
+
+CHANCE = 0.05  # below, a difference is called more than chance
+
+
+def in_lines(found: Mapping[str, Any]) -> Iterator[str]:
+    """The differences, a line a run, the way to a score that all have reached, and a verdict for every two sides."""
+    metric, rows = found["metric"], found["runs"]
+    label = metric_label(metric)
+    letters = list(dict.fromkeys(row["side"] for row in rows))
+    if found["differences"]:
+        yield "differs:"
+        width = max(map(len, found["differences"]))
+        for name, values in found["differences"].items():
+            yield f"  {name:<{width}}  " + "  |  ".join(
+                f"{side} {_short(value)}" for side, value in zip(letters, values)
+            )
+    else:
+        yield "nothing differs but the seeds"
+    yield ""
+    width = max(len(row["name"]) for row in rows)
+    yield f"  side {'run':<{width}} {'seed':>5} {'steps':>8} {'time':>10} {'last':>8} {'best':>8}  {label}"
+    for row in rows:
+        cells = [metric_text(metric, row[which]) if row[which] is not None else "-" for which in ("last", "best")]
+        note = "" if row["status"] in ENDED else f"  {row['status'].replace('_', ' ')}"
+        time = duration(row["seconds"])
+        what = f"  {row['side']:<4} {row['name']:<{width}} {row['seed']:>5} {row['steps']:>8,}"
+        yield f"{what} {time:>10} {cells[0]:>8} {cells[1]:>8}{note}"
+    if found["common"] is not None and len(rows) > 1:
+        yield ""
+        yield f"to {label} {metric_text(metric, found['common'])}, which all have reached:"
+        for row in rows:
+            steps, samples, seconds = row["reached"]
+            yield f"  {row['side']:<4} {row['name']:<{width}} {steps:>8,} steps {samples:>12,} samples {duration(seconds):>10}"
+    for side, spread in zip(letters, found["sides"]):
+        if spread["runs"]:
+            more = f" +- {metric_text(metric, spread['deviation'])}" if spread["deviation"] is not None else ""
+            yield f"{side}: {metric_text(metric, spread['mean'])}{more} at the end, {spread['runs']} finished"
+    for verdict in found["verdicts"]:
+        one, other = (letters[number] for number in verdict["sides"])
+        yield _verdict(f"{other} - {one}", verdict, metric)
+
+
+def _verdict(what: str, verdict: Mapping[str, Any], metric: str) -> str:
+    seeds, photos = verdict["seeds"], verdict["photos"]
+    if seeds["p"] is None:
+        text = f"{what}: no verdict over seeds: {seeds['why']}"
+    else:
+        sure = "more than other seeds explain" if seeds["p"] <= CHANCE else "within what other seeds explain"
+        if seeds["apart"] and seeds["p"] > CHANCE:
+            sure = "each run of one side beyond each of the other, and so few seeds cannot show more"
+        text = f"{what}: {_signed(metric, seeds['difference'])}, {sure} (permutation test, p {seeds['p']:.3g})"
+    if "interval" in photos:
+        low, high = photos["interval"]
+        sure = "not by the photos' chance" if low > 0 or high < 0 else "which other photos may turn round"
+        text += f"; on the same {photos['photos']:,} photos between {_signed(metric, low)} and {_signed(metric, high)}, {sure}"
+    else:
+        text += f"; no interval over photos: {photos['why']}"
+    return text
+
+
+def _signed(metric: str, value: float) -> str:
+    return ("+" if value >= 0 else "-") + metric_text(metric, abs(value))
+
+
+def _short(value: str) -> str:
+    return value if len(value) <= 40 else f"{value[:37]}..."
+
+
+def paired(one: Sequence[Path], other: Sequence[Path], metric: str) -> dict[str, Any]:
+    """The interval of the difference, other minus one, over photos, or "why" there is none. Runs of a side are averaged draw by draw.
+
+    The newest predictions of each run count: boxes to 0.01 pixel, and of an image the best 100 of all classes together.
+    """
+    loaded = [[found for folder in side if (found := _newest(folder)) is not None] for side in (one, other)]
+    flat = [found for side in loaded for found in side]
+    if not one or not other or len(flat) < len(one) + len(other):
+        return {"why": "not every run has predictions that can be read"}
+    if len({_photo_count(found) for found in flat}) > 1:
+        return {"why": "they were scored on different photos or labels"}
+    draws = [[stored_draws(found, kind_of(metric)) for found in side] for side in loaded]
+    if not all(metric in drawn for side in draws for drawn in side):
+        return {"why": f"photos are drawn for other metrics than {metric}"}
+    means = [{metric: np.mean([drawn[metric] for drawn in side], axis=0)} for side in draws]
+    found = difference(*means)
+    if metric not in found:
+        return {"why": "no draw has a value"}
+    return {"interval": list(found[metric]), "photos": len(flat[0]["images"])}
+
+
+def _newest(folder: Path) -> dict[str, Any] | None:
+    files = sorted((folder / "predictions").glob("step-*.json"))
+    return read_predictions(files[-1]) if files else None
+
+
+def _photo_count(found: Mapping[str, Any]) -> str:
+    """Equal exactly where photos and labels are, in their order."""
+    return json.dumps(
+        [found["classes"], *([image["file"], image.get("label", image.get("truth"))] for image in found["images"])]
+    )

@@ -120,7 +120,7 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
                 which = {} if subject.facts is None else {"scored checkpoint": label}
                 world.agree({**which, **weight_facts(model.state_dict(), name)}, f"weights of {name}")
             with open_console(Controls(json=flags.json), world.rank) as console:
-                console.doing(f"scoring {label}", task.val_images)
+                console.doing(f"scoring {label}", task.data.val_images)
                 result = evaluate(
                     model,
                     task,
@@ -317,28 +317,28 @@ def _model(
 def _batch(subject: Subject, task: Task, world: int) -> int:
     """Images in one forward, as the run did; for weights, as training would."""
     if subject.facts is not None and subject.facts.plan:
-        return evaluation_batch(saved_count(subject.facts, "images_per_forward"), task.val_images, world)
+        return evaluation_batch(saved_count(subject.facts, "images_per_forward"), task.data.val_images, world)
     from paceline.tasks.memory import images_that_fit
 
     most = images_that_fit(task.memory(subject.system), subject.system)
-    return evaluation_batch(min(most, subject.recipe.global_batch), task.val_images, world)
+    return evaluation_batch(min(most, subject.recipe.global_batch), task.data.val_images, world)
 
 
 def _where(flags: Flags, task: Task) -> str:
     """Which images were scored: the JSON, or the data set and its split, by its folder where it has one."""
     if flags.annotations:
         return flags.annotations
+    manifest = task.data.manifest
     if fold := fold_in_words(task.facts.get("fold")):
-        return f"{task.manifest.called}, {fold}"
-    split, request = task.manifest.splits["val"], task.manifest.request or {}
-    telling = any(
-        name in split.folder.lower() for name in ("train", "val", "test")
-    )  # Pascal VOC has one folder for all
+        return f"{manifest.called}, {fold}"
+    split, request = manifest.splits["val"], manifest.request or {}
+    # Pascal VOC has one folder for all.
+    telling = any(name in split.folder.lower() for name in ("train", "val", "test"))
     folder = f"{split.folder}/" if telling and not request.get("val_fraction") else flags.split or "val"
     named = f"{flags.split}: {folder}" if flags.split not in ("", folder.rstrip("/")) else folder
     if flags.data and split.folder == Path(os.path.realpath(os.path.expanduser(flags.data))).name:
         named = ""  # class folders alone, whose manifest lies in the cache
-    return ", ".join(filter(None, (flags.data or str(task.manifest.called), named, half_in_words(task.manifest.half))))
+    return ", ".join(filter(None, (flags.data or str(manifest.called), named, half_in_words(manifest.half))))
 
 
 def check_classes(task: Task, facts: RunRecord, data: str) -> None:
@@ -346,7 +346,7 @@ def check_classes(task: Task, facts: RunRecord, data: str) -> None:
 
     Raises DataError naming the difference.
     """
-    now, then = list(task.classes), list(facts.classes)
+    now, then = list(task.data.classes), list(facts.classes)
     folders = task.facts.get("class_folders")
     if now == then or (folders is not None and folders == facts.data.get("class_folders")):
         return

@@ -208,7 +208,7 @@ def _checked(printer: Printer, asked: Asked, folder: Path) -> bool | None:
     """MLPerf's compliance checker on a trial's log; its objections are printed. None where the benchmark, the log or it is missing."""
     from paceline.mlperf import judge
 
-    ruleset, log = workload_of(asked.recipe.task).rules(asked.recipe)[1], folder / "mllog.txt"
+    ruleset, log = workload_of(asked.recipe.task).reporting.rules(asked.recipe)[1], folder / "mllog.txt"
     if not ruleset or not log.is_file() or importlib.util.find_spec("mlperf_logging") is None:
         return None
     verdict = judge.compliance(log, ruleset)

@@ -78,8 +78,8 @@ def _workloads() -> list[dict[str, Any]]:
         {
             "name": name,
             "about": f"{workload.about}; start with {workload.start}",
-            "data": workload.data,
-            "headline": workload.headline,
+            "data": workload.layout,
+            "headline": workload.reporting.headline,
             "recipes": recipes[name],
         }
         for name, workload in WORKLOADS.items()

@@ -92,7 +92,8 @@ def _ruleset(benchmark: str, asked: str, file: Path) -> str:
         if asked not in known:
             raise UserError(f"--ruleset {asked}: the checker has no such rules. Known: {', '.join(known)}.")
         return asked
-    last = {workload.benchmark: workload.ruleset for workload in WORKLOADS.values() if workload.ruleset}
+    parts = [workload.reporting for workload in WORKLOADS.values()]
+    last = {reporting.benchmark: reporting.ruleset for reporting in parts if reporting.ruleset}
     if benchmark not in last:
         raise UserError(
             f"{file}: a log of {benchmark}, which is none of ours ({', '.join(last)}). Name its rules: --ruleset {known[-1]}"

@@ -185,7 +185,7 @@ def _answer_video(
     printer: Printer, flags: Flags, video: Video, predictor: PhotoPredictor, formats: Sequence[Format]
 ) -> Count:
     """Print, draw and write every frame's answer."""
-    from paceline.predict.video_answers import answer_video
+    from paceline.predict.video import answer_video
 
     head, printed, shown = _manner(printer, flags, predictor)
     stream = partial(predictor.stream, tile=flags.tile, overlap=flags.overlap)

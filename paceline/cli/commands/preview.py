@@ -60,9 +60,9 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
     step = flags.step
     with printer.waiting("drawing"):
         while len(photos) < flags.images:
-            for pixels, label in islice(task.samples_of_step(step), flags.images - len(photos)):
-                sample = pixels, label, task.classes
-                photo, caption = task.workload.picture(*sample) or sample_picture(*sample)
+            for pixels, label in islice(task.data.samples_of_step(step), flags.images - len(photos)):
+                sample = pixels, label, task.data.classes
+                photo, caption = task.workload.reporting.picture(*sample) or sample_picture(*sample)
                 photos.append(photo)
                 captions.append(caption)
             step += 1

@@ -95,7 +95,8 @@ def describe(folder: Path, damaged: list[str]) -> tuple[dict[str, Any], RunRecor
     scores = [metrics_of(event) for event in events if event["event"] == "eval"]
     # A workload of one's own has a headline that its run does not name, boxes alone no mask_ap: the first metric then.
     first = next(iter(scores[0]), "") if scores else ""
-    headline = workload.headline if workload is not None and (not scores or workload.headline in scores[0]) else first
+    usual = workload.reporting.headline if workload is not None else ""
+    headline = usual if usual and (not scores or usual in scores[0]) else first
     values = [found[headline] for found in scores if headline in found]
     row = {
         "name": folder.resolve().name,

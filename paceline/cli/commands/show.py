@@ -189,7 +189,8 @@ def _planned(
     if flags.data:
         task, recipe, to_train = _opened(shown, controls, reporter)
         facts = replace(facts, data=task.facts)
-        memory, images, classes = task.memory(system), (task.train_images, task.val_images), len(task.classes)
+        data, memory = task.data, task.memory(system)
+        images, classes = (data.train_images, data.val_images), len(data.classes)
     else:
         usual = DATA_IMAGES.get(recipe.target_data, (0, 0))
         images = flags.train_images or usual[0], flags.val_images or usual[1]
@@ -213,7 +214,7 @@ def _planned(
         refuse_few(asked.name, recipe, plan, planned, asked.given, system.accelerator)
         report_length(asked.name, recipe, plan, asked.given, system.accelerator == "cpu", reporter)
     if flags.weights not in ("", NONE):
-        labels = None if task is None else task.labels()
+        labels = None if task is None else task.data.labels()
         check_weights(flags.weights, recipe, classes or DATA_CLASSES.get(recipe.target_data, 0), labels, reporter)
     return recipe, plan, memory, facts, to_train
 

@@ -34,7 +34,7 @@ from paceline.pages.check.parts import (
 from paceline.pages.check.suspicious import KINDS, Kind, Suspect, coordinate_notices, find_suspicious
 from paceline.pages.check.tiles import Tile, make_tile
 from paceline.store.index import Index
-from paceline.tasks.class_limits import class_limits, detection_limit
+from paceline.tasks.objects import class_limits, detection_limit
 
 MOSAIC = 12  # random photos
 EXAMPLES = 6  # of each kind of suspicion, and of photos in both splits

@@ -10,11 +10,11 @@ from paceline._utils.user_code import from_file, is_in_file
 from paceline.config.recipe import Recipe, check_recipe
 from paceline.config.run import RunRecord, fill, run_file
 from paceline.tasks.workload import Workload
-from paceline.tasks.workloads.classification import ResNet
-from paceline.tasks.workloads.maskrcnn import MaskRCNN
+from paceline.tasks.workloads.classification import RESNET
+from paceline.tasks.workloads.maskrcnn import MASK_RCNN
 from paceline.tasks.workloads.ssd import SSD
 
-WORKLOADS: dict[str, Workload] = {"classification": ResNet(), "ssd": SSD(), "maskrcnn": MaskRCNN()}
+WORKLOADS: dict[str, Workload] = {"classification": RESNET, "ssd": SSD, "maskrcnn": MASK_RCNN}
 
 
 def workload_of(task: str) -> Workload:
@@ -58,7 +58,7 @@ def saved_recipe(facts: RunRecord, path: Path, *, named: str, again: Callable[[s
         template = Recipe(task=name, model=workload.model, input=workload.input)
         recipe = fill(template, {**facts.recipe, "task": name}, "recipe")
         check_recipe(recipe)
-        workload.check(recipe)
+        workload.network.check(recipe)
     except RecipeError as problem:
         raise RecipeError(f"{run_file(path)}: {problem}") from None
     return recipe

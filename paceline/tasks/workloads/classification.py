@@ -2,34 +2,32 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
 from paceline._utils.errors import RecipeError
 from paceline.config.classification import PhotoInput, PhotoRecipe, ResNetModel, check_classification, mixes
-from paceline.tasks.workload import Workload
+from paceline.config.plan import Plan
+from paceline.tasks.workload import NetworkFactory, Reporting, Workload
+
+if TYPE_CHECKING:
+    import torch
+
+    from paceline.models.classifier import Classifier
+    from paceline.tasks.data_module import DataModule
+    from paceline.weights.classes import Labels
+    from paceline.weights.load import WeightReport
 
 
-class ResNet(Workload):
-    """Methods have the types and the meaning of `Workload`'s."""
+class ResNetNetwork(NetworkFactory):
+    """Builds classifiers."""
 
-    about = "ResNet: classes of photos"
-    start = "resnet50-tiny"
-    data = "train/CLASS/*.jpg and val/CLASS/*.jpg"
-    model = ResNetModel()
-    input = PhotoInput()
-    kind = "class-folder"
-    classes = 1000
-    headline = "top1"
-    metrics = ("top1", "top5")
-    benchmark = "resnet"
-    ruleset = "4.0.0"
-    finds_objects = False
-    photos_at_once = 32
     working_share = 0.15
-    template = "classification.html.jinja"
 
-    def check(self, recipe):
+    def check(self, recipe: PhotoRecipe) -> None:
         check_classification(recipe)
 
-    def check_plan(self, recipe: PhotoRecipe, plan):
+    def check_plan(self, recipe: PhotoRecipe, plan: Plan) -> None:
         """Raises RecipeError where photos that are mixed with each other would lie in two forwards."""
         if mixes(recipe.input) and plan.images_per_forward % 2:
             raise RecipeError(
@@ -38,12 +36,10 @@ class ResNet(Workload):
                 "--system.images-per-forward"
             )
 
-    def open(self, recipe: PhotoRecipe, manifest, **limits):
-        from paceline.tasks.classification import Classification
+    def eval_shape(self, recipe: PhotoRecipe, height: int, width: int) -> tuple[int, int]:
+        return recipe.input.eval_size, recipe.input.eval_size
 
-        return Classification(self, recipe, manifest, **limits)
-
-    def build(self, recipe: PhotoRecipe, classes):
+    def build(self, recipe: PhotoRecipe, classes: int) -> Classifier:
         import torch
 
         from paceline.models.batch_norm import batch_norms
@@ -70,36 +66,35 @@ class ResNet(Workload):
             class_weights=torch.ones(classes) if net.class_weights == "balanced" else None,
         )
 
-    def initialise(self, recipe: PhotoRecipe, model, generator):
+    def initialise(self, recipe: PhotoRecipe, model: Any, generator: torch.Generator) -> None:
         settings = recipe.model
         model.network.draw(settings.init, generator, zero_init_last_gamma=settings.zero_init_last_gamma)
 
-    def load_weights(self, model, path, labels):
+    def load_weights(self, model: Any, path: Path, labels: Labels) -> WeightReport:
         """A classifier of any form; classes that the file has, by name, keep their rows of the last layer, others are new."""
         from paceline.weights.load import load_weights
 
         return load_weights(model.network, path, labels)
 
-    def made_up(self, recipe: PhotoRecipe, images, shape, slots):
-        """Black photos of class 0; mixed, half of each is its partner's."""
-        import torch
 
-        from paceline.batch import MixedClass, labelled_batch, plain_images
+def photo_data() -> type[DataModule]:
+    """The data module's class, imported when it is used: it needs torch."""
+    from paceline.tasks.classification import ClassificationData
 
-        half = MixedClass(0, (0, 0, shape[1], shape[0]), 0.5)
-        labels = [half] * images if mixes(recipe.input) else [0] * images
-        return labelled_batch(plain_images(images, shape), labels, torch.zeros(images, dtype=torch.int64))
+    return ClassificationData
 
-    def batch(self, images, labels, indices, *, least=0):
-        from paceline.batch import labelled_batch
 
-        return labelled_batch(images, labels, indices)
-
-    def eval_shape(self, recipe: PhotoRecipe, height, width):
-        return recipe.input.eval_size, recipe.input.eval_size
-
-    def draw_eval(self, recipe: PhotoRecipe, header, name, shape):
-        """The centre of a photo, of class 0."""
-        from paceline.input.draw import draw_evaluation_photo
-
-        return draw_evaluation_photo(header, name, 0, recipe.input)
+RESNET = Workload(
+    about="ResNet: classes of photos",
+    start="resnet50-tiny",
+    layout="train/CLASS/*.jpg and val/CLASS/*.jpg",
+    kind="class-folder",
+    classes=1000,
+    finds_objects=False,
+    photos_at_once=32,
+    model=ResNetModel(),
+    input=PhotoInput(),
+    network=ResNetNetwork(),
+    data=photo_data,
+    reporting=Reporting("top1", ("top1", "top5"), "classification.html.jinja", benchmark="resnet", ruleset="4.0.0"),
+)

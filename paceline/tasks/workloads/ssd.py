@@ -1,5 +1,5 @@
-"""SSD: objects by their boxes. A detector of boxes of your own is a subclass with another network: its `about`, `model`, `build`,
-`initialise` and `check`.
+"""SSD: objects by their boxes. A detector of boxes of your own has the same data and another network: `replace(SSD, ...)` with its
+`about`, `model` and `network`.
 
 MLPerf's keys are those of rules 1.1.0 (mlperf_logging/compliance_checker/training_1.1.0/closed_ssd.yaml), with values as the v0.7
 submissions (Dell, NVIDIA) log them.
@@ -7,42 +7,30 @@ submissions (Dell, NVIDIA) log them.
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
 from paceline.config.detection import BoxInput, BoxRecipe, SSDModel, check_detection, grids
 from paceline.tasks.mlperf import base_facts, in_epochs, ssd_tensor_names, whole
-from paceline.tasks.workload import Workload
+from paceline.tasks.workload import NetworkFactory, Reporting, Workload
+
+if TYPE_CHECKING:
+    import torch
+
+    from paceline.config.run import Run
+    from paceline.models.detector import Detector
+    from paceline.tasks.data_module import DataModule
+    from paceline.weights.classes import Labels
+    from paceline.weights.load import WeightReport
 
 
-class SSD(Workload):
-    """Methods have the types and the meaning of `Workload`'s."""
+class SSDNetwork(NetworkFactory):
+    """Builds SSDs."""
 
-    about = "SSD: objects by their boxes"
-    start = "ssd-tiny"
-    data = (
-        "annotations in COCO's, Pascal VOC's or YOLO's form beside its images (annotations/instances_train2017.json and "
-        "train2017/, data.yaml, or Annotations/ and JPEGImages/)"
-    )
-    model = SSDModel()
-    input = BoxInput()
-    kind = "boxes"
-    headline = "box_ap"
-    metrics = (
-        "box_ap", "box_ap50", "box_ap75", "box_ap_small", "box_ap_medium", "box_ap_large",
-        "box_ar1", "box_ar10", "box_ar100", "box_ar_small", "box_ar_medium", "box_ar_large",
-    )  # fmt: skip
-    benchmark = "ssd"
-    ruleset = "1.1.0"
-    finds_objects = True
-    template = "detected.html.jinja"
-
-    def check(self, recipe):
+    def check(self, recipe: BoxRecipe) -> None:
         check_detection(recipe)
 
-    def open(self, recipe: BoxRecipe, manifest, **limits):
-        from paceline.tasks.ssd import ObjectDetection
-
-        return ObjectDetection(self, recipe, manifest, **limits)
-
-    def build(self, recipe: BoxRecipe, classes):
+    def build(self, recipe: BoxRecipe, classes: int) -> Detector:
         import torch
 
         from paceline.boxes.anchors import boxes_a_cell, default_boxes, default_corners, tie_order
@@ -84,57 +72,67 @@ class SSD(Workload):
             class_weights=weights,
         )
 
-    def initialise(self, recipe: BoxRecipe, model, generator):
+    def initialise(self, recipe: BoxRecipe, model: Any, generator: torch.Generator) -> None:
         from paceline.models.ssd import initialise_ssd
 
         zeros, bias = recipe.model.zero_init_last_gamma, recipe.model.new_bias
         initialise_ssd(model.network, generator, zero_init_last_gamma=zeros, new_bias=bias)
 
-    def load_weights(self, model, path, labels):
+    def load_weights(self, model: Any, path: Path, labels: Labels) -> WeightReport:
         """A classifier for the trunk, or an SSD of any form; classes that the file has, by name, keep their rows."""
         from paceline.weights.load_detectors import load_ssd_weights
 
         return load_ssd_weights(model.network, path, labels)
 
-    def made_up(self, recipe: BoxRecipe, images, shape, slots):
-        """A batch full of objects."""
-        import torch
 
-        from paceline.batch import DetectionBatch, plain_images, raster_boxes, slots_for
+def box_data() -> type[DataModule]:
+    """The data module's class, imported when it is used: it needs torch."""
+    from paceline.tasks.ssd import BoxData
 
-        boxes = raster_boxes(slots_for(slots)).expand(images, -1, -1).contiguous()
-        labels = torch.ones(boxes.shape[:2], dtype=torch.int64)
-        return DetectionBatch(images=plain_images(images, shape), labels=labels, indices=labels[:, 0], boxes=boxes)
+    return BoxData
 
-    def batch(self, images, labels, indices, *, least=0):
-        from paceline.batch import detection_batch
 
-        return detection_batch(images, labels, indices, least=least)
+def log_facts(run: Run) -> dict[str, Any]:
+    """All keys between init_start and init_stop by SSD's rules. max_samples: proposals for one drawn crop."""
+    recipe, plan = run.recipe, run.plan
+    facts = {
+        **base_facts(run),
+        "model_bn_span": plan.bn_span,
+        "max_samples": recipe.input.crop_attempts,
+        "opt_name": recipe.optim.kind,
+        "opt_base_learning_rate": recipe.optim.lr,
+        "opt_weight_decay": recipe.optim.weight_decay,
+        "opt_learning_rate_warmup_factor": recipe.schedule.warmup_from,
+        "opt_learning_rate_warmup_steps": whole(plan.warmup_steps),
+    }
+    if plan.boundaries:
+        facts["opt_learning_rate_decay_boundary_epochs"] = [in_epochs(boundary, run) for boundary in plan.boundaries]
+    return facts
 
-    def draw_eval(self, recipe: BoxRecipe, header, name, shape):
-        """The whole photo; its objects are not needed there."""
-        from paceline.input.box_sample import draw_evaluation_sample
 
-        return draw_evaluation_sample(header, name, recipe.input)
-
-    def log_facts(self, run):
-        """All keys between init_start and init_stop by SSD's rules. max_samples: proposals for one drawn crop."""
-        recipe, plan = run.recipe, run.plan
-        facts = {
-            **base_facts(run),
-            "model_bn_span": plan.bn_span,
-            "max_samples": recipe.input.crop_attempts,
-            "opt_name": recipe.optim.kind,
-            "opt_base_learning_rate": recipe.optim.lr,
-            "opt_weight_decay": recipe.optim.weight_decay,
-            "opt_learning_rate_warmup_factor": recipe.schedule.warmup_from,
-            "opt_learning_rate_warmup_steps": whole(plan.warmup_steps),
-        }
-        if plan.boundaries:
-            facts["opt_learning_rate_decay_boundary_epochs"] = [
-                in_epochs(boundary, run) for boundary in plan.boundaries
-            ]
-        return facts
-
-    def log_tensors(self, parameters):
-        return ssd_tensor_names(parameters)
+SSD = Workload(
+    about="SSD: objects by their boxes",
+    start="ssd-tiny",
+    layout=(
+        "annotations in COCO's, Pascal VOC's or YOLO's form beside its images (annotations/instances_train2017.json and "
+        "train2017/, data.yaml, or Annotations/ and JPEGImages/)"
+    ),
+    kind="boxes",
+    finds_objects=True,
+    model=SSDModel(),
+    input=BoxInput(),
+    network=SSDNetwork(),
+    data=box_data,
+    reporting=Reporting(
+        headline="box_ap",
+        metrics=(
+            "box_ap", "box_ap50", "box_ap75", "box_ap_small", "box_ap_medium", "box_ap_large",
+            "box_ar1", "box_ar10", "box_ar100", "box_ar_small", "box_ar_medium", "box_ar_large",
+        ),
+        template="detected.html.jinja",
+        benchmark="ssd",
+        ruleset="1.1.0",
+        log_facts=log_facts,
+        log_tensors=ssd_tensor_names,
+    ),
+)  # fmt: skip
