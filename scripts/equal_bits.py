@@ -49,7 +49,6 @@ NAMES: dict[str, dict[str, str]] = {
     "python": {
         "paceline.command.flags": "paceline.cli.flags",
         "paceline.training.opening": "paceline.training.open_data",
-        "task": "task.data",
     },
 }
 STEPS, BATCHES = 6, 20

@@ -8,6 +8,7 @@ equal_bits.py runs this text in each tree with the names of that tree: its table
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -27,10 +28,11 @@ def save_batches(file: str, steps: int, words: list[str]) -> None:
     asked = parse_recipe(words, Controls(), verb="train")
     recipe, system, tensors = asked.recipe, asked.system, {}
     with open_world(read_launch({}), device=torch.device("cpu")) as world:
-        task = open_task(recipe, asked.controls, world)
-        images = {"train_images": task.data.train_images, "val_images": task.data.val_images}
+        task: Any = open_task(recipe, asked.controls, world)
+        data = getattr(task, "data", task)  # the base's task loads its data itself
+        images = {"train_images": data.train_images, "val_images": data.val_images}
         plan = shorten(make_plan(recipe, system, world=1, most=system.images_per_forward, **images), steps=steps)
-        with task.data.train_loader(plan, system, InputRank(0, 1, world.device, 2)) as loader:
+        with data.train_loader(plan, system, InputRank(0, 1, world.device, 2)) as loader:
             for step, batches in loader:
                 for number, batch in enumerate(batches):
                     for name, tensor in batch.tensors().items():
