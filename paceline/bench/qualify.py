@@ -239,6 +239,11 @@ def _inflate(device: torch.device) -> float:
 TESTS = {"matmul": _matmul, "copy": _copy, "inflate": _inflate}
 
 
+# What takes a machine's cores away from those who compute on it: other processes, a limit of the control group, the host above.
+#
+# Sources: Linux, proc_pid_stat(5) and proc_stat(5); Documentation/admin-guide/cgroup-v2.rst (cpu.max, cpu.stat) and
+# scheduler/sched-bwc.rst (version 1: cpu.cfs_quota_us, cpu.stat).
+
 CGROUPS, OWN, STAT = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup"), Path("/proc/stat")
 TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100  # a second, of /proc/stat
 

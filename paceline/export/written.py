@@ -109,6 +109,8 @@ class Written:
         yield f"compared with `predict` on the same photos: {said}"
 
 
+# --to paceline: one file that every verb here takes where it takes a run, the evaluated weights with a card (config/card.py).
+
 # What a run.json has of where a run came from -> its name on the card.
 OF_RUN = {"sha256": "id", "started": "started", "git_commit": "commit"}
 
@@ -139,6 +141,14 @@ def card_of(trained: Trained) -> str:
         more["run"] = {"folder": trained.folder.resolve().name, "checkpoint": trained.checkpoint, **came}
     return make_card({"versions": versions(), **facts}, **more)
 
+
+# A written form's answers beside the run's own: matched one to one, and the largest difference told.
+#
+# The run's own are those of the CPU's forms (boxes/forms.py), which share neither suppression nor pooling with a graph's.
+# A detection has its partner where class and place are the same: IoU above a half, the nearest. It may be without one where the
+# other list may have ended before it: at the threshold, or at the last place of a full list, within the bound.
+#
+# Letters: n photos   K classes   D places   S side of a mask
 
 # The outputs for one photo.
 Answers: TypeAlias = Sequence[np.ndarray]

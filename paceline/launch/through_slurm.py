@@ -147,6 +147,8 @@ SLURM = Through(
 )
 
 
+# The sbatch script: what is asked of Slurm, the environment, the ranks, and how the job goes on when its time is up.
+
 # A step of its own on every node: its number goes to torchrun by the variable that it reads.
 ON_EVERY_NODE = 'export PET_NODE_RANK=$SLURM_NODEID; exec "$@"'
 WATCHED = "# the ranks of a run look for it: they save a checkpoint and end with 75"

@@ -193,6 +193,9 @@ def _key(line: str) -> str | None:
     return None if record is None else record.get("key")
 
 
+# A run's moments as MLPerf's lines: which epoch and which block they belong to. MLLog writes the lines.
+
+
 class BenchmarkLog(Follower):
     """Writes RUN/mllog.txt. Damage of an older log is a warning; the other arguments are those of Recorder."""
 

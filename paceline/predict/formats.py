@@ -198,6 +198,11 @@ def _row(*values: object) -> str:
     return text.getvalue()
 
 
+# A mask's outlines as polygons, for tools in which people move their corners.
+#
+# A polygon has no holes, and a mask of several parts is several polygons. Points lie between pixels: a mask of the pixels 2 to 4 of
+# a row reaches from 2 to 5. The contour that contourpy (which matplotlib draws with) finds cuts corners of pixels in half.
+
 # Pixels that an outline may lie beside the contour for the sake of fewer corners.
 TOLERANCE = 0.5
 # Parts below this share of the mask's largest are specks, which nobody wants to correct.

@@ -154,6 +154,8 @@ def _reason(problem: Exception) -> str:
     return str(problem)
 
 
+# Answer for every frame of a video or a camera: as photos are answered, and written as a video, or as pictures of the frames.
+
 # Pixels of the longer side that a drawn frame has at least: names must be legible.
 SMALLEST = 480
 

@@ -129,6 +129,12 @@ class ClassificationData(DataModule):
         return super().draw_val(fit, 0, index, header, name)._replace(label=int(self.val_index.labels[index]))
 
 
+# The first weights of a classifier's last layer, fitted to the training photos behind a trunk from a file.
+#
+# A linear layer that begins at random sends wrong gradients into a good trunk, and needs more steps than few photos give.
+# Fitted first, it begins where a linear probe ends (Kumar et al. 2022, "Fine-Tuning can Distort Pretrained Features").
+# Letters: N views   C features   K classes
+
 # Views of a photo, as its first epochs draw them; views in all; photos of a forward.
 VIEWS, MOST_VIEWS, FORWARD = 2, 8192, 32
 PENALTY, ITERATIONS = 0.01, 100

@@ -144,6 +144,10 @@ def learned(split: BoxSplit, candidates: np.ndarray, photo: BoxInput | InstanceI
     return kept
 
 
+# What no training and no score on a data set of boxes can reach, in words: classes, and objects beyond COCO's 100 detections.
+#
+# Letters: M objects of a split, K classes 1..K
+
 # COCO scores the best of an image and class. Source: pycocotools/cocoeval.py, Params.maxDets.
 MOST_DETECTIONS = 100
 RECALLS = np.linspace(0, 1, 101)

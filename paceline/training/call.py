@@ -127,6 +127,8 @@ def written_late(folder: Path) -> str:
         return f"\nIts report is missing and cannot be written: {error}"
 
 
+# Keywords of the Python call: run controls and fields of a recipe, checked as flags are.
+
 # Keywords of the call itself.
 OWN = ("data", "out", "system", "changes")
 

@@ -239,6 +239,8 @@ def _photos(one: Sequence[Compared], other: Sequence[Compared], metric: str) -> 
     return paired(folders[0], folders[1], metric)
 
 
+# What `paceline compare` found, for people.
+
 CHANCE = 0.05  # below, a difference is called more than chance
 
 
@@ -304,6 +306,9 @@ def _signed(metric: str, value: float) -> str:
 
 def _short(value: str) -> str:
     return value if len(value) <= 40 else f"{value[:37]}..."
+
+
+# Runs paired by their photos: what they found in the same ones, drawn anew together.
 
 
 def paired(one: Sequence[Path], other: Sequence[Path], metric: str) -> dict[str, Any]:
