@@ -249,7 +249,7 @@ TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100  # a second,
 
 
 def now() -> dict[str, float]:
-    """Counters of this process's cores and of its group that only grow, in seconds, but for `throttled`.
+    """Counters of this process's cores and of its group that only grow, in seconds, except `throttled`.
 
     wall; busy: CPU-seconds of all processes there, NaN where that is unknown; stolen: CPU-seconds that a host gave to others;
     throttled: periods in which the group had used up its share; throttled_seconds: that its processes waited for that

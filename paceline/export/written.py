@@ -142,7 +142,7 @@ def card_of(trained: Trained) -> str:
     return make_card({"versions": versions(), **facts}, **more)
 
 
-# A written form's answers beside the run's own: matched one to one, and the largest difference told.
+# Compares a written form's answers with the run's own, matched one to one, and finds the largest difference.
 #
 # The run's own are those of the CPU's forms (boxes/forms.py), which share neither suppression nor pooling with a graph's.
 # A detection has its partner where class and place are the same: IoU above a half, the nearest. It may be without one where the

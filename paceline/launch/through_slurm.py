@@ -147,7 +147,7 @@ SLURM = Through(
 )
 
 
-# The sbatch script: what is asked of Slurm, the environment, the ranks, and how the job goes on when its time is up.
+# The sbatch script: what is asked of Slurm, the environment, the ranks, and how the job continues when its time is up.
 
 # A step of its own on every node: its number goes to torchrun by the variable that it reads.
 ON_EVERY_NODE = 'export PET_NODE_RANK=$SLURM_NODEID; exec "$@"'

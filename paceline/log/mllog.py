@@ -212,7 +212,7 @@ class BenchmarkLog(Follower):
         self._evaluated = evaluated
         self._epoch_begun = (0, 0.0)  # step and seconds from which an epoch's throughput counts
         self._epoch_due = False  # an epoch begins once this step's evaluation is over
-        self._went_on: float | None = None  # when training went on beside the scoring under way, seconds since 1970
+        self._went_on: float | None = None  # when training continued during the scoring under way, seconds since 1970
         self._log = MLLog(folder / "mllog.txt")
         for line in self._log.damage:
             reporter.warning(line)

@@ -203,7 +203,7 @@ def _row(*values: object) -> str:
 # A polygon has no holes, and a mask of several parts is several polygons. Points lie between pixels: a mask of the pixels 2 to 4 of
 # a row reaches from 2 to 5. The contour that contourpy (which matplotlib draws with) finds cuts corners of pixels in half.
 
-# Pixels that an outline may lie beside the contour for the sake of fewer corners.
+# Pixels by which an outline may leave the contour for the sake of fewer corners.
 TOLERANCE = 0.5
 # Parts below this share of the mask's largest are specks, which nobody wants to correct.
 LEAST_PART = 0.02
@@ -235,7 +235,7 @@ def _area(points: np.ndarray) -> float:
 
 
 def _simpler(points: np.ndarray) -> np.ndarray:
-    """The corners without which a line would lie further than TOLERANCE beside them (Douglas and Peucker 1973)."""
+    """The corners without which a line would lie further than TOLERANCE from them (Douglas and Peucker 1973)."""
     far = int(np.argmax(((points - points[0]) ** 2).sum(1)))
     closed = np.concatenate((points, points[:1]))
     kept, waiting = {0, far}, [(0, far), (far, len(points))]

@@ -36,9 +36,6 @@ from paceline.tasks.task import Evaluation, Evaluator
 class ClassificationEvaluator(Evaluator):
     """Top-1 and top-5 accuracy; see `Evaluator` for what each method promises."""
 
-    def __init__(self, data: ClassificationData) -> None:
-        self.data = data
-
     def new_score(self) -> TopKScore:
         """An empty score."""
         return TopKScore()
@@ -142,7 +139,7 @@ PENALTY, ITERATIONS = 0.01, 100
 
 @torch.no_grad()
 def fit_head(data: ClassificationData, model: Classifier) -> str:
-    """Fit the model's `fc` in place; -> what was done, in words. A function of weights, recipe and data alone."""
+    """Fit the model's `fc` in place; -> what was done, in words. It depends only on weights, recipe and data."""
     photos = spread(data.train_images, min(data.train_images, MOST_VIEWS // VIEWS))
     device = model.network.fc.weight.device
     wanted = [(epoch, int(number)) for epoch in range(VIEWS) for number in photos]

@@ -77,7 +77,7 @@ class DataModule(ABC):
         """Choose this run's images, once both indexes are open, and record the facts.
 
         usable  numbers of the training images that can be used; of a fold, its own are left out and evaluated
-        more    facts beside those that all tasks have
+        more    further facts
         """
         scored, fold, data_hash = np.arange(len(self.val_index)), self.manifest.fold, self.manifest.content_hash
         if fold is not None:
@@ -138,18 +138,18 @@ class DataModule(ABC):
         return len(self.val_numbers)
 
     @staticmethod
+    @abstractmethod
     def made_up(recipe: Recipe, images: int, shape: Shape, slots: int) -> Batch:
-        """A batch of n images of H x W with so many object slots."""
-        raise NotImplementedError
+        """A made-up batch: n images of H x W with `slots` object slots each."""
 
     @staticmethod
+    @abstractmethod
     def draw_eval(recipe: Recipe, header: Header, name: str, shape: Shape) -> Draw:
         """The Draw of a photo for an evaluation input of H x W."""
-        raise NotImplementedError
 
     @abstractmethod
     def draw_train(self, fit: Fit, epoch: int, index: int, header: Header, name: str) -> Draw:
-        """Decide the sample of training photo `index` in this epoch, from its header alone."""
+        """Decide the sample of training photo `index` in this epoch, from its header without its pixels."""
 
     def draw_val(self, fit: Fit, _: int, index: int, header: Header, name: str) -> Draw:
         """Decide the sample of validation photo `index`."""
@@ -161,9 +161,7 @@ class DataModule(ABC):
             return
         weights = getattr(model, "class_weights", None)
         if weights is None:
-            raise RecipeError(
-                f"--model.class-weights: {type(model).__name__} has no weights of classes; leave it at none."
-            )
+            raise RecipeError(f"--model.class-weights: {type(model).__name__} has no class weights; leave it at none.")
         # Background is first, and 1.
         weights[-len(self.class_weights) :].copy_(torch.from_numpy(self.class_weights))
 
@@ -270,7 +268,7 @@ class DataModule(ABC):
         return batch.to(device)
 
     def warm_up_step(self, plan: Plan, device: torch.device, shape: Shape | None = None) -> list[Batch]:
-        """The batches of such a step: a whole loss group, and where gradients accumulate, a second forward beside the first."""
+        """The batches of such a step: a whole loss group, or two forwards if gradients accumulate over several."""
         forwards = max(plan.loss_forwards, min(plan.forwards, 2))
         return [self.warm_up_batch(plan, device, shape)] * forwards
 

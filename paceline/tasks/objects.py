@@ -107,7 +107,7 @@ class ObjectEvaluator(Evaluator):
 
     def __init__(self, data: ObjectData) -> None:
         """Raises DataError where the annotations, scored as detections, do not score 1."""
-        self.data = data
+        super().__init__(data)
         every = GroundTruth(**data.val.truth_arrays(), num_classes=len(data.val.names))
         self.truth = subset(every, data.val_numbers)  # of this run's validation photos
         ground_truth_scores_one(self.truth, data.classes)

@@ -10,7 +10,7 @@ Letters: B images of a forward   H, W pixels of the network's input
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,9 +22,9 @@ from paceline.batch import Batch
 from paceline.config.plan import Plan
 from paceline.config.recipe import DATA_CLASSES, DATA_IMAGES, Recipe
 from paceline.config.system import System
+from paceline.input.buckets import Shape
 from paceline.input.draw import Draw
 from paceline.input.sampler import Repeated
-from paceline.store.header import Header
 from paceline.tasks.data_module import DataModule, InputRank
 from paceline.tasks.shapes import Fit, OneShape
 from paceline.tasks.task import Evaluation, Evaluator, Task
@@ -39,6 +39,10 @@ HASH = "synthetic"
 OBJECTS = 32
 
 
+def _no_photo(*_: Any) -> Draw:
+    raise UserError("synthetic batches have no photos to show.")
+
+
 class SyntheticData(DataModule):
     """Batches of a workload without data; see `DataModule` for what each method promises.
 
@@ -49,7 +53,7 @@ class SyntheticData(DataModule):
     is_target_data = False
 
     def __init__(self, workload: Workload, recipe: Recipe, *, limit_train: int = 0) -> None:  # no manifest: no data
-        self.workload, self.recipe, self.made_up = workload, recipe, workload.data().made_up
+        self.workload, self.recipe = workload, recipe
         images = DATA_IMAGES.get(recipe.target_data, (IMAGES, 0))[0]
         images = min(images, limit_train) if limit_train else images
         self.train_numbers, self.val_numbers = np.arange(images), np.arange(0)
@@ -59,9 +63,12 @@ class SyntheticData(DataModule):
         self.facts = {"root": "", "manifest": "", "hash": HASH, "train_images": images, "val_images": 0}
         self.shapes = _LargestShape(workload.network.largest(recipe), images=images, seed=recipe.seed)
 
-    def draw_train(self, fit: Fit, epoch: int, index: int, header: Header, name: str) -> Draw:
-        """There is no photo to draw from."""
-        raise UserError("synthetic batches have no photos to show.")
+    @property
+    def made_up(self) -> Callable[[Recipe, int, Shape, int], Batch]:  # type: ignore[override]
+        """The workload's own."""
+        return self.workload.data().made_up
+
+    draw_train = draw_eval = staticmethod(_no_photo)  # type: ignore[assignment]  # with any arguments
 
     def labels(self) -> Labels:
         """None: the class names are made up, so a weight file's rows are taken in order where there are as many."""
@@ -94,9 +101,6 @@ class SyntheticData(DataModule):
 
 class SyntheticEvaluator(Evaluator):
     """Of no images; see `Evaluator` for what each method promises."""
-
-    def __init__(self, data: SyntheticData) -> None:
-        self.data = data
 
     def new_score(self) -> _NoScore:
         """A score without images."""

@@ -81,6 +81,9 @@ class Evaluator(ABC):
 
     facts: Mapping[str, Any] = {}  # about the ground truth, for run.json
 
+    def __init__(self, data: Any) -> None:
+        self.data = data
+
     @abstractmethod
     def new_score(self) -> Score:
         """An empty score."""

@@ -4,7 +4,7 @@
 reports and answers need.
 `paceline.tasks.workloads.WORKLOADS` is the menu of ours; one of your own is a `Workload` in any Python file, named as
 `./file.py:name`. Methods import what they use, so the menu needs no torch. They get the recipe as it is trained, so their results
-follow from it alone.
+depend on nothing else.
 
 Letters: n images   H, W pixels   K classes
 """
@@ -101,15 +101,16 @@ class Reporting:
     )
 
     def __post_init__(self) -> None:
-        """Raises RecipeError for fields that contradict each other."""
+        """Raises RecipeError for fields that contradict each other, and for a method in the place of a field."""
+        for name in ("log_facts", "log_tensors"):
+            if getattr(type(self), name) is not getattr(Reporting, name):  # the field would hide the method
+                raise RecipeError(f"workload: {name} is a function that Reporting takes, {name}=..., and not a method.")
         if self.headline not in self.metrics:
             raise RecipeError(
-                f"workload: its headline {self.headline!r} is none of its metrics, {', '.join(self.metrics)}."
+                f"workload: headline {self.headline!r} is none of its metrics, {', '.join(self.metrics)}."
             )
         if not (REPORT / self.template).is_file():  # an absolute path replaces REPORT
-            raise RecipeError(
-                f"workload: template {self.template}: there is no such file. Name it with its whole path."
-            )
+            raise RecipeError(f"workload: template {self.template}: no such file. Name it with its whole path.")
 
     def rules(self, recipe: Any) -> tuple[str, str]:
         """The benchmark of MLPerf that a recipe is, and its rules; "" and "" where it is none."""
@@ -160,7 +161,7 @@ class Workload:
             raise RecipeError(f"workload: kind {self.kind!r}: its data are {' or '.join(get_args(Kind))}.")
 
     def open(self, recipe: Recipe, manifest: Manifest, *, limit_train: int = 0, limit_val: int = 0) -> Task:
-        """The task on this data set, or on so many of its images; 0 = all. Raises DataError for unusable data."""
+        """The task on this data set, or on this many of its images; 0 = all. Raises DataError for unusable data."""
         from paceline.tasks.task import Task
 
         data = self.data()(recipe, manifest, (limit_train, limit_val))

@@ -175,7 +175,7 @@ def _fit_head(model: nn.Module, task: Task, run: Run, world: World, reporter: Re
 
     reporter.doing("fitting the last layer to the training photos")
     if world.is_main:
-        reporter.line(fit_head(task.data, model))  # type: ignore[arg-type]  # the field is the classifiers' alone
+        reporter.line(fit_head(task.data, model))  # type: ignore[arg-type]  # only classifiers have the field
     world.broadcast_(model.state_dict().values())
 
 

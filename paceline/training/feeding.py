@@ -62,9 +62,8 @@ def feeding_of(task: Task, place: InputRank, world: int) -> Feeding | None:
     question = {"cpu": cpu_name(), "data": task.facts, "input": asdict(task.recipe.input), **versions()}
     kept = remembered("input-rate", question, lambda: {"one_core": one_core(task)})
     published, usual = published_for(task.recipe.task, device_name(place.device), world), task.workload.input
-    same = task.workload.network.largest(task.recipe) == task.workload.network.largest(
-        replace(task.recipe, input=usual)
-    )
+    largest = task.workload.network.largest
+    same = largest(task.recipe) == largest(replace(task.recipe, input=usual))
     return Feeding(kept["one_core"], place.threads, published.rate if published is not None and same else 0.0)
 
 

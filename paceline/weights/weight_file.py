@@ -136,7 +136,7 @@ def names_of_run(path: Path) -> tuple[tuple[str, ...], ...]:
 
 
 def run_facts(path: Path) -> RunRecord:
-    """The facts of the run that a file of weights is of: on its card, else in the run.json beside; empty without both.
+    """The facts of the run that a file of weights is of: on its card, else in the run.json next to it; empty without both.
 
     Raises CheckpointError for a card that is none of ours.
     """

@@ -126,10 +126,10 @@ def log_facts(run: Run) -> dict[str, Any]:
 
 
 class MaskRCNNReporting(Reporting):
-    """Of boxes alone where no masks are found."""
+    """A recipe without masks has only the metrics of boxes."""
 
     def measured(self, recipe: InstanceRecipe) -> Sequence[str]:
-        """Of boxes alone where no masks are found."""
+        """A recipe without masks has only the metrics of boxes."""
         return super().measured(recipe) if recipe.model.masks else SSD.reporting.metrics
 
     def rules(self, recipe: InstanceRecipe) -> tuple[str, str]:
