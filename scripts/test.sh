@@ -53,28 +53,31 @@ tests() {
     "$environment/bin/python" -m pytest -n 3 --dist loadgroup --durations=20 "$@"
 }
 
+# twice ENVIRONMENT [PYTEST WORDS]: a test that fails is repeated once, by itself and with the same drawn numbers. Both outcomes are
+# printed; what fails twice has failed. A run that ended in another way (exit code 1 means failed tests) is not repeated: tests of
+# it may not have run.
+twice() {
+    local environment=$1 cache=build/failed-tests code=0
+    shift
+    rm -rf "$cache"
+    tests "$environment" -o cache_dir="$cache" "$@" || code=$?
+    if [ "$code" != 1 ]; then return "$code"; fi
+    echo "Repeating the failed tests one by one:"
+    # Of any shard: shards of the few failed tests would be other ones.
+    "$environment/bin/python" -m pytest -o cache_dir="$cache" --last-failed --last-failed-no-failures none -v "$@" --shard 1/1
+}
+
 if [ "${1:-}" = --nightly ]; then
     export PACELINE_SEED=${PACELINE_SEED:-$RANDOM}
-    # A test that fails is repeated once, by itself and with the same drawn numbers. Both outcomes are printed; what fails twice has
-    # failed. A run that ended in another way (exit code 1 means failed tests) is not repeated: tests of it may not have run.
-    night() {
-        local cache=build/failed-tests code=0
-        rm -rf "$cache"
-        tests .venv --nightly -o cache_dir="$cache" "$@" || code=$?
-        if [ "$code" != 1 ]; then return "$code"; fi
-        echo "Repeating the failed tests one by one:"
-        # Of any shard: shards of the few failed tests would be other ones.
-        .venv/bin/python -m pytest --nightly -o cache_dir="$cache" --last-failed --last-failed-no-failures none -v "$@" --shard 1/1
-    }
     shift
     case "${1:-}" in
     [0-9]*/[0-9]*)
         number=${1%/*} count=${1#*/}
         if [ "$number" -gt "$((count - 2))" ]; then exec scripts/test.sh --oldest --shard "$((number - count + 2))/2"; fi
-        night --shard "$number/$((count - 2))"
+        twice .venv --nightly --shard "$number/$((count - 2))"
         ;;
-    "") night && exec scripts/test.sh --oldest ;;
-    *) night "$@" ;;
+    "") twice .venv --nightly && exec scripts/test.sh --oldest ;;
+    *) twice .venv --nightly "$@" ;;
     esac
     exit
 fi
@@ -87,7 +90,7 @@ if [ "${1:-}" = --oldest ]; then
     # The lowest of what we name, the newest of what these bring: of the lowest of all, many no longer build. torch 2.9 comes with
     # CUDA 12. Matplotlib 3.8's use of pyparsing is deprecated by its 3.3, and here a warning is an error.
     .venv/bin/uv pip install -q -p .venv-oldest --resolution lowest-direct -c <(echo 'pyparsing<3.3') -e '.[dev,mlperf,fast,tensorboard]'
-    tests .venv-oldest "$@"
+    twice .venv-oldest "$@"
     exit
 fi
 

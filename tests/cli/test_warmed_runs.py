@@ -20,7 +20,7 @@ from paceline.log.pace import Interval
 from paceline.log.recorder import Recorder
 from paceline.models.classifier import Classifier
 from paceline.pages.page import write_report
-from paceline.tasks.task import Task
+from paceline.tasks.data_module import DataModule
 from paceline.training.step import TrainStep
 
 pytestmark = pytest.mark.usefixtures("no_report")
@@ -79,7 +79,7 @@ def test_a_run_that_goes_on_has_a_warm_up_of_its_own_and_the_report_shows_the_la
 
 @pytest.mark.nightly("trains with warm-up or compiled")
 def test_a_shape_that_the_warm_up_did_not_have_is_told_and_counted(capsys, tmp_path, compiled, monkeypatch):
-    monkeypatch.setattr(Task, "input_shapes", lambda self, plan: [(40, 40)])
+    monkeypatch.setattr(DataModule, "input_shapes", lambda self, plan: [(40, 40)])
     run = tmp_path / "run"
     said = train(capsys, run, "--system.compile", "on", "--log-every", "1")
     assert said.code == 0 and said.out.count("warning: 1 graph ") == 1
@@ -149,7 +149,7 @@ def test_what_the_loader_brings_is_what_was_warmed(recipe, capsys, tmp_path, com
 
 @pytest.mark.nightly("trains with warm-up or compiled")
 def test_past_the_limit_nothing_goes_on_uncompiled(capsys, tmp_path, compiled, monkeypatch):
-    monkeypatch.setattr(Task, "input_shapes", lambda self, plan: [(side, side) for side in range(33, 42)])
+    monkeypatch.setattr(DataModule, "input_shapes", lambda self, plan: [(side, side) for side in range(33, 42)])
     monkeypatch.setattr(compiler, "SPARE_FORMS", 0)
     said = train(capsys, tmp_path / "run", "--system.compile", "on")
     assert said.code == 2 and len(events_of(tmp_path / "run", "warm_up")) == 1

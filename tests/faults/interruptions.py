@@ -71,11 +71,17 @@ def killed(at: str, do: str = "kill all", *, rank: int | None = 0, says: tuple[s
     return (Round("killed", (Strike(at, do, rank),), says=says),)
 
 
+def late_ms(workload: str, step: int) -> int:
+    """Within how many milliseconds after a step a run is killed: less before its end, so that it has not ended before."""
+    return min(STEP_MS, 5 * (WORKLOADS[workload].steps - step))
+
+
 def kills() -> Iterator[Fault]:
     """At random moments, at file operations drawn or chosen, in evaluations, scoring and the first verification."""
     family = "killed at a random moment"
     for workload, ranks, seed, random in drawn(MOMENTS, "moment"):
-        step, late = random.randint(1, WORKLOADS[workload].steps - 1), random.randrange(STEP_MS)
+        step = random.randint(1, WORKLOADS[workload].steps - 1)
+        late = random.randrange(late_ms(workload, step))
         name = f"seed {seed}: {late} ms after step {step}"
         short = (workload, ranks, seed) == ("resnet50", 1, 1)
         yield Fault(name, family, workload, ranks, "resumed", killed(f"step {step} +{late}"), short=short)
@@ -114,7 +120,7 @@ def rows_of_kills() -> Iterator[Fault]:
     family = "killed several times in a row"
     for workload, ranks, steps in (("resnet50", 1, (2, 4, 7, 11, 16)), ("resnet50", 2, (3, 8, 14)), ("ssd", 1, (4, 9))):
         random = Random(f"in a row {workload} {ranks}")
-        rounds = tuple(killed(f"step {step} +{random.randrange(STEP_MS)}")[0] for step in steps)
+        rounds = tuple(killed(f"step {step} +{random.randrange(late_ms(workload, step))}")[0] for step in steps)
         yield Fault(f"{len(steps)} kills", family, workload, ranks, "resumed", rounds)
     mixed = (*killed("operation 30%"), Round("interrupted", (Strike("step 8", "ask SIGTERM"),)), *killed("step 10 +20"))
     yield Fault("a kill, a stop, a kill", family, "maskrcnn", 1, "resumed", mixed, saves=True)

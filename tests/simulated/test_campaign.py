@@ -33,6 +33,13 @@ def started(tmp_path: Path, *words: object, python: str = sys.executable, values
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
+def photos_of(shared_data: Path, tmp_path: Path) -> Path:
+    photos = tmp_path / "photos"
+    words = [sys.executable, str(GPU / "photos.py"), str(shared_data), str(photos), "--mb", "3"]
+    subprocess.run(words, check=True, capture_output=True)
+    return photos
+
+
 def lines_of(tmp_path: Path) -> list[dict[str, Any]]:
     file = tmp_path / "out" / "results.jsonl"
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
@@ -51,10 +58,9 @@ def ends_of(tmp_path: Path) -> dict[str, list[Any]]:
 def test_an_item_of_each_kind_ends_well_and_fills_its_tables(
     simulated, shared_data, tmp_path: Path, python: str
 ) -> None:
-    photos = tmp_path / "photos"
-    words = [sys.executable, str(GPU / "photos.py"), str(shared_data), str(photos), "--mb", "3"]
-    subprocess.run(words, check=True, capture_output=True)
-    campaign = started(tmp_path, "all", "--photos", photos, "--limit", 6000, "--only", *SHORT, python=python)
+    campaign = started(
+        tmp_path, "all", "--photos", photos_of(shared_data, tmp_path), "--limit", 6000, "--only", *SHORT, python=python
+    )
     said, _ = campaign.communicate()
     assert campaign.returncode == 0, said[-4000:] + (tmp_path / "out" / "log.txt").read_text()[-4000:]
     for facts in lines_of(tmp_path):
@@ -81,14 +87,16 @@ def test_every_form_compiles_and_is_captured(simulated, tmp_path: Path, python: 
 
 
 @pytest.mark.nightly("compilations and a step of each form, the first of them twice")
-def test_a_campaign_that_is_ended_goes_on_with_the_next_item(simulated, tmp_path: Path) -> None:
-    first = started(tmp_path, "second", "--limit", 3000)
+def test_a_campaign_that_is_ended_goes_on_with_the_next_item(simulated, shared_data, tmp_path: Path) -> None:
+    # Without photos the second item would end at once, before it can be interrupted.
+    words = ["second", "--photos", photos_of(shared_data, tmp_path), "--limit", 3000]
+    first = started(tmp_path, *words)
     while first.poll() is None and not ends_of(tmp_path):
         time.sleep(0.1)
     first.send_signal(signal.SIGTERM)
     first.communicate()
     assert first.returncode == 128 + signal.SIGTERM and len(ends_of(tmp_path)) == 1
-    again = started(tmp_path, "second", "--limit", 3000)
+    again = started(tmp_path, *words)
     said, _ = again.communicate()
     assert again.returncode == 0 and "== all-maskrcnn: done before" in said, said
-    assert ends_of(tmp_path) == {"all-maskrcnn": [[0]], "input": [None]}
+    assert ends_of(tmp_path) == {"all-maskrcnn": [[0]], "input": [[0]]}
