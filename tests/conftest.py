@@ -224,6 +224,14 @@ def shared_data() -> Path:
     return folder
 
 
+def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:
+    """Instead of the bytes of checkpoints, print which of their tensors differ, and by how much."""
+    import differences
+
+    lines = differences.file_differences(left, right) if op == "==" else []
+    return ["the left and the right files of tensors differ", *lines] if lines else None
+
+
 @pytest.fixture
 def need_program():
     """Call it with a program's name; the test skips where the program is not installed."""

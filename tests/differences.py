@@ -58,6 +58,32 @@ def difference(left: Any, right: Any, rtol: float = 0.0, atol: float = 0.0) -> s
     )
 
 
+def file_differences(left: object, right: object) -> list[str]:
+    """Return what differs between two groups {name: bytes} of safetensors files, five tensors of each at most; [] for others."""
+    from safetensors.torch import load
+
+    if not all(isinstance(one, dict) and _are_tensor_files(one) for one in (left, right)):
+        return []
+    assert isinstance(left, dict) and isinstance(right, dict)
+    lines = [f"only on one side: {name}" for name in sorted(left.keys() ^ right.keys())]
+    for name in sorted(left.keys() & right.keys()):
+        if left[name] == right[name]:
+            continue
+        before, after = load(left[name]), load(right[name])
+        lines += [f"{name}: only on one side: {tensor}" for tensor in sorted(before.keys() ^ after.keys())]
+        found = {tensor: difference(before[tensor], after[tensor]) for tensor in sorted(before.keys() & after.keys())}
+        said = [f"{name}: {tensor}: {text}" for tensor, text in found.items() if text]
+        lines += said[:5] or [f"{name}: the same tensors, but another header or order"]
+        if len(said) > 5:
+            lines.append(f"{name}: {len(said) - 5} more of {len(found)} tensors differ")
+    return lines
+
+
+def _are_tensor_files(files: dict[object, object]) -> bool:
+    named = all(isinstance(name, str) and name.endswith(".safetensors") for name in files)
+    return bool(files) and named and all(isinstance(data, bytes) for data in files.values())
+
+
 def _asserts(source: str, line: int) -> Iterator[ast.AST]:
     """Yield the assertion of this line."""
     for node in ast.walk(ast.parse(source)):

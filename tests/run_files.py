@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -20,19 +21,28 @@ def events_of(run: Path, kind: str) -> list[dict[str, Any]]:
     return [dict(event) for event in read_events(run / "events.jsonl") if event["event"] == kind]
 
 
-def tensor_files(run: Path, checkpoint: str = "last") -> dict[str, bytes]:
+class TensorFile(bytes):
+    """A file of tensors. pytest would compare the bytes of two of them as text, for minutes; tests/differences.py compares tensors."""
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} bytes, sha256 {hashlib.sha256(self).hexdigest()[:12]}>"
+
+
+def tensor_files(run: Path, checkpoint: str = "last") -> dict[str, TensorFile]:
     """The bytes of every tensor file of a checkpoint, which has two at least."""
-    found = {path.name: path.read_bytes() for path in sorted((run / "checkpoints" / checkpoint).glob("*.safetensors"))}
+    folder = run / "checkpoints" / checkpoint
+    found = {path.name: TensorFile(path.read_bytes()) for path in sorted(folder.glob("*.safetensors"))}
     assert len(found) >= 2, run
     return found
 
 
-def without_card(content: bytes) -> bytes:
+def without_card(content: bytes) -> TensorFile:
     """A file of tensors without what it says of its run, which names the data."""
     end = 8 + int.from_bytes(content[:8], "little")
     header = json.loads(content[8:end])
     header.pop("__metadata__", None)
-    return json.dumps(header).encode() + content[end:]
+    header_bytes = json.dumps(header).encode()
+    return TensorFile(len(header_bytes).to_bytes(8, "little") + header_bytes + content[end:])
 
 
 def unfinished(run: Path) -> Path:

@@ -8,6 +8,7 @@ import differences
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save
 
 ONES = torch.ones(2, 3)
 OTHER = torch.tensor([[1.0, 1.0, 1.5], [1.0, 1.25, 1.0]])
@@ -55,3 +56,13 @@ def test_other_failures_have_no_such_line():
         assert len(ONES) == 3
     assert differences.explain(failed.value) == ""
     assert differences.difference(ONES, ONES) == ""
+
+
+def test_of_two_checkpoints_the_tensors_that_differ_are_named():
+    files = {"model.safetensors": save({"a": ONES, "b": ONES.clone()}), "optimizer.safetensors": save({"a": ONES})}
+    others = {"model.safetensors": save({"a": ONES, "b": OTHER})}
+    alone, differs = differences.file_differences(files, others)
+    assert "optimizer.safetensors" in alone and differs.startswith("model.safetensors: b: 2 of 6 values differ")
+    (header,) = differences.file_differences(others, {"model.safetensors": save({"a": ONES, "b": OTHER}, {"x": "y"})})
+    assert "header" in header
+    assert differences.file_differences(files, files) == differences.file_differences({}, {"a": b""}) == []
