@@ -5,11 +5,16 @@ from __future__ import annotations
 import ast
 import io
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+import pytest
+from sources import nodes_of
 
 import paceline
 
+# With the other tests of the source, which share its syntax trees.
+pytestmark = pytest.mark.xdist_group("sources")
 PACKAGE = Path(paceline.__file__).parent
 MOST_LINES_OF_A_FUNCTION = 80
 NO_CODE = {
@@ -28,15 +33,15 @@ def sources() -> dict[str, Path]:
     return found
 
 
-def imported(tree: ast.Module, known: dict[str, Path]) -> Iterator[str]:
+def imported(nodes: Sequence[ast.AST], known: dict[str, Path]) -> Iterator[str]:
     """Modules of ours that a file imports, anywhere but for types alone."""
     for_types = {
         id(inside)
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
         for inside in ast.walk(node)
     }
-    for node in ast.walk(tree):
+    for node in nodes:
         if id(node) in for_types:
             continue
         if isinstance(node, ast.ImportFrom) and node.module in known:
@@ -67,7 +72,7 @@ def circle(graph: dict[str, set[str]]) -> list[str]:
 
 def test_no_file_leads_back_to_itself() -> None:
     known = sources()
-    graph = {module: set(imported(ast.parse(path.read_text()), known)) - {module} for module, path in known.items()}
+    graph = {module: set(imported(nodes_of(path), known)) - {module} for module, path in known.items()}
     # `paceline.train` and `paceline.load` are brought when they are asked for: the package itself leads everywhere.
     graph = {module: others - {"paceline"} for module, others in graph.items() if module != "paceline"}
     assert circle(graph) == []
@@ -77,7 +82,7 @@ def test_no_file_leads_back_to_itself() -> None:
 def test_no_function_is_longer_than_a_screen() -> None:
     long = {}
     for path in PACKAGE.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes_of(path):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 lines = (node.end_lineno or 0) - node.lineno + 1
                 if lines > MOST_LINES_OF_A_FUNCTION:
@@ -85,12 +90,12 @@ def test_no_function_is_longer_than_a_screen() -> None:
     assert long == {}
 
 
-def code_lines(source: str) -> int:
+def code_lines(source: str, nodes: Sequence[ast.AST]) -> int:
     """Return the number of lines that hold code: without docstrings, comments, and blank lines."""
     documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
     docstrings = {
         line
-        for node in ast.walk(ast.parse(source))
+        for node in nodes
         if isinstance(node, documented) and ast.get_docstring(node, clean=False) is not None
         for line in range(node.body[0].lineno, node.body[0].end_lineno + 1)
     }
@@ -100,14 +105,17 @@ def code_lines(source: str) -> int:
 
 
 def test_code_lines_are_those_without_docstrings_comments_and_blank_lines() -> None:
-    assert code_lines('"""Doc."""\n\nimport os  # why\n\n# alone\nx = (\n    1,\n)\n') == 4
-    assert code_lines('def f():\n    """Doc.\n\n    More.\n    """\n    return """a\nb"""\n') == 3
-    assert code_lines("") == 0
+    def counted(source: str) -> int:
+        return code_lines(source, list(ast.walk(ast.parse(source))))
+
+    assert counted('"""Doc."""\n\nimport os  # why\n\n# alone\nx = (\n    1,\n)\n') == 4
+    assert counted('def f():\n    """Doc.\n\n    More.\n    """\n    return """a\nb"""\n') == 3
+    assert counted("") == 0
 
 
 def test_the_package_does_not_grow() -> None:
     files = list(PACKAGE.rglob("*.py"))
-    lines = sum(code_lines(path.read_text()) for path in files)
+    lines = sum(code_lines(path.read_text(), nodes_of(path)) for path in files)
     assert lines <= MOST_CODE_LINES and len(files) <= MOST_FILES, (
         f"{lines:,} code lines in {len(files)} files: remove as many as you add, or raise the numbers and say why"
     )

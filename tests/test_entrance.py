@@ -13,9 +13,13 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import pytest
 from shared_runs import SSD
+from sources import nodes_of
 from test_layers import FILES, PACKAGE, imported_modules
 
+# With the other tests of the source, which share its syntax trees.
+pytestmark = pytest.mark.xdist_group("sources")
 MOST_FILES_ENTERED, MOST_CLASSES_USED = 150, 133  # 148 and 131 on a CPU with AVX512; other machines may need two more
 MOST_AMBIGUOUS_NAMES, MOST_UPWARD_IMPORTS = 46, 14
 
@@ -103,8 +107,7 @@ def test_the_way_to_the_first_step_grows_no_longer(tmp_path, ssd_run):
 
 
 def test_a_class_name_has_one_meaning():
-    trees = [ast.parse(path.read_text()) for path in FILES]
-    names = Counter(node.name for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+    names = Counter(node.name for path in FILES for node in nodes_of(path) if isinstance(node, ast.ClassDef))
     several = [name for name, count in names.items() if count > 1]
     assert len(several) <= MOST_AMBIGUOUS_NAMES, several
 

@@ -10,10 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from sources import nodes_of, tree_of
 
 import paceline
 from paceline.machine.detect import cpu_cores
 
+# With the other tests of the source, which share its syntax trees.
+pytestmark = pytest.mark.xdist_group("sources")
 PACKAGE = Path(paceline.__file__).parent
 LAYERS = [
     {"_utils"},
@@ -38,7 +41,7 @@ MODULE = re.compile(r"paceline\.\w+[\w.:]*")
 
 def imported_modules(path: Path) -> Iterator[tuple[str, int]]:
     """Modules, without "paceline.", that a file imports, anywhere in it, or names in text; and the lines."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes_of(path):
         names = []
         if isinstance(node, ast.ImportFrom) and node.module:
             folder = PACKAGE.parent.joinpath(*node.module.split("."))
@@ -89,7 +92,7 @@ def open():
 
 def test_utils_and_config_need_only_the_standard_library() -> None:
     for path in [*(PACKAGE / "_utils").glob("*.py"), *(PACKAGE / "config").glob("*.py")]:
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes_of(path):
             if isinstance(node, ast.Import | ast.ImportFrom):
                 name = (node.module or "") if isinstance(node, ast.ImportFrom) else node.names[0].name
                 top = name.split(".")[0]
@@ -99,7 +102,7 @@ def test_utils_and_config_need_only_the_standard_library() -> None:
 def test_a_module_that_runs_as_a_program_ends_with_that() -> None:
     """What stands behind it is not there yet when the program runs."""
     for path in FILES:
-        *before, _ = ast.parse(path.read_text()).body or [None]
+        *before, _ = tree_of(path).body or [None]
         early = [node for node in before if isinstance(node, ast.If) and "__main__" in ast.unparse(node.test)]
         assert not early, f"{path}: code behind `if __name__ == '__main__'`"
 

@@ -5,11 +5,16 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+
+import pytest
+from sources import nodes_of
 
 import paceline
 
+# With the other tests of the source, which share its syntax trees.
+pytestmark = pytest.mark.xdist_group("sources")
 PACKAGE = Path(paceline.__file__).parent
 # The packages that read what users name: photos, annotations, archives, predictions, weights.
 READERS = (
@@ -45,9 +50,9 @@ OWN = {
 }
 
 
-def calls(source: str) -> Iterator[str]:
+def calls(nodes: Iterable[ast.AST]) -> Iterator[str]:
     """The calls that list a folder."""
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes:
         if isinstance(node, ast.Call) and LISTS.search(ast.unparse(node.func)):
             yield ast.unparse(node.func)
 
@@ -59,7 +64,7 @@ def test_every_reader_lists_folders_through_one_module() -> None:
         for path in ([PACKAGE / name] if name.endswith(".py") else (PACKAGE / name).rglob("*.py"))
     ]
     assert len(files) > 200
-    found = {path.relative_to(PACKAGE).as_posix(): list(calls(path.read_text())) for path in files}
+    found = {path.relative_to(PACKAGE).as_posix(): list(calls(nodes_of(path))) for path in files}
     counted = {name: Counter(each) for name, each in found.items() if each}
     assert {name: dict(each) for name, each in counted.items() if each.total() != OWN.get(name, (0,))[0]} == {}
     assert set(OWN) == set(counted)
@@ -67,5 +72,6 @@ def test_every_reader_lists_folders_through_one_module() -> None:
 
 def test_the_search_finds_every_way_to_list_a_folder() -> None:
     ways = "os.scandir(a)\nos.listdir(a)\nos.walk(a)\na.iterdir()\na.glob(b)\na.rglob(b)\nglob.glob(a)\nglob.iglob(a)\nscandir(a)\n"
-    assert len(list(calls(ways))) == 9
-    assert not list(calls("ast.walk(a)\nwalk(a)\nlisted(a)\nglob.escape(a)\n"))
+    assert len(list(calls(ast.walk(ast.parse(ways))))) == 9
+    others = "ast.walk(a)\nwalk(a)\nlisted(a)\nglob.escape(a)\n"
+    assert not list(calls(ast.walk(ast.parse(others))))

@@ -12,6 +12,7 @@ import pytest
 from messages import raises
 from photo_folders import make_photos
 from PIL import EpsImagePlugin, Image
+from sources import nodes_of
 from tiny_runs import TINY, command
 
 import paceline
@@ -22,6 +23,8 @@ from paceline.datasets.verify import Facts
 from paceline.store.header import MAX_PIXELS, TooMuch, open_picture
 from paceline.store.records import digest_of
 
+# With the other tests of the source, which share its syntax trees.
+pytestmark = pytest.mark.xdist_group("sources")
 PACKAGE = Path(paceline.__file__).parent
 POSTSCRIPT = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 48 40\n%%EndComments\n(x) print\nshowpage\n%%EOF\n"
 # What reads a picture file without asking of which format it is.
@@ -136,7 +139,7 @@ def test_more_pixels_than_a_photo_has_are_refused_whatever_pillows_own_limit(mon
 def test_pictures_are_opened_in_one_place():
     found = []
     for path in sorted(PACKAGE.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes_of(path):
             if isinstance(node, ast.Attribute):
                 owner = node.value
                 name = owner.id if isinstance(owner, ast.Name) else getattr(owner, "attr", "")

@@ -54,7 +54,7 @@ def test_a_thread_that_exits_is_a_failure_by_name(troubled, tmp_path, ranks, ord
 def test_out_of_memory_is_a_sentence_whose_advice_goes_on(troubled, tmp_path, ranks):
     ended = troubled("memory", ranks=ranks)
     assert [rank.code for rank in ended] == [3] * ranks, said(ended)
-    images, fewer = (12, 4) if ranks == 1 else (2, 1)
+    images, fewer = 12 // ranks, 6 // ranks
     for rank in ended:
         assert check_line(rank.text, "memory", f"{images} images") and "Traceback" not in rank.text
     end = last_event(tmp_path / "run")

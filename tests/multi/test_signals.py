@@ -113,11 +113,11 @@ def test_on_two_ranks_a_time_budget_ends_after_the_same_step_with_an_evaluation(
 
 def test_two_ranks_fit_their_schedule_to_the_steps_that_rank_0_found(trainer, tmp_path):
     run = tmp_path / "fitted"
-    flags = "--images-seen 120000 --time-budget 15s --fit-schedule --eval-every 0 --save-every 1000"
-    ended = trainer.run(trainer.train(run, flags), ranks=2)
+    flags = "--images-seen 120000 --time-budget 10s --fit-schedule --eval-every 0 --save-every 1000"
+    ended = trainer.run(trainer.train(run, flags, recipe="lagging"), ranks=2)  # few steps, for the time that they take
     assert [rank.code for rank in ended] == [0, 0], said(ended)
     fitted = json.loads((run / "run.json").read_text())["fitted"]
-    assert 1 <= fitted["steps"] < 10_000 and last_event(run)["step"] == fitted["steps"]
+    assert 1 <= fitted["steps"] < 100 and last_event(run)["step"] == fitted["steps"]
     assert last_event(run)["status"] == "success"
 
 

@@ -13,10 +13,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from sources import tree_of
 from tiny_runs import TINY
 
 import paceline
 
+# With the other tests of the source, which share its syntax trees.
+pytestmark = pytest.mark.xdist_group("sources")
 PACKAGE = Path(paceline.__file__).parent
 # Modules that Windows lacks, and who may import them: the door, and programs for Linux alone, inside functions.
 POSIX = {"fcntl", "resource", "pwd", "grp", "termios", "pty"}
@@ -42,13 +45,16 @@ os._exit(code)
 def test_nothing_that_windows_lacks_is_imported_with_a_module():
     found = []
     for path in PACKAGE.rglob("*.py"):
-        tree = ast.parse(path.read_text())
-        inside = {id(node) for part in ast.walk(tree) if isinstance(part, ast.FunctionDef) for node in ast.walk(part)}
-        for node in ast.walk(tree):
+        nodes = list(tree_of(path).body)
+        for node in nodes:  # which grows, by what is not inside a function
+            if not isinstance(node, ast.FunctionDef):
+                nodes += [
+                    child for child in ast.iter_child_nodes(node) if isinstance(child, ast.stmt | ast.excepthandler)
+                ]
             names = (
                 [alias.name for alias in node.names] if isinstance(node, ast.Import) else [getattr(node, "module", "")]
             )
-            if id(node) not in inside and isinstance(node, ast.Import | ast.ImportFrom) and POSIX & set(names):
+            if isinstance(node, ast.Import | ast.ImportFrom) and POSIX & set(names):
                 found.append(str(path.relative_to(PACKAGE)))
     assert set(found) == {"_utils/platform.py"}
 
