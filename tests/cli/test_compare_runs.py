@@ -69,7 +69,7 @@ def test_what_cannot_be_compared_is_refused(runs, ssd_run, capsys, tmp_path):
     assert command(capsys, "compare", *runs[:2]).code == 0  # a workload of one's own with the same scores
 
 
-values = st.lists(st.integers(0, 6).map(lambda n: n / 7), min_size=1, max_size=4)
+values = st.lists(st.integers(0, 6).map(lambda n: n / 7), min_size=1, max_size=3)
 
 
 @settings(deadline=None)

@@ -28,7 +28,10 @@ from paceline.predict.reader import as_input
 from paceline.recipes import RECIPES
 from paceline.tasks.workloads import WORKLOADS
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+pytestmark = [
+    pytest.mark.xdist_group("onnx"),  # whose import takes seconds
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"),
+]
 SIZES = ((300, 400), (400, 300), (333, 500), (720, 1280), (500, 500), (90, 1200), (1200, 90), (60, 80))
 
 

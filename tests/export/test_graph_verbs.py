@@ -36,7 +36,10 @@ from paceline.predict.results import Answer, Found
 from paceline.recipes import RECIPES
 from paceline.tasks.workloads import WORKLOADS
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+pytestmark = [
+    pytest.mark.xdist_group("onnx"),  # whose import takes seconds
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"),
+]
 # The command in a process that has no torch.
 WITHOUT_TORCH = """
 import sys

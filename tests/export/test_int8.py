@@ -20,7 +20,10 @@ from paceline.export import onnx_form
 from paceline.export.int8 import in_eight_bits
 from paceline.log.events import metrics_of
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+pytestmark = [
+    pytest.mark.xdist_group("onnx"),  # whose import takes seconds
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"),
+]
 
 
 def test_last_layers_and_decoding_stay_in_float():

@@ -31,7 +31,10 @@ from paceline.export import onnx_form
 from paceline.predict.predictor import Predictor
 from paceline.predict.runners import run_of
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+pytestmark = [
+    pytest.mark.xdist_group("onnx"),  # whose import takes seconds
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"),
+]
 
 
 def export(capsys: pytest.CaptureFixture[str], run: Path, out: Path, *more: object) -> Said:

@@ -19,7 +19,10 @@ from paceline.export import openvino_form
 from paceline.predict.runners import EXACT, run_of
 
 openvino = pytest.importorskip("openvino", reason="openvino is not installed (extra: openvino)")
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+pytestmark = [
+    pytest.mark.xdist_group("onnx"),  # whose import takes seconds
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"),
+]
 
 
 class Order(nn.Module):

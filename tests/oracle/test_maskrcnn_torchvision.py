@@ -217,7 +217,7 @@ def background_for(model: TorchvisionFasterRCNN, photos: Sequence[Tensor]) -> fl
 )
 def test_detections_and_masks_are_torchvisions(pictures, settings, state, monkeypatch, eps, kinds) -> None:
     names = [pictures.wide, pictures.tall] if kinds == "both" else [getattr(pictures, kinds)]
-    photos = [photo(pictures, name, 128) for name in names]
+    photos = [photo(pictures, name, 96) for name in names]
     settings = replace(settings, bn_eps=eps)
     other = theirs(state, monkeypatch, settings).eval()
     bias = "roi_heads.box_predictor.cls_score.bias"
@@ -319,7 +319,7 @@ def objects_of(
 def test_training_losses_and_gradients_are_torchvisions_for_the_same_samples(
     pictures, settings, state, monkeypatch, seed
 ) -> None:
-    photos = [photo(pictures, name, 128) for name in (pictures.wide, pictures.tall, pictures.wide)]
+    photos = [photo(pictures, name, 96) for name in (pictures.wide, pictures.tall, pictures.wide)]
     shapes = [entry.shape for entry in photos]
     pairs = [
         objects_of(pictures.table, name, shape, key)

@@ -132,6 +132,7 @@ def planted(bits, folder, file, old, new):
     return folder
 
 
+@pytest.mark.nightly("trains in two trees; by day their outcomes are compared")
 def test_two_swapped_images_are_found(bits, tmp_path, class_photos):
     end = "            epochs[here] += times * AGAIN\n    return epochs, indices\n"
     swap = end.replace("    return", "    if step == 2:\n        indices[[0, 1]] = indices[[1, 0]]\n    return")

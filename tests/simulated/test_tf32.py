@@ -38,7 +38,7 @@ for precision in precisions.split(","):
 STEPS = ("--synthetic", "--steps", "2", "--global-batch", "8", "--optim.lr", "0.01", "--eval-every", "100")
 
 
-@pytest.mark.parametrize("precisions", ["tf32,fp32", pytest.param("bf16,fp16", marks=ONE_MORE)])
+@pytest.mark.parametrize("precisions", ["tf32", pytest.param("fp32,bf16,fp16", marks=ONE_MORE)])
 def test_only_tf32_lets_cuda_round_float32(on_device: Run, tmp_path: Path, precisions: str) -> None:
     words = ["train", "resnet50-tiny", "--system", "gpu", *STEPS]
     done, _ = on_device("-c", PROGRAM, precisions, f"{tmp_path}/", *words)
