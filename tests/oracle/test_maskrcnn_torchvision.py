@@ -122,7 +122,9 @@ def settings(request) -> MaskRCNNModel:
     few = replace(full.rpn, pre_train=300, post_train=200, pre_test=300, post_test=200)
     if depth == 50:
         return full
-    return replace(full, rpn=few, roi=replace(full.roi, channels=128), detect=replace(full.detect, keep=20))
+    return replace(
+        full, rpn=few, roi=replace(full.roi, channels=128, samples=128), detect=replace(full.detect, keep=20)
+    )
 
 
 @pytest.fixture(scope="module")
