@@ -3,7 +3,8 @@
 A file is written beside its place as `.NAME.TOKEN.part` and renamed. The token is drawn anew, so two writers of one file do not
 meet, on one host or on several that share a folder. A kill leaves a part. Its writer locks it for as long as it lives, so that the
 next one that writes there can sweep it, and nothing else: no part of a living writer, no link, and nothing whose name is not exactly
-of this kind. A folder that is filled first and moved then (`folder_part`) is locked and swept likewise.
+of this kind. Between its creation and its lock a part is empty, and an empty one is swept after a minute only. A folder that is
+filled first and moved then (`folder_part`) is locked and swept likewise.
 Among the user's own files one is written where there is none, or in place of an earlier one of ours, and of nothing else
 (`write_output`): what a verb writes begins with a mark. A link is never ours: it would lead elsewhere.
 """
@@ -14,6 +15,7 @@ import os
 import re
 import shutil
 import stat
+import time
 import zipfile
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -41,10 +43,9 @@ def whole(path: Path, *, sync: bool = False) -> Iterator[Path]:
     with open(part, "xb") as held:
         if not HOLDS:
             held.close()  # Windows renames no open file
-        with suppress(
-            OSError, ValueError
-        ):  # a file system without locks: nobody can hold this part then, and nobody sweeps it
-            flock(held.fileno())
+        # On a file system without locks nobody can hold this part, and nobody sweeps it.
+        with suppress(OSError, ValueError):
+            flock(held.fileno(), waits=True)
         try:
             yield part
             if sync:
@@ -79,7 +80,8 @@ def folder_part(place: Path) -> Iterator[Path]:
             descriptor = os.open(left, os.O_RDONLY | O_DIRECTORY | O_NOFOLLOW)  # refused on Windows: it stays
             try:
                 flock(descriptor)
-                shutil.rmtree(left)
+                if os.listdir(left) or _is_old(descriptor):
+                    shutil.rmtree(left)
             finally:
                 os.close(descriptor)
     part = place.with_name(f".{place.name}.{os.urandom(4).hex()}.part")
@@ -88,7 +90,7 @@ def folder_part(place: Path) -> Iterator[Path]:
     try:
         if descriptor is not None:
             with suppress(OSError):  # a file system without locks: nobody sweeps it
-                flock(descriptor)
+                flock(descriptor, waits=True)
         yield part
     finally:
         if descriptor is not None:
@@ -112,13 +114,12 @@ def part_of(path: PurePath) -> PurePath | None:
 
 def sync_folder(folder: Path) -> None:
     """Make a rename in `folder` last through a power failure, where the system opens folders."""
-    if not HOLDS:
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    if HOLDS:
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 @contextmanager
@@ -133,11 +134,10 @@ def held(folder: Path) -> Iterator[bool]:
         return
     descriptor = os.open(folder, os.O_RDONLY | O_DIRECTORY)
     try:
-        try:
+        alone = False
+        with suppress(OSError):
             flock(descriptor, waits=True)
             alone = True
-        except OSError:
-            alone = False
         yield alone
     finally:
         os.close(descriptor)
@@ -160,10 +160,15 @@ def _remove_dead(part: Path) -> None:
     descriptor = os.open(part, os.O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_BINARY)
     try:
         flock(descriptor)
-        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        if stat.S_ISREG(os.fstat(descriptor).st_mode) and (os.path.getsize(descriptor) or _is_old(descriptor)):
             part.unlink()
     finally:
         os.close(descriptor)
+
+
+def _is_old(descriptor: int) -> bool:
+    """Whether a part is older than a minute; an empty one that is not may belong to a writer that is about to lock it."""
+    return time.time() - os.fstat(descriptor).st_mtime > 60
 
 
 # JSON of ours begins with this key, a list of ours with this line; a PNG has it as a text, a JPEG as a comment,

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 import paceline
-from paceline._utils.atomic_write import sweep, whole, write_whole
+from paceline._utils import atomic_write
+from paceline._utils.atomic_write import folder_part, sweep, whole, write_whole
 
 PACKAGE = Path(paceline.__file__).parent
 # Who puts something in place that is no single file written at once: folders, links, and files that grow until they are whole.
@@ -87,15 +89,33 @@ def test_a_folder_that_cannot_be_synced_has_the_file_all_the_same(tmp_path, monk
 def test_what_a_kill_left_is_swept_and_nothing_else(tmp_path):
     theirs = [".events.jsonl.part", ".mine.0f0f0f0g.part", "a.0f0f0f0f.part", ".lock", "run.json"]
     for name in (*theirs, ".run.json.0f0f0f0f.part", ".b.0f0f0f0f.part"):
+        (tmp_path / name).write_text("half")
+    for name, age in ((".new.0f0f0f0f.part", 0), (".old.0f0f0f0f.part", 100)):  # empty: perhaps about to be locked
         (tmp_path / name).touch()
+        os.utime(tmp_path / name, (time.time() - age,) * 2)
     (tmp_path / ".folder.0f0f0f0f.part").mkdir()
     (tmp_path / ".link.0f0f0f0f.part").symlink_to("run.json")
-    theirs += [".folder.0f0f0f0f.part", ".link.0f0f0f0f.part"]
+    theirs += [".folder.0f0f0f0f.part", ".link.0f0f0f0f.part", ".new.0f0f0f0f.part"]
     sweep(tmp_path, {"b"})
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == sorted([*theirs, ".run.json.0f0f0f0f.part"])
+    left = [*theirs, ".run.json.0f0f0f0f.part", ".old.0f0f0f0f.part"]
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == sorted(left)
     sweep(tmp_path)
     sweep(tmp_path / "missing")
     assert sorted(entry.name for entry in tmp_path.iterdir()) == sorted(theirs)
+
+
+@pytest.mark.parametrize("kind", [whole, folder_part])
+def test_a_part_that_another_writer_finds_before_it_is_locked_stays(tmp_path, monkeypatch, kind):
+    def late(descriptor, *, own=atomic_write.flock, **how):
+        monkeypatch.setattr(atomic_write, "flock", own)
+        sweep(tmp_path)  # another writer of the same place comes just before
+        with kind(tmp_path / "a") as other:
+            assert other.exists()
+        own(descriptor, **how)
+
+    monkeypatch.setattr(atomic_write, "flock", late)
+    with kind(tmp_path / "a") as part:
+        assert part.exists()
 
 
 def test_the_part_of_a_living_writer_is_not_swept_and_that_of_a_killed_one_is(tmp_path):

@@ -17,7 +17,7 @@ from paceline.datasets.ensure import ensure_prepared
 from paceline.store.manifest import Manifest
 from paceline.tasks.workloads import WORKLOADS
 
-pytestmark = pytest.mark.multi
+pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("ranks")]
 
 
 @pytest.fixture(scope="module")

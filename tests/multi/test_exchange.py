@@ -9,7 +9,7 @@ import pytest
 from by_night import ONE_MORE
 from small_run import losses, said, tensor_files
 
-pytestmark = pytest.mark.multi
+pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("ranks")]
 
 SHORT = "--steps 3 --eval-every 3 --limit-val 6 --log-every 1"
 

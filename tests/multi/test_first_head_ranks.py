@@ -6,7 +6,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 from small_run import Trainer, assert_same_end, losses, said
 
-pytestmark = pytest.mark.multi
+pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("ranks")]
 FITTED = "the last layer begins fitted"
 
 

@@ -9,7 +9,7 @@ from small_run import Trainer, assert_joined
 
 from paceline.models.batch_norm import configure_batch_norm
 
-pytestmark = pytest.mark.multi
+pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("ranks")]
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from toy_loss_groups import IMAGES, Toy, slow_losses
 
 from paceline.config.recipe import Optim
 
-pytestmark = pytest.mark.multi
+pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("ranks")]
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from paceline.models.mask_rcnn_loss import TERMS
 
-pytestmark = pytest.mark.multi
+pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("ranks")]
 
 RECIPES = Path(__file__).with_name("maskrcnn_rank.py")
 # Whole steps of landscapes and of portraits, so that every cut pads a photo alike. 7 photos are uneven on 2 and 3 ranks.

@@ -9,7 +9,7 @@ import pytest
 
 from paceline.log.mllog import PREFIX
 
-pytestmark = pytest.mark.multi
+pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("ranks")]
 
 
 def logged_ms(run: Path, key: str) -> int:

@@ -12,7 +12,7 @@ from by_night import ONE_MORE
 from messages import check_lines, check_text
 from small_run import ROOT, assert_same_run, said
 
-pytestmark = pytest.mark.multi
+pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("ranks")]
 
 FLAGS = "--steps 6 --log-every 1"
 

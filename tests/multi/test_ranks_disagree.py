@@ -13,7 +13,7 @@ from messages import check_line, check_text
 from safetensors.numpy import load_file, save_file
 from small_run import Trainer, said
 
-pytestmark = pytest.mark.multi
+pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("ranks")]
 
 
 def refused(trainer: Trainer, run: Path, own: list[list[str]]) -> str:

@@ -27,7 +27,7 @@ from small_run import (
 
 from paceline.log.events import read_events
 
-pytestmark = pytest.mark.multi
+pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("ranks")]
 
 # Two ranks: two images a forward, statistics over both ranks, and a weight average. Three: each rank's statistics are its
 # own, checkpoints cut the log's intervals, and the order of a sum depends on how data parallel groups the gradients.

@@ -9,7 +9,7 @@ from small_run import events, said, tensor_files
 
 from paceline.log.events import read_events
 
-pytestmark = pytest.mark.multi
+pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("ranks")]
 
 SHORT = "--steps 5 --eval-every 5 --limit-val 6 --log-every 1"
 

@@ -12,7 +12,7 @@ from PIL import Image
 from small_run import Trainer, assert_joined, assert_same_statistics, losses
 from ssd_rank import CLASSES, IMAGES, STEPS
 
-pytestmark = pytest.mark.multi
+pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("ranks")]
 
 RECIPES = Path(__file__).with_name("ssd_rank.py")
 TRAIN, VAL = 19, 7  # validation shares of 7 images on 2 and 3 ranks are uneven

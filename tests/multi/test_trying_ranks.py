@@ -10,7 +10,7 @@ from zygote import by_hand
 
 from paceline.ranks.interfaces import free_port
 
-pytestmark = pytest.mark.multi
+pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("ranks")]
 
 
 def ended_with(zygote, folder, *holds, evaluators=0):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from small_run import Trainer, said
 
-pytestmark = pytest.mark.multi
+pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("ranks")]
 
 RECIPE = """
 import os
