@@ -54,7 +54,7 @@ def test_a_schedule_fitted_to_a_time_is_measured_once_and_repeats_and_resumes_by
     def slowly(*given):
         """The machine's own pace would make the length of this test, and on a slow one no step would fit."""
         measured.append(really(*given))
-        return Pace(step=2.0, evaluation=0.1, first_step=0.1)
+        return Pace(step=4.0, evaluation=0.1, first_step=0.1)
 
     monkeypatch.setattr(plan_run, "measure_pace", slowly)
     said = command(capsys, *words_for(photos, run, *budget))
@@ -62,7 +62,7 @@ def test_a_schedule_fitted_to_a_time_is_measured_once_and_repeats_and_resumes_by
     assert min(measured[0].step, measured[0].evaluation, measured[0].first_step) > 0
     facts, (end,) = facts_of(run), events_of(run, "end")
     steps = facts["fitted"]["steps"]
-    assert 8 < steps < 30 and (facts["fitted"]["step_seconds"], facts["fitted"]["eval_seconds"]) == (2.0, 0.1)
+    assert 8 < steps < 30 and (facts["fitted"]["step_seconds"], facts["fitted"]["eval_seconds"]) == (4.0, 0.1)
     # The clock has no more to say: what stands in run.json is a plain run of so many steps.
     assert (end["status"], end["step"]) == ("success", steps) and events_of(run, "train")[-1]["lr"] == 0
     assert (facts["controls"]["time_budget"], facts["controls"]["fit_schedule"]) == ("", False)

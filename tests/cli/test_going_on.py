@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from by_night import ONE_MORE
 from messages import check_line
 from run_files import cut_after, facts_of, tensor_files
 from tiny_runs import TINY, command, forge, of_its_own, refused, without_report
@@ -106,7 +107,10 @@ def test_a_report_that_a_kill_cut_off_is_written_by_the_same_command(photos, two
 
 @pytest.mark.parametrize(
     ("more", "code"),
-    [("--steps 2", 0), ("--quality.targets top1 1.5 --eval-every 1 --patience 1 --optim.lr 1e-9", 1)],
+    [
+        ("--steps 2", 0),
+        pytest.param("--quality.targets top1 1.5 --eval-every 1 --patience 1 --optim.lr 1e-9", 1, marks=ONE_MORE),
+    ],
 )
 def test_a_report_that_cannot_be_written_changes_nothing_of_how_a_run_ended(
     class_photos, tmp_path, capsys, monkeypatch, more, code

@@ -227,6 +227,7 @@ def one_thread():
     torch.set_num_threads(before)
 
 
+@pytest.mark.nightly("800 pictures; a property of the set, which changes with its version alone")
 def test_a_linear_classifier_on_thumbnails_cannot_learn_it(classes, one_thread):
     train, labels = thumbnails(classes / "train")
     val, truth = thumbnails(classes / "val")
