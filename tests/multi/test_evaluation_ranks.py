@@ -119,7 +119,7 @@ def test_asked_to_stop_while_photos_are_looked_at_it_goes_back_to_that_evaluatio
 @pytest.mark.nightly("three live ranks for half a minute")
 def test_a_signal_to_an_evaluation_rank_at_rest_stops_training_after_the_same_step(trainer):
     run = trainer.folder / "rests"
-    flags = FLAGS.replace("--eval-every 5", "--eval-every 20 --images-seen 1000000")
+    flags = FLAGS.replace("--eval-every 5", "--eval-every 100000 --images-seen 1000000")
     job = trainer.start(command(trainer, run, flags, 1), ranks=3)
     wait_until(lambda: ("train", 8) in (kinds(run) if run.exists() else []), "step 8")
     job.send(signal.SIGTERM, rank=2)

@@ -219,7 +219,7 @@ def background_for(model: TorchvisionFasterRCNN, photos: Sequence[Tensor]) -> fl
 )
 def test_detections_and_masks_are_torchvisions(pictures, settings, state, monkeypatch, eps, kinds) -> None:
     names = [pictures.wide, pictures.tall] if kinds == "both" else [getattr(pictures, kinds)]
-    photos = [photo(pictures, name, 96) for name in names]
+    photos = [photo(pictures, name, 128) for name in names]
     settings = replace(settings, bn_eps=eps)
     other = theirs(state, monkeypatch, settings).eval()
     bias = "roi_heads.box_predictor.cls_score.bias"
