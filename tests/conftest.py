@@ -260,6 +260,13 @@ def no_report(monkeypatch) -> None:
     tiny_runs.without_report(monkeypatch)
 
 
+@pytest.fixture
+def no_charts(monkeypatch) -> None:
+    """Reports without charts, as of runs whose values are not finite: drawing takes most of a report's time."""
+    for module in ("score_curves", "training_curves"):
+        monkeypatch.setattr(f"paceline.pages.{module}.draw_chart", lambda *_, **__: None)
+
+
 @pytest.fixture(scope="session")
 def s3_endpoint() -> Iterator[str]:
     """URL of a server on the loopback that speaks S3."""

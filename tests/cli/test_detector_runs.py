@@ -13,6 +13,8 @@ from tiny_runs import command, refused
 from paceline.recipes import RECIPES
 from paceline.tasks.workloads import WORKLOADS
 
+pytestmark = pytest.mark.usefixtures("no_charts")
+
 # Recipe -> the fixture of its shared run, its flags, and those with which its training images are drawn.
 DETECTORS = {"ssd-tiny": ("ssd_run", SSD, SSD), "maskrcnn-tiny": ("maskrcnn_run", MASKRCNN, MASKRCNN_TOY)}
 

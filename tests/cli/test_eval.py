@@ -16,6 +16,8 @@ from tiny_runs import CLASSES, TINY, command, make_photos, refused
 from paceline.cli.eval_table import MOST_CLASSES, table
 from paceline.tasks.task import Evaluation
 
+pytestmark = pytest.mark.usefixtures("no_charts")
+
 MY_RECIPE = """
 from dataclasses import replace
 from paceline.recipes import RECIPES

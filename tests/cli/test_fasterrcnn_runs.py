@@ -17,6 +17,8 @@ from paceline.cli.main import main
 from paceline.models.mask_rcnn_loss import TERMS
 from paceline.tasks.workloads import WORKLOADS
 
+pytestmark = pytest.mark.usefixtures("no_charts")
+
 STEPS = 4
 FLAGS = f"--weights none --model.depth 10 {MASKRCNN} --log-every 1"
 

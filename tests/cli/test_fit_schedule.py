@@ -15,7 +15,7 @@ from tiny_runs import TINY, command, refused
 from paceline.training import plan_run
 from paceline.training.trial_steps import Pace
 
-pytestmark = pytest.mark.usefixtures("no_report")
+pytestmark = pytest.mark.usefixtures("no_report", "no_charts")
 
 FITTED = ["--fit-schedule", "--images-seen", 8000, "--keep", 99, "--ema", 0.9]
 

@@ -13,7 +13,7 @@ from tiny_runs import TINY, command, refused, train
 
 from paceline.pages.page import write_report
 
-pytestmark = pytest.mark.usefixtures("no_report")
+pytestmark = pytest.mark.usefixtures("no_report", "no_charts")
 
 STEPS = ["--log-every", 1, "--save-every", 1, "--eval-every", 2, "--keep", 9]
 

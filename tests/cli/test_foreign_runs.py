@@ -17,7 +17,7 @@ import paceline
 from paceline._utils import user_code as python_file
 from paceline._utils.errors import UserError
 
-pytestmark = pytest.mark.usefixtures("no_report")
+pytestmark = pytest.mark.usefixtures("no_report", "no_charts")
 CANARY = """
 from pathlib import Path
 (Path(__file__).parent / "RAN").touch()

@@ -27,7 +27,7 @@ from paceline.log.mllog import PREFIX
 from paceline.recipes import RECIPES
 from paceline.training.saved_run import SavedRun, _ways
 
-pytestmark = pytest.mark.usefixtures("no_report")
+pytestmark = pytest.mark.usefixtures("no_report", "no_charts")
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,8 @@ from tiny_runs import TINY, command, forge, of_its_own, refused, without_report
 from paceline.cli.main import main
 from paceline.training import context
 
+pytestmark = pytest.mark.usefixtures("no_charts")
+
 STEPS = 4
 # Fields of a recipe's model that came after the first runs.
 NEW = ("trunk", "groups", "group_width")

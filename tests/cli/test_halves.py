@@ -16,7 +16,7 @@ from paceline.store.splits import half_in_words, in_half
 from paceline.tasks.metrics.interval import intervals
 from paceline.tasks.metrics.stored import intervals_at_end, stored_draws
 
-pytestmark = pytest.mark.usefixtures("no_report")
+pytestmark = pytest.mark.usefixtures("no_report", "no_charts")
 
 
 def files_of(path) -> list[str]:

@@ -14,6 +14,8 @@ from tiny_runs import command, refused, train
 from paceline._utils import journal
 from paceline.training.checkpoint.layout import BEST, LAST, link_step, list_steps
 
+pytestmark = pytest.mark.usefixtures("no_charts")
+
 NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
 
 

@@ -20,6 +20,8 @@ from tiny_runs import TINY, command, forge, refused
 import paceline
 from paceline._utils.names import check_entries
 
+pytestmark = pytest.mark.usefixtures("no_charts")
+
 # What is read of a run's folder, and a verb that reads it; {run} and {photo} are filled in.
 READERS = [
     ("run.json", "show {run}"),

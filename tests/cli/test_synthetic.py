@@ -26,6 +26,8 @@ from paceline.tasks.task import InputRank
 from paceline.tasks.workloads import WORKLOADS
 from paceline.weights.classes import Labels
 
+pytestmark = pytest.mark.usefixtures("no_charts")
+
 SMALL = {
     "resnet50-tiny": TINY,
     "ssd-tiny": ["--global-batch", "2", "--optim.lr", "0.001"],

@@ -20,6 +20,8 @@ from paceline._utils.errors import DataError
 from paceline.datasets import near_copies
 from paceline.datasets.label_errors import label_errors
 
+pytestmark = pytest.mark.usefixtures("no_charts")
+
 
 def photo(seed: int, side: int = 96) -> Image.Image:
     """Blobs of random colours: as different from another seed's as photos are."""

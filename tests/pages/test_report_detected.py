@@ -310,6 +310,7 @@ def test_where_a_threshold_was_chosen_by_f1_pictures_and_tables_count_from_it_an
     assert check_text(text, "0 of 1 objects", "from score 0.3") and "F1 is best" not in text
 
 
+@pytest.mark.usefixtures("no_charts")
 @pytest.mark.parametrize(
     "damage",
     [

@@ -25,6 +25,8 @@ from paceline.predict.answers import check_answers_folder, new_answers, picture_
 from paceline.predict.formats import Place, for_people, polygons_of
 from paceline.predict.results import Found
 
+pytestmark = pytest.mark.usefixtures("no_charts")
+
 H, W = 90, 120
 CLASSES, IDS = ("cat, <dog>", "no"), (7, 3)  # names that want quoting; ids in no order
 

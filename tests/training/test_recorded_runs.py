@@ -14,6 +14,8 @@ from tiny_runs import TINY, command, without_report
 from paceline.store.freshness import check_fresh
 from paceline.store.manifest import Manifest
 
+pytestmark = pytest.mark.usefixtures("no_charts")
+
 RECORDED = Path(__file__).parents[1] / "recorded" / "runs.tar.xz"
 FLAGS = {
     "resnet50-tiny": [*TINY, "--model.width", "4", "--system", "cpu", "--system.precision", "fp32"],

@@ -22,6 +22,8 @@ from paceline.tasks.workloads import WORKLOADS
 from paceline.training import forms, plan_run
 from paceline.training.forms import LAYOUTS, Layout, choose_forms
 
+pytestmark = pytest.mark.usefixtures("no_charts")
+
 ROOT = Path(__file__).parents[2]
 GPU = System("cuda", precision="bf16", memory_gib=140)
 NAMES = {"classification": "resnet50", "ssd": "ssd", "maskrcnn": "maskrcnn"}
