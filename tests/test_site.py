@@ -49,6 +49,7 @@ def test_all_pages_become_a_site_that_takes_nothing_from_elsewhere(tmp_path_fact
 
 def shown_without_an_error(site: Path, chromium: str, profile: Path) -> None:
     """Pages of each kind in a browser, as wide as a desk's and as a phone's; and the search, from the site alone."""
+    (site / "favicon.ico").touch()  # which a browser may ask for, and miss
     handler = partial(Silent, directory=str(site))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server, browser(chromium, profile) as page:
         Thread(target=server.serve_forever, daemon=True).start()
