@@ -3,8 +3,8 @@
 A file is written beside its place as `.NAME.TOKEN.part` and renamed. The token is drawn anew, so two writers of one file do not
 meet, on one host or on several that share a folder. A kill leaves a part. Its writer locks it for as long as it lives, so that the
 next one that writes there can sweep it, and nothing else: no part of a living writer, no link, and nothing whose name is not exactly
-of this kind. Between its creation and its lock a part is empty, and an empty one is swept after a minute only. A folder that is
-filled first and moved then (`folder_part`) is locked and swept likewise.
+of this kind. A part that was swept between its creation and its lock is followed by another one. A folder that is filled first and
+moved then (`folder_part`) is locked and swept likewise.
 Among the user's own files one is written where there is none, or in place of an earlier one of ours, and of nothing else
 (`write_output`): what a verb writes begins with a mark. A link is never ours: it would lead elsewhere.
 """
@@ -15,10 +15,9 @@ import os
 import re
 import shutil
 import stat
-import time
 import zipfile
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path, PurePath
 from typing import TypeAlias
 
@@ -39,13 +38,18 @@ def whole(path: Path, *, sync: bool = False) -> Iterator[Path]:
     sync   wait until the disk has the bytes, and its folder the name where that can be synced: then a power failure takes neither
     raise OSError   it cannot be written; `path` is what it was
     """
-    part = path.with_name(f".{path.name}.{os.urandom(4).hex()}.part")
-    with open(part, "xb") as held:
+    while True:
+        part = path.with_name(f".{path.name}.{os.urandom(4).hex()}.part")
+        held = open(part, "xb")  # noqa: SIM115  closed below
         if not HOLDS:
             held.close()  # Windows renames no open file
         # On a file system without locks nobody can hold this part, and nobody sweeps it.
         with suppress(OSError, ValueError):
             flock(held.fileno(), waits=True)
+        if part.exists():  # else another writer swept it before it was locked
+            break
+        held.close()
+    with closing(held):
         try:
             yield part
             if sync:
@@ -80,17 +84,22 @@ def folder_part(place: Path) -> Iterator[Path]:
             descriptor = os.open(left, os.O_RDONLY | O_DIRECTORY | O_NOFOLLOW)  # refused on Windows: it stays
             try:
                 flock(descriptor)
-                if os.listdir(left) or _is_old(descriptor):
-                    shutil.rmtree(left)
+                shutil.rmtree(left)
             finally:
                 os.close(descriptor)
-    part = place.with_name(f".{place.name}.{os.urandom(4).hex()}.part")
-    part.mkdir()
-    descriptor = os.open(part, os.O_RDONLY | O_DIRECTORY) if HOLDS else None
-    try:
-        if descriptor is not None:
+    while True:
+        part = place.with_name(f".{place.name}.{os.urandom(4).hex()}.part")
+        part.mkdir()
+        descriptor = None
+        if HOLDS:
             with suppress(OSError):  # a file system without locks: nobody sweeps it
+                descriptor = os.open(part, os.O_RDONLY | O_DIRECTORY)
                 flock(descriptor, waits=True)
+        if part.exists():  # else another writer swept it before it was locked
+            break
+        if descriptor is not None:
+            os.close(descriptor)
+    try:
         yield part
     finally:
         if descriptor is not None:
@@ -160,15 +169,10 @@ def _remove_dead(part: Path) -> None:
     descriptor = os.open(part, os.O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_BINARY)
     try:
         flock(descriptor)
-        if stat.S_ISREG(os.fstat(descriptor).st_mode) and (os.path.getsize(descriptor) or _is_old(descriptor)):
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
             part.unlink()
     finally:
         os.close(descriptor)
-
-
-def _is_old(descriptor: int) -> bool:
-    """Whether a part is older than a minute; an empty one that is not may belong to a writer that is about to lock it."""
-    return time.time() - os.fstat(descriptor).st_mtime > 60
 
 
 # JSON of ours begins with this key, a list of ours with this line; a PNG has it as a text, a JPEG as a comment,

@@ -54,8 +54,7 @@ def converted(graph: Path) -> Any:
 
     model: Any = openvino.Core().read_model(graph)
     for node in model.get_ops():
-        if (
-            node.get_type_name() == "TopK"
-        ):  # equals come in order of their places, as ONNX has it; the frontend drops that
+        # Equals come in order of their places, as ONNX has it; the frontend drops that.
+        if node.get_type_name() == "TopK":
             node.set_attribute("stable", True)
     return model

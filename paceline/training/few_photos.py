@@ -42,9 +42,8 @@ def refuse_few(
     photos, batch, steps = plan.train_images, plan.global_batch, plan.total_steps
     length = {"epochs", "images_seen", "global_batch"}.intersection(given) or controls.steps or controls.fit_schedule
     times = recipe_made_for(recipe) / photos
-    if (
-        batch > photos and "global_batch" not in given and not name.endswith("-tiny")
-    ):  # tiny: for trying out, on any photos
+    # tiny: for trying out, on any photos
+    if batch > photos and "global_batch" not in given and not name.endswith("-tiny"):
         reason = f"a batch of {batch:,} is more than the {photos:,} training photos"
     elif steps < FEWEST_STEPS and not length:
         reason = (

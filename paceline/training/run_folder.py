@@ -155,9 +155,8 @@ def open_run_folder(request: Request, world: World, reporter: Reporter = SILENT)
             _empty(folder.path, made)
 
     if world.watch is not None:
-        world.watch.before_exit.append(
-            remove_unbegun
-        )  # called when another rank was refused, before this process exits
+        # Called when another rank was refused, before this process exits.
+        world.watch.before_exit.append(remove_unbegun)
     try:
         yield folder
     except BaseException:

@@ -97,9 +97,8 @@ def json_tool(content: Any) -> tuple[str, str] | None:
         if "shapes" in content and ("imagePath" in content or "imageData" in content):
             advice = "Make one COCO JSON of all of them (pip install labelme2coco, labelme2coco FOLDER), and name it:  "
             return "LabelMe's JSON, which is not read", advice + COCO_FLAGS
-        value = next(
-            iter(content.values()), None
-        )  # an annotations-only export: {KEY: {"filename": ..., "regions": ...}}
+        # An annotations-only export: {KEY: {"filename": ..., "regions": ...}}.
+        value = next(iter(content.values()), None)
         is_via = isinstance(value, dict) and {"filename", "regions"} <= value.keys()
         if "_via_img_metadata" in content or is_via:
             advice = f"In VIA choose Annotation > Export Annotations (COCO format), then:  {COCO_FLAGS}"

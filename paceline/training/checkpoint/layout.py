@@ -98,9 +98,8 @@ def check_space(folder: Path, bytes_needed: int) -> None:
         for left in folder.glob(".probe.*.part"):  # a link, which nobody can hold: a killed process's
             if left.is_symlink() and os.readlink(left) == NOWHERE:
                 left.unlink()
-        probe = (
-            folder / f".probe.{os.urandom(4).hex()}.part"
-        )  # a kill leaves a part as any other (_utils/atomic_write.py)
+        # A kill leaves a part as any other (_utils/atomic_write.py).
+        probe = folder / f".probe.{os.urandom(4).hex()}.part"
         with open(probe, "xb") as file:
             file.write(b"\0" * 4096)
         probe.unlink()
