@@ -9,7 +9,7 @@ from pathlib import Path
 
 @cache
 def tree_of(path: Path) -> ast.Module:
-    """The file's syntax tree; nobody changes it."""
+    """The file's syntax tree, which callers do not change."""
     return ast.parse(path.read_text())
 
 

@@ -3,8 +3,8 @@
 A file is written beside its place as `.NAME.TOKEN.part` and renamed. The token is drawn anew, so two writers of one file do not
 meet, on one host or on several that share a folder. A kill leaves a part. Its writer locks it for as long as it lives, so that the
 next one that writes there can sweep it, and nothing else: no part of a living writer, no link, and nothing whose name is not exactly
-of this kind. A part that was swept between its creation and its lock is followed by another one. A folder that is filled first and
-moved then (`folder_part`) is locked and swept likewise.
+of this kind. If a part is swept between its creation and its lock, its writer makes another one. A folder that is filled first and
+moved then (`folder_part`) is locked and swept in the same way.
 Among the user's own files one is written where there is none, or in place of an earlier one of ours, and of nothing else
 (`write_output`): what a verb writes begins with a mark. A link is never ours: it would lead elsewhere.
 """
@@ -41,14 +41,11 @@ def whole(path: Path, *, sync: bool = False) -> Iterator[Path]:
     while True:
         part = path.with_name(f".{path.name}.{os.urandom(4).hex()}.part")
         held = open(part, "xb")  # noqa: SIM115  closed below
-        if not HOLDS:
-            held.close()  # Windows renames no open file
-        # On a file system without locks nobody can hold this part, and nobody sweeps it.
-        with suppress(OSError, ValueError):
-            flock(held.fileno(), waits=True)
-        if part.exists():  # else another writer swept it before it was locked
+        if HOLDS and _locked(part, held.fileno()):
             break
         held.close()
+        if not HOLDS:  # Windows renames no open file
+            break
     with closing(held):
         try:
             yield part
@@ -91,13 +88,12 @@ def folder_part(place: Path) -> Iterator[Path]:
         part = place.with_name(f".{place.name}.{os.urandom(4).hex()}.part")
         part.mkdir()
         descriptor = None
-        if HOLDS:
-            with suppress(OSError):  # a file system without locks: nobody sweeps it
-                descriptor = os.open(part, os.O_RDONLY | O_DIRECTORY)
-                flock(descriptor, waits=True)
-        if part.exists():  # else another writer swept it before it was locked
+        if not HOLDS:
             break
-        if descriptor is not None:
+        with suppress(FileNotFoundError):  # swept already
+            descriptor = os.open(part, os.O_RDONLY | O_DIRECTORY)
+            if _locked(part, descriptor):
+                break
             os.close(descriptor)
     try:
         yield part
@@ -105,6 +101,18 @@ def folder_part(place: Path) -> Iterator[Path]:
         if descriptor is not None:
             os.close(descriptor)
         shutil.rmtree(part, ignore_errors=True)
+
+
+def _locked(part: Path, descriptor: int) -> bool:
+    """Lock a new part -> False if another writer took it for a killed writer's before: it is gone, or about to go.
+
+    A file system without locks keeps the part: no writer sweeps there.
+    """
+    try:
+        flock(descriptor)
+    except OSError as error:
+        return not isinstance(error, BlockingIOError)
+    return part.exists()
 
 
 def folder_parts(place: Path) -> list[Path]:

@@ -99,18 +99,28 @@ def test_what_a_kill_left_is_swept_and_nothing_else(tmp_path):
     assert sorted(entry.name for entry in tmp_path.iterdir()) == sorted(theirs)
 
 
+@pytest.mark.parametrize("sweeper", ["done", "at work"])
 @pytest.mark.parametrize("kind", [whole, folder_part])
-def test_a_part_that_another_writer_finds_before_it_is_locked_stays(tmp_path, monkeypatch, kind):
-    def late(descriptor, *, own=atomic_write.flock, **how):
+def test_a_writer_makes_another_part_if_one_is_swept_before_its_lock(tmp_path, monkeypatch, kind, sweeper):
+    opened = []
+
+    def late(descriptor, *, own=atomic_write.flock):
         monkeypatch.setattr(atomic_write, "flock", own)
-        sweep(tmp_path)  # another writer of the same place comes just before
-        with kind(tmp_path / "a") as other:
-            assert other.exists()
-        own(descriptor, **how)
+        if sweeper == "done":
+            sweep(tmp_path)
+            with kind(tmp_path / "a") as other:
+                assert other.exists()
+        else:
+            (part,) = tmp_path.iterdir()
+            opened.extend([part, os.open(part, os.O_RDONLY)])
+            own(opened[1])
+        own(descriptor)
 
     monkeypatch.setattr(atomic_write, "flock", late)
     with kind(tmp_path / "a") as part:
-        assert part.exists()
+        assert part.exists() and part not in opened
+    if opened:
+        os.close(opened[1])
 
 
 def test_the_part_of_a_living_writer_is_not_swept_and_that_of_a_killed_one_is(tmp_path):

@@ -41,12 +41,8 @@ def intervals_at_end(file: Path) -> dict[str, Interval]:
     kinds: tuple[Literal["box", "mask"], ...] = ("box", "mask") if found["kind"] == "instances" else ("box",)
     try:
         return {name: ends for kind in kinds for name, ends in intervals(stored_draws(found, kind)).items()}
-    except (
-        KeyError,
-        TypeError,
-        ValueError,
-        IndexError,
-    ):  # of a workload of one's own, with other fields: no reason to fail a run
+    except (KeyError, TypeError, ValueError, IndexError):
+        # A user's own workload may have other fields: no reason to fail a run.
         return {}
 
 
