@@ -156,7 +156,7 @@ def entries_of(node: Any, above: str = "", group: str = "run") -> Iterator[Entry
     """The flags that a dataclass's fields make."""
     from tyro.conf import Positional
 
-    hints, comments = _hints(type(node)), comments_of(type(node))
+    hints, comments = annotations_of(type(node)), comments_of(type(node))
     inside = []
     for field in dataclasses.fields(node):
         value, name = getattr(node, field.name), f"{above}{field.name.rstrip('_')}".replace("_", "-")
@@ -196,7 +196,9 @@ def comments_of(kind: type) -> dict[str, str]:
     return found
 
 
-def _hints(kind: type) -> dict[str, Any]:
+@cache
+def annotations_of(kind: type) -> dict[str, Any]:
+    """Field -> annotation, with what Annotated adds; as hints_of where a name of it is gone."""
     try:
         return get_type_hints(kind, include_extras=True)
     except NameError:

@@ -52,8 +52,8 @@ for name, words in [*((name, words) for name, words in heavy.items() if words[0]
 """
 STDLIB = {*sys.stdlib_module_names, "__main__", "__mp_main__"}
 PARSER = {"tyro", "typeguard", "docstring_parser", "typing_extensions"}
-SHOW = PARSER | {"PIL", "safetensors"}
-PREDICT = SHOW | {"simplejpeg", "packaging"}  # safetensors before 0.6 compares torch's version with it
+SHOW = {"PIL", "safetensors", "typing_extensions"}  # no flag, no parser
+PREDICT = SHOW | PARSER | {"simplejpeg", "packaging"}  # safetensors before 0.6 compares torch's version with it
 # Live progress; TensorBoard with what it is made of, and MLPerf's logger, where it is installed.
 # TensorBoard's writer takes boto3 along where it is installed, as it is beside the tests' server of buckets.
 BOTO3 = {"boto3", "botocore", "certifi", "dateutil", "jmespath", "s3transfer", "six", "urllib3"}
