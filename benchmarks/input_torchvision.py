@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from PIL import Image
 
+from paceline._utils.errors import UserError
 from paceline.bench.input import Contest
 from paceline.bench.input_contenders import BATCH, Take
 from paceline.config.detection import BoxInput
@@ -61,6 +62,10 @@ def torchvision_loader(
     make              takes decode, -> the data set, the images of a batch, and what collates them (None: torch's own)
     intra_op_threads  of this process, which matter with workers=0 (worker processes have one); None: torch's default
     """
+    if workers and not Path("/dev/shm").is_dir():
+        raise UserError(
+            "bench input: torch's DataLoader needs /dev/shm for its workers. Give the container one: --ipc=host."
+        )
     before = torch.get_num_threads()
     torch.set_num_threads(intra_op_threads or before)
     dataset, batch, collate = make(decode)

@@ -82,7 +82,7 @@ be_host() {  # the first process of a host; ends as its sshd
     hostname "$1"
     mount -t proc proc /proc
     mount -t sysfs sysfs /sys
-    mount -t tmpfs tmpfs /dev/shm
+    [ ! -d /dev/shm ] || mount -t tmpfs tmpfs /dev/shm
     mount -t tmpfs tmpfs /run
     mount -t tmpfs tmpfs "$dir/local"
     mount --bind "$dir/hosts" /etc/hosts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing
 import os
 import re
 import resource
@@ -37,7 +38,7 @@ pytest.register_assert_rewrite("small_run")
 
 ROOT = Path(__file__).resolve().parents[1]
 # A skip for one of these reasons stays a skip in CI, where everything else that the suite needs is installed.
-NOT_INSTALLABLE = ("CUDA device", "--nightly", "cannot mount", "names no interpreter")
+NOT_INSTALLABLE = ("CUDA device", "--nightly", "cannot mount", "names no interpreter", "no /dev/shm")
 # What tests draw their photos and weights by: 0 in the suite; by night another one each time, said where such a test fails.
 SEED = "PACELINE_SEED"
 FAILED = pytest.StashKey[bool]()  # whether a phase of the test has failed
@@ -258,6 +259,15 @@ def no_report(monkeypatch) -> None:
     import tiny_runs
 
     tiny_runs.without_report(monkeypatch)
+
+
+@pytest.fixture(scope="session")
+def process_locks() -> None:
+    """Skips where Python makes no locks between processes, which its pools and torch's DataLoader have."""
+    try:
+        multiprocessing.Lock()
+    except OSError:
+        pytest.skip("no /dev/shm, where locks between processes lie")
 
 
 @pytest.fixture

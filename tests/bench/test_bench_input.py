@@ -73,6 +73,7 @@ def contests(photos, coco):
     return {task: find(data, size=size, decoders=["simplejpeg"]) for task, (find, data, size) in finders.items()}
 
 
+@pytest.mark.usefixtures("process_locks")
 @pytest.mark.parametrize("decode", ["ours", "pil", "tensor"])
 @pytest.mark.parametrize("task", ["classification", "ssd", "maskrcnn"])
 def test_every_contender_makes_whole_batches(contests, task, decode):
@@ -150,6 +151,7 @@ def test_the_report_holds_rates_ratios_machine_and_versions(contests, coco, tmp_
     assert report["photos"]["count"] == len(contest.paths) and report["machine"]["versions"]["torch"]
 
 
+@pytest.mark.usefixtures("process_locks")
 @pytest.mark.parametrize("task", ["classification", pytest.param("maskrcnn", marks=ONE_MORE)])
 def test_scaling_has_a_row_for_each_number_of_workers_beside_torchvision(contests, tmp_path, monkeypatch, capsys, task):
     monkeypatch.setattr(input_scaling, "WARM_UP_SECONDS", 0.0)

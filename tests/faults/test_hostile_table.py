@@ -24,7 +24,7 @@ EVERY = 60
 
 
 @pytest.fixture(scope="module")
-def fresh() -> Iterator[ProcessPoolExecutor]:
+def fresh(process_locks) -> Iterator[ProcessPoolExecutor]:
     """A process that forks those of the cases. This one may have threads (of hotcoco, of OpenMP) for which a fork would wait."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as made:
         yield made
