@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+import torchvision  # noqa: F401  (what its kernels are on the meta device)
 from messages import raises
 
 from benchmarks.maskrcnn import detectron2_model
@@ -40,6 +41,9 @@ PARTS = {
 }  # fmt: skip
 
 
+FACTS = pytest.mark.nightly("whole steps of four contenders with all their parts: 7 CPU seconds")
+
+
 @pytest.fixture(scope="module")
 def facts():
     torch.manual_seed(0)  # torchvision samples anchors with torch's own generator, whatever tests ran before
@@ -66,6 +70,7 @@ def test_a_scenes_canvases_are_its_bitmaps():
         assert targets[place].mean() == pytest.approx(torch.pi / 4, abs=0.1)
 
 
+@FACTS
 def test_every_contender_has_the_positives_and_our_weights_give_torchvisions_loss(facts):
     step = facts["step"]["fp32, 6 positive regions an image"]
     names = {"paceline", "torchvision", "torchvision channels_last"}
@@ -77,6 +82,7 @@ def test_every_contender_has_the_positives_and_our_weights_give_torchvisions_los
     assert losses["paceline"] == pytest.approx(losses["torchvision"], rel=0.05)
 
 
+@FACTS
 def test_the_report_says_where_the_time_goes_and_what_is_absent(facts):
     step = facts["step"]["fp32, 6 positive regions an image"]
     for name in ("paceline", "torchvision"):
@@ -95,6 +101,7 @@ def test_a_detectron2_that_is_not_there_is_absent_with_a_reason(monkeypatch):
         detectron2_model(RULES, 3)
 
 
+@FACTS
 def test_every_operation_and_prediction_gives_what_torchvisions_gives(facts):
     assert len(facts["operations"]) == 9
     for row in (*facts["operations"], facts["predict"]["fp32"]):
@@ -120,6 +127,7 @@ def test_an_epoch_of_coco_has_no_more_shapes_than_buckets(shared_data):
     assert facts["mask_slots"]["128"]["gflop_of_empty_slots_forward"] == 0.0
 
 
+@FACTS
 def test_the_command_prints_tables_and_writes_json(tmp_path, capsys, monkeypatch, facts):
     monkeypatch.setattr(step, "run_step_bench", lambda bench, device, tell: (tell(facts), facts)[1])
     out = tmp_path / "new" / "step.json"

@@ -24,7 +24,6 @@ BY_DAY = (
     "a_chain_and_an_overlap_of_the_threshold",
     "any_objects_and_anchors",
     "any_candidates",
-    "box_head",
 )
 
 

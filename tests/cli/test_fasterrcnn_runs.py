@@ -90,6 +90,7 @@ def test_a_run_that_goes_on_leaves_what_an_unbroken_one_leaves(boxes, trained, t
     assert tensor_files(tmp_path / "cut") == tensor_files(trained)
 
 
+@pytest.mark.nightly("a run more")
 def test_masks_of_the_data_change_no_bit(boxes, trained, tmp_path, maskrcnn_run, no_report):
     with_masks = tmp_path / "masks"
     shutil.copytree(maskrcnn_run.data, with_masks)

@@ -60,6 +60,7 @@ def test_coco_photos_with_crowds_and_an_empty_image_train_evaluate_and_predict(s
     assert len(facts["classes"]) == 80 and facts["data"]["category_ids"][-1] == 90
 
 
+@pytest.mark.nightly("a step at full size")
 def test_full_size_ssd_takes_a_step_on_coco_photos(shared_data, tmp_path):
     data = ["--data", str(shared_data / "coco_mini"), "--out", str(tmp_path / "run")]
     flags = f"--weights none --steps 1 --limit-val 2 --global-batch 2 --optim.lr 0.0002 {FP32}"

@@ -43,6 +43,7 @@ def test_last_layers_and_decoding_stay_in_float():
     assert in_eight_bits(graph) == ["first", "between", "second", "residual"]
 
 
+@pytest.mark.nightly("calibrates, exports and scores a network")
 def test_a_classifier_s_loss_is_what_its_file_scores(resnet_run, tmp_path, capsys):
     out, floats = tmp_path / "cats.onnx", tmp_path / "floats.onnx"
     said = export(capsys, resnet_run.folder, out, "--precision", "int8", "--calibrate", 5)

@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 
 import pytest
+from by_night import ONE_MORE
 from hostile_training import BOXES, MASKS, first_to_the_end, good
 from tiny_runs import without_report
 
@@ -13,7 +14,7 @@ from paceline.cli.main import main
 from paceline.log.events import read_events
 
 
-@pytest.mark.parametrize("family", [BOXES, MASKS], ids=["ssd", "maskrcnn"])
+@pytest.mark.parametrize("family", [pytest.param(BOXES, id="ssd", marks=ONE_MORE), pytest.param(MASKS, id="maskrcnn")])
 def test_extreme_boxes_and_masks_train_to_finite_losses(
     family, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

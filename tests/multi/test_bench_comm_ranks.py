@@ -8,14 +8,14 @@ import subprocess
 import sys
 
 import pytest
-from by_night import ONE_MORE
 from small_run import ROOT, Trainer, torchrun
 
 pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("clock")]
 SHORT = ["bench", "comm", "--seconds", "0.01", "--largest-mib", "1"]
 
 
-@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=ONE_MORE)])
+@pytest.mark.nightly("live ranks; one process's calls are checked by day")
+@pytest.mark.parametrize("ranks", [2, 3])
 def test_ranks_time_and_check_each_call(trainer: Trainer, tmp_path, ranks):
     out = tmp_path / "comm.json"
     ended = trainer.ended_well([*SHORT, "--out", str(out)], ranks=ranks)

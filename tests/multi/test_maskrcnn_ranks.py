@@ -171,6 +171,7 @@ def test_an_evaluation_is_identical_on_1_2_and_3_ranks(ranks):
     assert all(len(image["masks"]) == len(image["boxes"]) for image in images)
 
 
+@pytest.mark.nightly("one evaluation more")
 def test_an_evaluation_of_boxes_alone_is_identical_on_1_and_2_ranks(ranks):
     run = ranks.finished(ranks.folder / "boxes", "--model.no-masks", ranks=2)
     one, two = (ranks.evaluated(run, "--batch", "1", ranks=world) for world in (1, 2))

@@ -13,19 +13,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from by_night import ONE_MORE
 from messages import check_line, check_text
 from small_run import ROOT, Trainer, events, last_event, step_reached, tensor_files, told, wait_until
 from two_hosts import MISSING, SCRIPT, TwoHosts, port_holder
 
 from paceline.ranks.interfaces import free_port
 
-pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("clock")]
+NIGHT = pytest.mark.nightly("two hosts in network namespaces")
+pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("clock"), NIGHT]
 
 FLAGS = "--steps 10 --save-every 5 --log-every 5"
 # Long enough to be cut off in the middle: an evaluation of some seconds every few steps.
 LONG = "--save-every 5 --log-every 2 --input.eval-size 160 --input.eval-resize 176 --limit-val 0 --eval-every 10"
-STARTERS = [pytest.param("torchrun", marks=ONE_MORE), "mpirun"]
+STARTERS = ["torchrun", "mpirun"]
 BOTH = ["torchrun", "mpirun"]
 # Of the processes that a launch starts on a host; orted alone may wait for a cable that was cut.
 OURS = ("paceline", "torch.distributed", "attend.py", "node.sh")
@@ -67,7 +67,7 @@ def assert_nothing_left(hosts: TwoHosts, *, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("start", STARTERS)
-def test_two_hosts_train_to_the_end(hosts, trainer, tmp_path, need_program, nightly, start):
+def test_two_hosts_train_to_the_end(hosts, trainer, tmp_path, need_program, start):
     if start == "mpirun":
         need_program("mpirun", "openmpi-bin")
     run = tmp_path / "run"
@@ -76,12 +76,10 @@ def test_two_hosts_train_to_the_end(hosts, trainer, tmp_path, need_program, nigh
     assert last_event(run)["status"] == "stopped_early"
     rank_0 = "node1: [0] " if start == "torchrun" else "[1,0]<stdout>:"
     assert any(line.startswith(f"{rank_0}step 10/10") for line in said.splitlines()), said
-    if nightly:
-        assert tensor_files(run) == tensor_files(trainer.finished(tmp_path / "one-host", FLAGS, ranks=2))
+    assert tensor_files(run) == tensor_files(trainer.finished(tmp_path / "one-host", FLAGS, ranks=2))
     assert_nothing_left(hosts, seconds=10)
 
 
-@pytest.mark.nightly("two hosts in network namespaces for half a minute")
 @pytest.mark.parametrize("start", BOTH)
 def test_both_hosts_are_looked_at_before_they_train_and_one_behind_a_firewall_is_named(hosts, tmp_path, start):
     run, words = tmp_path / "run", f"{FLAGS} --port 29556 --preflight"
@@ -104,7 +102,6 @@ def test_both_hosts_are_looked_at_before_they_train_and_one_behind_a_firewall_is
     assert_nothing_left(hosts, seconds=10)
 
 
-@pytest.mark.nightly("two hosts in network namespaces for half a minute")
 @pytest.mark.parametrize("start", BOTH)
 def test_a_host_cut_off_is_named_within_the_set_time_and_the_pair_goes_on_when_it_is_back(
     hosts, unbroken, tmp_path, start
@@ -143,7 +140,6 @@ def ctrl_c(process: subprocess.Popen[str]) -> None:
                 os.kill(number, signal.SIGINT)
 
 
-@pytest.mark.nightly("two hosts in network namespaces for half a minute")
 @pytest.mark.parametrize("start", BOTH)
 def test_ctrl_c_saves_ends_both_hosts_and_the_same_command_goes_on(hosts, unbroken, tmp_path, start):
     run = tmp_path / "run"
@@ -158,7 +154,6 @@ def test_ctrl_c_saves_ends_both_hosts_and_the_same_command_goes_on(hosts, unbrok
     assert tensor_files(run) == tensor_files(unbroken)
 
 
-@pytest.mark.nightly("two hosts in network namespaces for half a minute")
 @pytest.mark.parametrize("start", BOTH)
 def test_killing_what_holds_the_connections_leaves_no_process_on_any_host(hosts, tmp_path, start):
     run = tmp_path / "run"
@@ -170,7 +165,6 @@ def test_killing_what_holds_the_connections_leaves_no_process_on_any_host(hosts,
     assert_nothing_left(hosts, seconds=60)
 
 
-@pytest.mark.nightly("two hosts in network namespaces for half a minute")
 def test_a_rank_that_dies_on_the_other_host_ends_both(hosts, tmp_path):
     run = tmp_path / "run"
     process = hosts.launching(run, LONG)
@@ -182,7 +176,6 @@ def test_a_rank_that_dies_on_the_other_host_ends_both(hosts, tmp_path):
     assert_nothing_left(hosts, seconds=30)
 
 
-@pytest.mark.nightly("two hosts in network namespaces for half a minute")
 def test_an_interface_that_leads_nowhere_is_named_with_those_that_there_are(hosts, tmp_path):
     for number in (1, 2):
         host = f"node{number}"
@@ -229,7 +222,6 @@ def test_every_host_that_cannot_take_part_is_named_in_a_line_of_its_own_before_a
     assert "Traceback" not in said
 
 
-@pytest.mark.nightly("two hosts in network namespaces for half a minute")
 @pytest.mark.parametrize(
     ("hidden", "instead", "expected"),
     [

@@ -146,6 +146,7 @@ def test_qualify_measures_a_device_and_judges_it_by_its_kind(on_device, tmp_path
     assert by_name["matrix products, the slowest"]["expected"] == 790 and len(by_name) == 13
 
 
+@NIGHT
 def test_synthetic_batches_need_no_decoder_to_be_chosen(on_device, tmp_path: Path) -> None:
     run = tmp_path / "run"
     words = [

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from by_night import ONE_MORE
 from conftest import Run
 
 # Trains in each precision that the first word names, with the words of the command line, and prints the two flags that torch had
@@ -38,7 +37,8 @@ for precision in precisions.split(","):
 STEPS = ("--synthetic", "--steps", "2", "--global-batch", "8", "--optim.lr", "0.01", "--eval-every", "100")
 
 
-@pytest.mark.parametrize("precisions", ["tf32", pytest.param("fp32,bf16,fp16", marks=ONE_MORE)])
+@pytest.mark.nightly("runs on the simulated device")
+@pytest.mark.parametrize("precisions", ["tf32", "fp32,bf16,fp16"])
 def test_only_tf32_lets_cuda_round_float32(on_device: Run, tmp_path: Path, precisions: str) -> None:
     words = ["train", "resnet50-tiny", "--system", "gpu", *STEPS]
     done, _ = on_device("-c", PROGRAM, precisions, f"{tmp_path}/", *words)
