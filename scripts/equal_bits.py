@@ -81,8 +81,16 @@ class Tree:
     is_base: bool
 
     def own(self, kind: str, text: str) -> str:
-        """The name in this tree of what CASES and this script call by the new name."""
-        return translate(text, {new: old for old, new in NAMES[kind].items()}) if self.is_base else text
+        """The name in this tree of what CASES and this script call by the new name.
+
+        A base that is newer than BASE may have a module under its new name already.
+        """
+        if not self.is_base:
+            return text
+        names = {new: old for old, new in NAMES[kind].items()}
+        if kind == "python":
+            names = {new: old for new, old in names.items() if (self.root / f"{old.replace('.', '/')}.py").is_file()}
+        return translate(text, names)
 
     def new(self, kind: str, text: str) -> str:
         """The new name of what this tree calls `text`."""

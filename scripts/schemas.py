@@ -2,7 +2,7 @@
 
     scripts/schemas.py        after a change of a field; tests/test_schemas.py compares what lies there with this, and with real files
 
-pydantic turns dataclasses into schemas; their bounds (config/bounds.py) and the comments of their fields, which are flags' help, are
+pydantic turns dataclasses into schemas; their bounds (config/bounds.py) and the texts of their fields, which are flags' help, are
 added here. What is promised of them stands in docs/schemas/README.md.
 """
 
@@ -22,6 +22,7 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from paceline.config import bounds
 from paceline.config import run as run_record
+from paceline.config.bounds import texts_of
 from paceline.config.plan import Plan
 from paceline.config.recipe import Recipe
 from paceline.config.run import FORMAT, NEEDED, Controls
@@ -108,9 +109,9 @@ class _Untitled(GenerateJsonSchema):
         return False
 
 
-def comments(kind: type) -> dict[str, str]:
-    """Field -> the comment on its line, those of the classes below it included."""
-    found: dict[str, str] = {}
+def described(kind: type) -> dict[str, str]:
+    """Field -> its Help, or the comment on its line, those of the classes below it included."""
+    found = dict(texts_of(kind))
     for one in reversed(kind.__mro__):
         if is_dataclass(one):
             found |= dict(re.findall(r"^    (\w+): .*?  # (.*)$", inspect.getsource(one), flags=re.M))
@@ -138,7 +139,7 @@ def of_dataclass(hint: Any, template: Any, more: Mapping[str, Schema] = {}) -> t
     schema["title"] = type(template).__name__
     for name, one in {**defs, type(template).__name__: schema}.items():
         one["description"] = inspect.cleandoc(classes[name].__doc__ or "")
-        for field, text in comments(classes[name]).items():
+        for field, text in described(classes[name]).items():
             one["properties"][field].setdefault("description", text)
     schema["properties"] |= {name: {**schema["properties"][name], **one} for name, one in more.items()}
     return schema, defs
@@ -166,7 +167,7 @@ def run() -> tuple[Schema, Schema]:
         defs |= {**inner, hint.__name__: schema}
     plan = TypeAdapter(Plan).json_schema(schema_generator=_Untitled)
     plan["description"] = inspect.cleandoc(Plan.__doc__ or "")
-    for name, text in comments(Plan).items():
+    for name, text in described(Plan).items():
         plan["properties"][name].setdefault("description", text)
     defs |= plan.pop("$defs", {}) | {"Plan": plan, "Recipe": asked}
     of_card = {"step", "metrics", "best_f1", "run", "graph", "colours", "averaged"}

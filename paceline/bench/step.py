@@ -18,18 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from paceline.batch import Batch
-from paceline.bench.harness import (
-    OURS,
-    Contender,
-    Made,
-    Menu,
-    Operation,
-    compared,
-    machine_facts,
-    possible,
-    run_steps,
-    variants,
-)
+from paceline.bench import harness
 from paceline.bench.peers import WHERE, needed_peers, peers
 from paceline.bench.profile import Part
 from paceline.bench.timing import STEPS
@@ -97,12 +86,14 @@ class StepBench(ABC):
         """Of our model, for a profile."""
         return ()
 
-    def ours(self, precision: Precision, scene: Any, device: torch.device) -> Menu:
+    def ours(self, precision: Precision, scene: Any, device: torch.device) -> harness.Menu:
         """Our contenders; on a CPU also in the memory layout that a run would not choose."""
-        found = variants(OURS, partial(our_step, self, precision, scene, device), ours=True, profiled=True)
+        found = harness.variants(
+            harness.OURS, partial(our_step, self, precision, scene, device), ours=True, profiled=True
+        )
         if device.type == "cpu":
             name, other = self.other_layout()
-            found[f"{OURS} {name}"] = Contender(partial(our_step, other, precision, scene, device))
+            found[f"{harness.OURS} {name}"] = harness.Contender(partial(our_step, other, precision, scene, device))
         return found
 
     def other_layout(self) -> tuple[str, Any]:
@@ -132,13 +123,19 @@ def _run(bench: StepBench, device: torch.device, tell: Tell) -> dict[str, Any]:
     make_exact(False, varied=bench.task == "maskrcnn")  # convolutions are chosen as in training
     keep_freed_memory(device)  # as in training; peers in this process have it too
     theirs = needed_peers(bench.task, "--part ops") if bench.part == "ops" else peers(bench.task)
-    facts = {"task": bench.task, **machine_facts(device), "batch": bench.batch, **bench.about(), "matrix": bench.matrix}
+    facts = {
+        "task": bench.task,
+        **harness.machine_facts(device),
+        "batch": bench.batch,
+        **bench.about(),
+        "matrix": bench.matrix,
+    }
     facts["peers"] = WHERE if theirs is None else ""
     tell(facts)
     if theirs is not None and bench.part in ("all", "ops") and hasattr(theirs, "operations"):
         facts["operations"] = []
         for operation in theirs.operations(bench, device):
-            facts["operations"].append(compared(operation, bench.rounds, bench.seconds / 10, device)[0])
+            facts["operations"].append(harness.compared(operation, bench.rounds, bench.seconds / 10, device)[0])
             tell(facts)
     if bench.part in ("all", "step"):
         facts["step"] = {}
@@ -147,8 +144,8 @@ def _run(bench: StepBench, device: torch.device, tell: Tell) -> dict[str, Any]:
                 menu = bench.ours(precision, scene, device)
                 if theirs is not None:
                     menu |= theirs.contenders(bench, precision, scene, device)
-                for known in run_steps(
-                    possible(menu, device, compile=bench.compile, only=bench.only),
+                for known in harness.run_steps(
+                    harness.possible(menu, device, compile=bench.compile, only=bench.only),
                     bench.batch,
                     rounds=bench.rounds,
                     seconds=bench.seconds,
@@ -166,8 +163,8 @@ def _run(bench: StepBench, device: torch.device, tell: Tell) -> dict[str, Any]:
             ours = bench.predictor(precision, scene, device)
             if ours is not None:
                 operation = theirs and theirs.prediction(bench, precision, scene, device, ours)
-                operation = operation or Operation("prediction", {OURS: ours})
-                facts.setdefault("predict", {})[precision] = compared(
+                operation = operation or harness.Operation("prediction", {harness.OURS: ours})
+                facts.setdefault("predict", {})[precision] = harness.compared(
                     operation, bench.rounds, bench.seconds / 4, device
                 )[0]
                 tell(facts)
@@ -183,7 +180,7 @@ def our_step(
     compile: bool = False,
     graph: bool = False,
     kernels: Kernels = "torch",
-) -> Made:
+) -> harness.Made:
     """One optimiser step of paceline on the scene's batch, as a run takes it; with graph, replayed as `--system.graph` does."""
     choose_kernels(replace(bench.system, precision=precision, kernels=kernels))
     model = bench.trained(scene, device)
@@ -197,7 +194,7 @@ def our_step(
         finally:
             use_triton(False)
 
-    return Made(take, bench.parts(model), partial(bench.extra_facts, model, batch))
+    return harness.Made(take, bench.parts(model), partial(bench.extra_facts, model, batch))
 
 
 def steps_of(

@@ -10,6 +10,7 @@ import tyro
 
 from paceline._utils.atomic_write import check_output
 from paceline._utils.errors import UserError
+from paceline.config.bounds import Help
 from paceline.config.graph_file import refuse_graph
 from paceline.config.run import run_folder
 
@@ -28,30 +29,30 @@ Names = tuple[str, ...]
 class Flags:
     """What to score."""
 
-    run: Annotated[Path, tyro.conf.Positional] = Path()  # run folder, weights, .onnx, .xml, .pt2, or published weights
-    data: str = ""  # data set to score on, which may hold val or test alone; empty = the run's own
-    split: Literal["", "val", "test", "train"] = ""  # which part of --data; empty = val where there is one, else test
-    images: str = ""  # folder of photos to score on, with --annotations
-    annotations: str = ""  # COCO JSON of --images
-    checkpoint: str = "best"  # best, last, all or step-N
-    limit_val: int = 0  # only N images, evenly spread; 0 = all of --data, or of the run's own as many as it did
-    val_half: Literal["", "tune", "test"] = ""  # half of the photos, by their names; empty = as the run did
-    batch: int = 0  # images in one forward; 0 = as the run did
-    score_above: float | None = None  # objects: smallest score that counts; None = the recipe's
-    iou: float | None = None  # objects: overlap from which the better of two boxes stays; None = the recipe's
-    candidates: int | None = None  # objects: boxes that enter suppression; None = the recipe's
-    keep: int | None = None  # objects: most of an image; None = the recipe's
-    mask_above: float | None = None  # masks: probability above which a pixel is the object's; None = the recipe's
-    system: str = ""  # where to compute; empty = as the run did where this machine can, else auto
-    json: bool = False  # print one JSON object a checkpoint
-    out: str = ""  # also write the predictions to this JSON file
-    workload: str = ""  # of a run whose workload is your own: its file, ./file.py:name, which is run as Python
-    recipe: str = ""  # of weights: the recipe that they fit, with flags in quotes; empty = found from them
-    trust: bool = False  # open a .pt2, which can run code of whoever made it
-    predictions: str = ""  # any model's answers on --data, in place of a run: COCO's results, YOLO's .txt folder, .csv
-    class_names: Names = ()  # of --predictions: the model's classes in its order, where it numbers them otherwise
-    first_class: int = 0  # of --predictions: the number of the first class
-    intervals: bool = True  # how far 95 percent of such sets of photos score apart; up to a minute for 5,000 photos
+    run: Annotated[Path, tyro.conf.Positional, Help("run folder, weights, .onnx, .xml, .pt2, published name")] = Path()
+    data: Annotated[str, Help("data set to score on, which may hold val or test alone; empty: the run's own")] = ""
+    split: Annotated[Literal["", "val", "test", "train"], Help("part of --data; empty: val if there, else test")] = ""
+    images: Annotated[str, Help("folder of photos to score on, with --annotations")] = ""
+    annotations: Annotated[str, Help("COCO JSON of --images")] = ""
+    checkpoint: Annotated[str, Help("best, last, all or step-N")] = "best"
+    limit_val: Annotated[int, Help("images to score, evenly spread; 0: all of --data, or as the run did")] = 0
+    val_half: Annotated[Literal["", "tune", "test"], Help("half of the photos, by name; empty: as the run did")] = ""
+    batch: Annotated[int, Help("images in one forward; 0: as the run did")] = 0
+    score_above: Annotated[float | None, Help("objects: smallest score that counts; None: the recipe's")] = None
+    iou: Annotated[float | None, Help("objects: IoU from which the better box stays; None: the recipe's")] = None
+    candidates: Annotated[int | None, Help("objects: boxes that enter suppression; None: the recipe's")] = None
+    keep: Annotated[int | None, Help("objects: most of an image; None: the recipe's")] = None
+    mask_above: Annotated[float | None, Help("masks: smallest probability of an object's pixel; None: recipe's")] = None
+    system: Annotated[str, Help("where to compute; empty: as the run did where this machine can, else auto")] = ""
+    json: Annotated[bool, Help("print one JSON object a checkpoint")] = False
+    out: Annotated[str, Help("also write the predictions to this JSON file")] = ""
+    workload: Annotated[str, Help("file of the run's own workload, ./file.py:name, which is run as Python")] = ""
+    recipe: Annotated[str, Help("recipe that the weights fit, with flags in quotes; empty: found by them")] = ""
+    trust: Annotated[bool, Help("open a .pt2, which can run code of whoever made it")] = False
+    predictions: Annotated[str, Help("answers of any model on --data: COCO's results, YOLO's .txt, .csv")] = ""
+    class_names: Annotated[Names, Help("classes of --predictions in the model's order, where that differs")] = ()
+    first_class: Annotated[int, Help("of --predictions: the number of the first class")] = 0
+    intervals: Annotated[bool, Help("range of 95 percent of the scores of such photos; up to a minute")] = True
 
     @property
     def elsewhere(self) -> bool:

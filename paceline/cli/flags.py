@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar
 
 from paceline._utils.errors import RecipeError, UserError
-from paceline.cli.help import HELP, SYSTEM, Entry, annotations_of, asked_for, entries_of, print_help
+from paceline.cli.help import HELP, SYSTEM, Entry, asked_for, entries_of, print_help
 from paceline.cli.nodes import nodes_of
 from paceline.cli.printing import SHARED, Printer
+from paceline.config.bounds import annotations_of
 from paceline.config.habits import elsewhere
 from paceline.config.recipe import NO_FLAG, Recipe, check_batch_and_lr, check_recipe, settle_length
 from paceline.config.run import Controls

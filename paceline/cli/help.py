@@ -1,21 +1,19 @@
 """--help in a screen: the flags that most use, in a line each. --help GROUP has all of a group, --help-all all there are.
 
-A field's comment is its flag's text, its annotation says what the flag takes and within which bounds.
+A field's annotation has its flag's text (Help), and says what the flag takes and within which bounds.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import re
 import textwrap
 from collections.abc import Iterator, Sequence
-from functools import cache
-from typing import Any, Literal, NamedTuple, NoReturn, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, NoReturn, get_args, get_origin
 
 from paceline._utils.errors import UserError
 from paceline._utils.text import WORDS, columns
-from paceline.config.bounds import bounds_in_words, hints_of, shown
+from paceline.config.bounds import annotations_of, bounds_in_words, shown, texts_of
 from paceline.config.recipe import NO_FLAG
 from paceline.ranks.launcher import is_first_on_node
 
@@ -56,7 +54,7 @@ class Entry(NamedTuple):
     group: str  # model, model.detect; "run": of the verb, "recipe": of the recipe itself
     name: str  # --flag; of a word its name in capitals
     value: str  # what follows it
-    text: str  # its comment, with its bounds
+    text: str  # its Help, with its bounds
     default: str  # "" where that says nothing
 
     def head(self, most: int = 99) -> str:
@@ -156,7 +154,7 @@ def entries_of(node: Any, above: str = "", group: str = "run") -> Iterator[Entry
     """The flags that a dataclass's fields make."""
     from tyro.conf import Positional
 
-    hints, comments = annotations_of(type(node)), comments_of(type(node))
+    hints, texts = annotations_of(type(node)), texts_of(type(node))
     inside = []
     for field in dataclasses.fields(node):
         value, name = getattr(node, field.name), f"{above}{field.name.rstrip('_')}".replace("_", "-")
@@ -166,7 +164,7 @@ def entries_of(node: Any, above: str = "", group: str = "run") -> Iterator[Entry
             inside.append((value, f"{above}{field.name}.", f"{above}{field.name}".replace("_", "-")))
             continue
         hint, bounds = hints.get(field.name), bounds_in_words(type(node), field.name)
-        text = f"{comments.get(field.name, '')}{f'; {bounds}' if bounds else ''}"
+        text = f"{texts.get(field.name, '')}{f'; {bounds}' if bounds else ''}"
         if Positional in getattr(hint, "__metadata__", ()):
             yield Entry(group, name.upper(), "", text, "")
         elif isinstance(value, bool):
@@ -182,27 +180,6 @@ def entries_of(node: Any, above: str = "", group: str = "run") -> Iterator[Entry
             yield Entry(group, f"--{name}", _value(hint), text, default)
     for value, prefix, name in inside:
         yield from entries_of(value, prefix, name)
-
-
-@cache
-def comments_of(kind: type) -> dict[str, str]:
-    """Field -> the comment on its own line, those of base classes included; {} of a class whose source is not there."""
-    found: dict[str, str] = {}
-    for one in reversed(kind.__mro__[:-1]):
-        try:
-            found |= dict(re.findall(r"^    (\w+): .*?  # (.*)$", inspect.getsource(one), flags=re.M))
-        except (OSError, TypeError):
-            continue
-    return found
-
-
-@cache
-def annotations_of(kind: type) -> dict[str, Any]:
-    """Field -> annotation, with what Annotated adds; as hints_of where a name of it is gone."""
-    try:
-        return get_type_hints(kind, include_extras=True)
-    except NameError:
-        return hints_of(kind)
 
 
 def _value(hint: Any) -> str:

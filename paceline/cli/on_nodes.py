@@ -8,11 +8,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Annotated, Any
 
 from paceline._utils.atomic_write import check_output, write_output
 from paceline._utils.errors import UserError
 from paceline._utils.names import LAUNCH_FOLDER, numbered
+from paceline.config.bounds import Help
 from paceline.launch.carry_out import launch
 from paceline.launch.where import Where, check_where, job_of
 from paceline.training.choose import choose_system
@@ -26,7 +27,7 @@ MOST_RANKS = 4096
 class Elsewhere(Where):
     """The flags of a verb that can be launched."""
 
-    dry_run: bool = False  # with --nodes and the like: write and print the files, start nothing
+    dry_run: Annotated[bool, Help("with --nodes and the like: write and print the files, start nothing")] = False
 
 
 def is_launched(arguments: Sequence[str]) -> bool:

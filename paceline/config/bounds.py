@@ -1,6 +1,6 @@
 """Values of dataclass fields, checked against the annotations: types of values read from JSON, and bounds beside the fields.
 
-    momentum: BelowOne = 0.9
+    momentum: Annotated[BelowOne, Help("momentum coefficient")] = 0.9
     multiple: Annotated[int, Ge(32), MultipleOf(32)] = 32
 
 --help and refusals take their words from the annotation. A rule between two fields is checked by a function of their module.
@@ -27,6 +27,22 @@ def hints_of(kind: type) -> dict[str, Any]:
         return get_type_hints(kind)
     except NameError:
         return {}
+
+
+@cache
+def annotations_of(kind: type) -> dict[str, Any]:
+    """Field -> annotation, with what Annotated adds; {} as for `hints_of`."""
+    try:
+        return get_type_hints(kind, include_extras=True)
+    except NameError:
+        return {}
+
+
+@cache
+def texts_of(kind: type) -> dict[str, str]:
+    """Field -> the text of its Help."""
+    extras = {name: getattr(hint, "__metadata__", ()) for name, hint in annotations_of(kind).items()}
+    return {name: extra.text for name, found in extras.items() for extra in found if isinstance(extra, Help)}
 
 
 def checked(hint: Any, value: Any, where: str) -> Any:
@@ -84,6 +100,13 @@ def _wrong(where: str, value: Any, wanted: str) -> RecipeError:
 
 # The names and fields are those of the package annotated-types. It is not asked for: this room needs the standard library alone, and
 # machines that only measure have no more.
+@dataclass(frozen=True)
+class Help:
+    """What a field's flag does, as --help has it."""
+
+    text: str  # one line, at most 90 characters
+
+
 @dataclass(frozen=True)
 class Gt:
     """Greater than a number."""
@@ -168,11 +191,7 @@ def shown(value: Any) -> str:
 @cache
 def _bounded(kind: type) -> dict[str, tuple[Any, ...]]:
     """Field -> its bounds, of the fields that have some."""
-    try:
-        hints = get_type_hints(kind, include_extras=True)
-    except NameError:  # annotations of a class of one's own that name what its module no longer has
-        return {}
-    return {name: bounds for name, hint in hints.items() if (bounds := tuple(_bounds(hint)))}
+    return {name: bounds for name, hint in annotations_of(kind).items() if (bounds := tuple(_bounds(hint)))}
 
 
 def _bounds(hint: Any) -> Iterator[Any]:

@@ -7,9 +7,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from paceline.config.bounds import AboveZero, BelowOne, Count, Finite, Fraction, Share, Whole, ZeroOrMore, check_bounds
+from paceline.config.bounds import (
+    AboveZero,
+    BelowOne,
+    Count,
+    Finite,
+    Fraction,
+    Help,
+    Share,
+    Whole,
+    ZeroOrMore,
+    check_bounds,
+)
 from paceline.config.recipe import Recipe, refuse_huge, refuse_outside
 
 RESNET = "resnet"
@@ -26,16 +37,16 @@ Padding = Literal["both", "end"]
 class TrunkModel:
     """Which trunk a network stands on. Defaults are ResNet-50's."""
 
-    trunk: str = RESNET  # resnet, or timm/NAME as timm has it: depth, width, groups and bn_eps are resnet's alone
-    depth: Depth = 50  # layers of the ResNet; up to 34 of basic blocks, above of bottlenecks
-    width: Count = 64  # filters of the stem; the stages have 1, 2, 4 and 8 times as many (4 times that from depth 50)
-    groups: Count = 1  # ResNeXt: parts of a bottleneck's 3x3 convolution (32)
-    group_width: int = 64  # ResNeXt: filters of a part in the first stage at width 64 (4, 8); 128 and groups 1: wide
-    stride_in: StrideIn = "3x3"  # which convolution of a bottleneck strides; 1x1: MSRA's and detectron2's ResNets
-    padding: Padding = "both"  # where it strides, even sides are padded on both, or at their end alone (TensorFlow)
-    bn_eps: AboveZero = 1e-5  # BatchNorm epsilon
-    bn_momentum: Share = 0.1  # weight of a step's statistics in the running ones (PyTorch's sense)
-    freeze: Whole = 0  # stages of the trunk that do not train: 1 the stem, 2 the first stage too; timm: by its maps
+    trunk: Annotated[str, Help("resnet, or timm/NAME, which ignores depth, width, groups and bn_eps")] = RESNET
+    depth: Annotated[Depth, Help("layers of the ResNet; up to 34 of basic blocks, above of bottlenecks")] = 50
+    width: Annotated[Count, Help("filters of the stem; stages have 1, 2, 4 and 8 times these, or 4 times more")] = 64
+    groups: Annotated[Count, Help("ResNeXt: parts of a bottleneck's 3x3 convolution (32)")] = 1
+    group_width: Annotated[int, Help("ResNeXt: filters of a part in the first stage; 128 and groups 1: wide")] = 64
+    stride_in: Annotated[StrideIn, Help("convolution of a bottleneck that strides; 1x1: MSRA, detectron2")] = "3x3"
+    padding: Annotated[Padding, Help("padding where it strides; end: of even sides, as TensorFlow has it")] = "both"
+    bn_eps: Annotated[AboveZero, Help("BatchNorm epsilon")] = 1e-5
+    bn_momentum: Annotated[Share, Help("weight of a step's statistics in the running ones (PyTorch's sense)")] = 0.1
+    freeze: Annotated[Whole, Help("stages that do not train; 1: the stem; 2: the first stage too; timm: maps")] = 0
 
 
 def trunk_rules(model: TrunkModel) -> tuple[tuple[str, Any, bool, str], ...]:
@@ -72,40 +83,46 @@ Ratios = tuple[AboveZero, AboveZero]
 class ResNetModel(TrunkModel):
     """ResNet v1.5, or another trunk, with its linear layer and its loss. Defaults are the published network."""
 
-    stem: Stem = "imagenet"  # 7x7 stride 2 and max-pool, or 3x3 stride 2 alone for small pictures
-    stem_channels: Literal[3, 4] = 3  # input channels; 4 adds a zero channel, as MXNet's NHWC kernels wanted
-    init: Literal["mlperf", "torchvision"] = "torchvision"  # initial weights
-    zero_init_last_gamma: bool = False  # start each residual branch at zero
-    norm: TrunkNorm = "batch"  # frozen: BatchNorms keep the statistics and the affine that --weights have
-    first_head: FirstHead = "drawn"  # or fitted to the training photos first, where the trunk comes from --weights
-    label_smoothing: BelowOne = 0.1  # probability taken from the true class
-    smoothing: Literal["torch", "mxnet"] = "torch"  # over all K classes (torch), or over the other K-1 (mxnet)
-    loss: LossKind = "cross_entropy"  # or focal: a class that has probability p already counts (1 - p)^gamma times
-    focal_gamma: ZeroOrMore = 2.0  # focal: gamma; 0 is cross-entropy
-    class_weights: ClassWeights = "none"  # in the loss; balanced: n / (K n_c), for a class of n_c of n training photos
+    stem: Annotated[Stem, Help("7x7 stride 2 and max-pool, or 3x3 stride 2 alone for small pictures")] = "imagenet"
+    stem_channels: Annotated[Literal[3, 4], Help("input channels; 4: a zero channel more, as MXNet's kernels had")] = 3
+    init: Annotated[Literal["mlperf", "torchvision"], Help("initial weights")] = "torchvision"
+    zero_init_last_gamma: Annotated[bool, Help("start each residual branch at zero")] = False
+    norm: Annotated[TrunkNorm, Help("frozen: keep the BatchNorm statistics and affine of --weights")] = "batch"
+    first_head: Annotated[FirstHead, Help("fitted: to the training photos, over a trunk of --weights")] = "drawn"
+    label_smoothing: Annotated[BelowOne, Help("probability taken from the true class")] = 0.1
+    smoothing: Annotated[Literal["torch", "mxnet"], Help("torch: over all classes; mxnet: over the others")] = "torch"
+    loss: Annotated[LossKind, Help("focal: weight a class of probability p by (1 - p)^gamma")] = "cross_entropy"
+    focal_gamma: Annotated[ZeroOrMore, Help("focal: gamma; 0 is cross-entropy")] = 2.0
+    class_weights: Annotated[ClassWeights, Help("balanced: weight n / (K n_c) for n_c of n photos")] = "none"
 
 
 @dataclass(frozen=True)
-class PhotoInput:
+class InputValues:
+    """What the input of all networks has."""
+
+    flip: Annotated[Fraction, Help("probability of a horizontal flip")] = 0.5
+    vflip: Annotated[Fraction, Help("probability of a vertical flip")] = 0.0
+    rot90: Annotated[Fraction, Help("probability of a turn by 90, 180 or 270 degrees; 0.75: no direction is up")] = 0.0
+    mean: Annotated[tuple[Finite, Finite, Finite], Help("subtracted from RGB in 0..1")] = (0.485, 0.456, 0.406)
+    std: Annotated[tuple[AboveZero, AboveZero, AboveZero], Help("divides afterwards")] = (0.229, 0.224, 0.225)
+    decoder: Annotated[Decoder, Help("JPEG decoder (paceline list decoders); auto: GPU if cores lack")] = "simplejpeg"
+    exif: Annotated[Exif, Help("rotation noted by the camera; ignore: as stored; apply: as it is shown")] = "ignore"
+
+
+@dataclass(frozen=True)
+class PhotoInput(InputValues):
     """How a photo becomes network input. Recorded in the run, never changed by what happens to be installed."""
 
-    size: Count = 224  # side of the training input, pixels
-    area: tuple[Share, Share] = (0.08, 1.0)  # RandomResizedCrop: range of the crop's share of the photo
-    aspect: Ratios = (3 / 4, 4 / 3)  # RandomResizedCrop: range of width / height, drawn log-uniformly
-    flip: Fraction = 0.5  # probability of a horizontal flip
-    vflip: Fraction = 0.0  # probability of a vertical flip
-    rot90: Fraction = 0.0  # probability of a turn by 90, 180 or 270 degrees; 0.75: no direction is up
-    augment: Augment = "none"  # trivial: TrivialAugmentWide, no gain on few photos; rand: RandAugment of magnitude 9
-    erase: Fraction = 0.0  # then the probability that a rectangle, 2 to 33 percent of the picture, becomes the mean
-    mixup: ZeroOrMore = 0.0  # alpha: photos mixed in pairs by Beta(alpha, alpha); 0 = off; no gain on few photos
-    cutmix: ZeroOrMore = 0.0  # alpha: a rectangle is the neighbour's; with mixup: either; no gain on few photos
-    eval_resize: int = 256  # evaluation: the shorter side is resized to this, pixels
-    eval_size: Count = 224  # evaluation: side of the centre crop, pixels
-    mean: tuple[Finite, Finite, Finite] = (0.485, 0.456, 0.406)  # subtracted from RGB in 0..1
-    std: tuple[AboveZero, AboveZero, AboveZero] = (0.229, 0.224, 0.225)  # divides afterwards
-    decoder: Decoder = "simplejpeg"  # JPEG decoder; auto: on the GPU where cores are short; paceline list decoders
-    exif: Exif = "ignore"  # photos that the camera noted a rotation in: as they are stored, or as they are shown
-    resize: Literal["bilinear-antialias"] = "bilinear-antialias"  # how a region becomes `size` pixels
+    size: Annotated[Count, Help("side of the training input, pixels")] = 224
+    area: Annotated[tuple[Share, Share], Help("RandomResizedCrop: range of the crop's share of a photo")] = (0.08, 1.0)
+    aspect: Annotated[Ratios, Help("RandomResizedCrop: range of width / height, drawn log-uniformly")] = (3 / 4, 4 / 3)
+    augment: Annotated[Augment, Help("trivial: TrivialAugmentWide; rand: RandAugment of magnitude 9")] = "none"
+    erase: Annotated[Fraction, Help("probability that a rectangle of 2 to 33 percent becomes the mean")] = 0.0
+    mixup: Annotated[ZeroOrMore, Help("alpha of Beta(alpha, alpha), which mixes photos in pairs; 0: off")] = 0.0
+    cutmix: Annotated[ZeroOrMore, Help("alpha of the rectangle taken from a neighbor; with mixup: either")] = 0.0
+    eval_resize: Annotated[int, Help("evaluation: the shorter side is resized to this, pixels")] = 256
+    eval_size: Annotated[Count, Help("evaluation: side of the center crop, pixels")] = 224
+    resize: Annotated[Literal["bilinear-antialias"], Help("how a region becomes `size` pixels")] = "bilinear-antialias"
 
 
 PhotoRecipe = Recipe[ResNetModel, PhotoInput]

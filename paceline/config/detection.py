@@ -9,10 +9,10 @@ from paceline.config.bounds import (
     AboveZero,
     BelowOne,
     Count,
-    Finite,
     Fraction,
     Ge,
     Gt,
+    Help,
     Le,
     Lt,
     MultipleOf,
@@ -23,9 +23,8 @@ from paceline.config.bounds import (
 )
 from paceline.config.classification import (
     ClassWeights,
-    Decoder,
     Depth,
-    Exif,
+    InputValues,
     LossKind,
     Ratios,
     TrunkModel,
@@ -55,75 +54,74 @@ Times = Annotated[float, Ge(1)]
 class Detect:
     """From network output to detections. Defaults are the MLPerf reference's; System A (MXNet) differs in five of them."""
 
-    score_above: BelowOne = 0.05  # a candidate's class probability must be above this
-    iou: Share = 0.5  # of two boxes of one class that overlap by this IoU or more, the better one stays
-    overlap: Literal["at_least", "above"] = "at_least"  # suppressed from that IoU on, or above it alone (MXNet)
-    candidates: Count = 200  # boxes that enter suppression: of each class, or of all classes together
-    candidates_of: Literal["class", "image"] = "class"  # whether `candidates` counts per class or per image
-    keep: Count = 200  # detections of an image at most
-    clip: bool = False  # cut boxes at the image's border
-    plus_one: bool = False  # widths and heights are one pixel larger, as System A reported them
+    score_above: Annotated[BelowOne, Help("a candidate's class probability must be above this")] = 0.05
+    iou: Annotated[Share, Help("IoU from which the better of two boxes of one class stays")] = 0.5
+    overlap: Annotated[Literal["at_least", "above"], Help("suppress from that IoU on, or above it")] = "at_least"
+    candidates: Annotated[Count, Help("boxes that enter suppression: of each class, or of all classes together")] = 200
+    candidates_of: Annotated[Literal["class", "image"], Help("what `candidates` counts per: class or image")] = "class"
+    keep: Annotated[Count, Help("detections of an image at most")] = 200
+    clip: Annotated[bool, Help("cut boxes at the image's border")] = False
+    plus_one: Annotated[bool, Help("widths and heights are one pixel larger, as System A reported them")] = False
 
 
 @dataclass(frozen=True)
 class SSDModel(TrunkModel):
     """SSD on a trunk to stride 8 (a ResNet's to conv4), its matching and its loss. Defaults are the MLPerf reference's."""
 
-    depth: Depth = 34  # layers of the ResNet, of which three stages are used; bottlenecks from 50 on
-    extras: Annotated[int, Ge(4), MultipleOf(4)] = 512  # filters of the first two extra maps; the others have half
-    extras_norm: bool = False  # BatchNorm in the extra layers; helps training from scratch
-    norm: TrunkNorm = "batch"  # of the trunk; frozen: BatchNorms keep the statistics and the affine that --weights have
-    pyramid: Whole = 0  # channels of a pyramid over the maps of stride 8, 16 and 32; 0: the map of stride 8 alone
-    scales: tuple[AboveZero, ...] = (0.07, 0.15, 0.33, 0.51, 0.69, 0.87, 1.05)  # default boxes' sizes, of the input's
-    heads: Literal["separate", "fused"] = "separate"  # class and box convolutions apart, or one a level
-    head_multiple: Count = 8  # heads fused: output channels are padded to a multiple of this
-    frozen: Frozen = "none"  # trunk layers that do not train (Gaudi 1.7 and later: stem_and_first); resnet only
-    zero_init_last_gamma: bool = False  # start each residual branch at zero
-    match_iou: Annotated[float, Gt(0), Lt(1)] = 0.5  # a default box is positive by its IoU with an object
-    positive: Positive = "above"  # IoU must be above match_iou, or at least match_iou (TensorFlow's rule)
-    new_bias: NewBias = "uniform"  # first biases of extra layers and heads: U(+-1 / sqrt(fan_in)), or zero (TensorFlow)
-    tie: Tie = "last"  # which of two objects that want the same default box gets it
-    box_order: BoxOrder = "cell"  # an object takes the first (or last) of equal default boxes, by cell or by shape
-    box_corners: Literal["float32", "float64"] = "float32"  # in which default boxes' corners are found, then float32
-    negatives: ZeroOrMore = 3.0  # hard negatives for each positive
-    loss: LossKind = "cross_entropy"  # or focal: all default boxes, by (1 - p)^gamma; worse on few photos
-    focal_gamma: ZeroOrMore = 2.0  # focal: gamma
-    class_weights: ClassWeights = "none"  # balanced: n / (K n_c), background 1; no gain on few photos
-    loss_over: LossOver = "image"  # losses are divided by each image's positives, or by the global batch's
-    detect: Detect = field(default_factory=Detect)  # decoding and suppression
+    depth: Annotated[Depth, Help("layers of the ResNet, of which three stages are used; bottlenecks from 50 on")] = 34
+    extras: Annotated[int, Ge(4), MultipleOf(4), Help("filters of the first two extra maps; others have half")] = 512
+    extras_norm: Annotated[bool, Help("BatchNorm in the extra layers; helps training from scratch")] = False
+    norm: Annotated[TrunkNorm, Help("frozen: keep the BatchNorm statistics and affine of --weights")] = "batch"
+    pyramid: Annotated[Whole, Help("channels of a pyramid over strides 8, 16 and 32; 0: stride 8 by itself")] = 0
+    scales: Annotated[tuple[AboveZero, ...], Help("box sizes / input's")] = (0.07, 0.15, 0.33, 0.51, 0.69, 0.87, 1.05)
+    heads: Annotated[Literal["separate", "fused"], Help("class and box convolutions apart, or in one")] = "separate"
+    head_multiple: Annotated[Count, Help("heads fused: output channels are padded to a multiple of this")] = 8
+    frozen: Annotated[Frozen, Help("trunk layers that do not train; resnet only (Gaudi: stem_and_first)")] = "none"
+    zero_init_last_gamma: Annotated[bool, Help("start each residual branch at zero")] = False
+    match_iou: Annotated[float, Gt(0), Lt(1), Help("a default box is positive by its IoU with an object")] = 0.5
+    positive: Annotated[Positive, Help("IoU that makes a positive: above match_iou, or at least it")] = "above"
+    new_bias: Annotated[NewBias, Help("first biases of new layers: U(+-1 / sqrt(fan_in)), or zero")] = "uniform"
+    tie: Annotated[Tie, Help("which of two objects that want the same default box gets it")] = "last"
+    box_order: Annotated[BoxOrder, Help("equal default boxes: an object takes the first, by cell or shape")] = "cell"
+    box_corners: Annotated[Literal["float32", "float64"], Help("precision of default boxes' corners")] = "float32"
+    negatives: Annotated[ZeroOrMore, Help("hard negatives for each positive")] = 3.0
+    loss: Annotated[LossKind, Help("focal: weight all default boxes by (1 - p)^gamma")] = "cross_entropy"
+    focal_gamma: Annotated[ZeroOrMore, Help("focal: gamma")] = 2.0
+    class_weights: Annotated[ClassWeights, Help("balanced: n / (K n_c), background 1")] = "none"
+    loss_over: Annotated[LossOver, Help("divisor of the losses: positives of the image, or of the batch")] = "image"
+    detect: Annotated[Detect, Help("decoding and suppression")] = field(default_factory=Detect)
 
 
 @dataclass(frozen=True)
-class BoxInput:
+class ObjectInput(InputValues):
+    """What the input of all networks has that find objects."""
+
+    brightness: Annotated[Fraction, Help("factor from 1-b to 1+b")] = 0.125
+    brightness_form: Annotated[Brightness, Help("or add from -b to +b, of the full scale (Gaudi)")] = "multiply"
+    contrast: Annotated[Fraction, Help("factor from 1-c to 1+c")] = 0.5
+    saturation: Annotated[Fraction, Help("factor from 1-s to 1+s")] = 0.5
+    hue: Annotated[Turns, Help("turn from -h to +h, in turns: 0.05 is 18 degrees; System A had 0.5 degrees")] = 0.05
+    drop_empty: Annotated[bool, Help("leave out training images without objects (COCO 2017: 1,021)")] = True
+    least_area: Annotated[ZeroOrMore, Help("leave out training objects of a smaller area (square pixels)")] = 0.0
+    least_box: Annotated[ZeroOrMore, Help("leave out those whose box is smaller (square pixels)")] = 0.0
+    most_objects: Annotated[Whole, Help("largest objects of a photo that are learned, at most; 0: all")] = 0
+
+
+@dataclass(frozen=True)
+class BoxInput(ObjectInput):
     """How a photo and its boxes become network input. Recorded in the run, never changed by what happens to be installed."""
 
-    size: Annotated[int, Ge(64)] = 300  # side of the network's input, pixels; the aspect ratio is not kept
-    crop: Literal["ssd", "none"] = "ssd"  # SSD random crop: seven options of equal probability
-    crop_attempts: Count = 1  # proposals for one drawn option before the option is drawn again
-    crop_side: tuple[Share, Share] = (0.3, 1.0)  # range of the crop's width and of its height, of the photo's
-    crop_aspect: Ratios = (0.5, 2.0)  # range of the crop's width / height, both as shares of the photo's
-    crop_free: FreeCrop = "any"  # the unconstrained option: any crop (DALI too), or one that touches every object
-    zoom_out: Times = 1.0  # every second photo lies on a canvas of up to so many times its sides (4)
-    mosaic: Fraction = 0.0  # probability that a picture shows parts of four photos, in place of crop and zoom-out
-    flip: Fraction = 0.5  # probability of a horizontal flip
-    vflip: Fraction = 0.0  # probability of a vertical flip
-    rot90: Fraction = 0.0  # probability of a turn by 90, 180 or 270 degrees; 0.75: no direction is up
-    jitter: Jitter = "hsv"  # in HSV and random order (reference), by one matrix, as DALI's or TensorFlow's, or none
-    brightness: Fraction = 0.125  # factor from 1-b to 1+b
-    brightness_form: Brightness = "multiply"  # or add from -b to +b, of the full scale (Gaudi)
-    contrast: Fraction = 0.5  # factor from 1-c to 1+c
-    saturation: Fraction = 0.5  # factor from 1-s to 1+s
-    hue: Turns = 0.05  # turn from -h to +h, in turns: 0.05 is 18 degrees; System A had 0.5 degrees
-    resize: BoxResize = "bilinear-antialias"  # to `size` pixels; tensorflow: crops by corners, photos by the upper left
-    mean: tuple[Finite, Finite, Finite] = (0.485, 0.456, 0.406)  # subtracted from RGB in 0..1
-    std: tuple[AboveZero, AboveZero, AboveZero] = (0.229, 0.224, 0.225)  # divides afterwards
-    decoder: Decoder = "simplejpeg"  # JPEG decoder; auto: on the GPU where cores are short; paceline list decoders
-    exif: Exif = "ignore"  # photos that the camera noted a rotation in: as they are stored, or as they are shown
-    drop_empty: bool = True  # training images without objects are left out (1,021 of COCO 2017's 118,287)
-    least_area: ZeroOrMore = 0.0  # training objects of a smaller annotated area are left out, square pixels
-    least_box: ZeroOrMore = 0.0  # and those whose box has a smaller area inside the photo, square pixels
-    most_objects: Whole = 0  # of a photo with more training objects only so many, the largest, are learned; 0 = all
-    crowd: bool = True  # crowd regions take part in training as ordinary objects
+    size: Annotated[int, Ge(64), Help("side of the network's input, pixels; the aspect ratio is not kept")] = 300
+    crop: Annotated[Literal["ssd", "none"], Help("SSD random crop: seven options of equal probability")] = "ssd"
+    crop_attempts: Annotated[Count, Help("proposals for one drawn option before the option is drawn again")] = 1
+    crop_side: Annotated[tuple[Share, Share], Help("range of the crop's width and height, of the photo's")] = (0.3, 1.0)
+    crop_aspect: Annotated[Ratios, Help("range of the crop's width / height, as shares of the photo's")] = (0.5, 2.0)
+    crop_free: Annotated[FreeCrop, Help("unconstrained option: any crop, or one that touches every object")] = "any"
+    zoom_out: Annotated[Times, Help("every second photo lies on a canvas of up to so many times its sides (4)")] = 1.0
+    mosaic: Annotated[Fraction, Help("probability of parts of four photos, in place of crop and zoom-out")] = 0.0
+    jitter: Annotated[Jitter, Help("colour jitter: in HSV (reference), DALI's, TensorFlow's, or none")] = "hsv"
+    resize: Annotated[BoxResize, Help("resizing to `size`; tensorflow: crops by corners")] = "bilinear-antialias"
+    crowd: Annotated[bool, Help("crowd regions take part in training as ordinary objects")] = True
 
 
 BoxRecipe = Recipe[SSDModel, BoxInput]

@@ -19,6 +19,7 @@ from paceline.config.bounds import (
     BelowOne,
     Fraction,
     Ge,
+    Help,
     Le,
     Lt,
     Share,
@@ -63,47 +64,47 @@ BatchImages = Annotated[int, Ge(1), Le(MOST_BATCH)]
 class Optim:
     """The optimiser. Formulas: paceline/optim/sgd.py, lars.py and adamw.py."""
 
-    kind: OptimiserKind = "sgd"  # optimiser
-    lr: AboveZero = 0.1  # peak learning rate, tuned for this recipe's global_batch; never rescaled behind your back
-    momentum: BelowOne = 0.9  # momentum coefficient; adamw: of the gradient's average
-    momentum_form: MomentumForm = "torch"  # lr outside the velocity (torch), inside, or inside with MXNet's correction
-    nesterov: bool = False  # look-ahead gradient; momentum_form torch only
-    weight_decay: ZeroOrMore = 1e-4  # L2 coefficient, added to the gradient; adamw: times lr, off the weights
-    decay_on: DecayOn = "all"  # tensors that decay: all, all but BatchNorm's, or weights alone
-    lars_eta: AboveZero = 0.001  # LARS trust coefficient
-    lars_eps: ZeroOrMore = 0.0  # LARS epsilon in the trust ratio's denominator
-    clip_value: ZeroOrMore = 0.0  # each gradient element is cut to plus or minus this, before the decay; 0 = off
-    clip_norm: ZeroOrMore = 0.0  # a gradient whose norm over all weights is larger is scaled down to it; 0 = off
-    bias_lr: AboveZero = 1.0  # factor on the learning rate of biases
-    head_rate: AboveZero = 1.0  # factor on the learning rate of all layers outside the trunk: head, pyramid, extra maps
-    layer_decay: Share = 1.0  # on the rate of the trunk's last stage, once more for each below; no gain on few photos
+    kind: Annotated[OptimiserKind, Help("optimizer")] = "sgd"
+    lr: Annotated[AboveZero, Help("peak learning rate for the recipe's global_batch; it is never rescaled")] = 0.1
+    momentum: Annotated[BelowOne, Help("momentum coefficient; adamw: of the gradient's average")] = 0.9
+    momentum_form: Annotated[MomentumForm, Help("where lr stands: out of the velocity, inside, or corrected")] = "torch"
+    nesterov: Annotated[bool, Help("look-ahead gradient; momentum_form torch only")] = False
+    weight_decay: Annotated[ZeroOrMore, Help("L2 coefficient, added to the gradient; adamw: times lr")] = 1e-4
+    decay_on: Annotated[DecayOn, Help("tensors that decay: all, all but BatchNorm's, or weights alone")] = "all"
+    lars_eta: Annotated[AboveZero, Help("LARS trust coefficient")] = 0.001
+    lars_eps: Annotated[ZeroOrMore, Help("LARS epsilon in the trust ratio's denominator")] = 0.0
+    clip_value: Annotated[ZeroOrMore, Help("largest absolute gradient element, before the decay; 0: off")] = 0.0
+    clip_norm: Annotated[ZeroOrMore, Help("largest norm of the gradient over all weights; 0: off")] = 0.0
+    bias_lr: Annotated[AboveZero, Help("factor on the learning rate of biases")] = 1.0
+    head_rate: Annotated[AboveZero, Help("factor on the learning rate of all layers outside the trunk")] = 1.0
+    layer_decay: Annotated[Share, Help("factor on the rate of the last stage, once more for each below")] = 1.0
 
 
 @dataclass(frozen=True)
 class Schedule:
     """Learning rate over the run: a pure function of the step (paceline/config/schedule.py)."""
 
-    kind: ScheduleKind = "cosine"  # shape of the decay after the warm-up
-    unit: Unit = "epochs"  # what warmup, horizon and boundaries count in: epochs, fractions of the run, or steps
-    warmup: ZeroOrMore = 0.0  # length of the linear warm-up, in `unit`
-    warmup_from: Fraction = 0.0  # where the warm-up starts, as a fraction of the peak lr
-    warmup_first: Literal[-1, 0, 1] = 1  # the first step is this many steps up the ramp; below it the lr is 0; poly2: 1
-    hold: ZeroOrMore = 0.0  # until where the peak is held before cosine or poly2 fall, in `unit`
-    horizon: ZeroOrMore = 0.0  # where the decay ends, in `unit`; 0 = with the run
-    boundaries: tuple[AboveZero, ...] = ()  # kind steps: where lr is multiplied by `factor`, in `unit`
-    factor: AboveZero = 0.1  # kind steps: the multiplier at each boundary
-    end_lr: ZeroOrMore = 0.0  # lr that cosine and poly2 end at
+    kind: Annotated[ScheduleKind, Help("shape of the decay after the warm-up")] = "cosine"
+    unit: Annotated[Unit, Help("unit of warmup, horizon and boundaries: epochs, run's shares, steps")] = "epochs"
+    warmup: Annotated[ZeroOrMore, Help("length of the linear warm-up, in `unit`")] = 0.0
+    warmup_from: Annotated[Fraction, Help("where the warm-up starts, as a fraction of the peak lr")] = 0.0
+    warmup_first: Annotated[Literal[-1, 0, 1], Help("steps up the ramp of the first step; poly2: 1")] = 1
+    hold: Annotated[ZeroOrMore, Help("until where the peak is held before cosine or poly2 fall, in `unit`")] = 0.0
+    horizon: Annotated[ZeroOrMore, Help("where the decay ends, in `unit`; 0: with the run")] = 0.0
+    boundaries: Annotated[tuple[AboveZero, ...], Help("kind steps: where lr is multiplied by `factor`, in `unit`")] = ()
+    factor: Annotated[AboveZero, Help("kind steps: the multiplier at each boundary")] = 0.1
+    end_lr: Annotated[ZeroOrMore, Help("lr that cosine and poly2 end at")] = 0.0
 
 
 @dataclass(frozen=True)
 class Quality:
     """When to evaluate, and what ends the run. A target is met by >=; all must be met in one evaluation."""
 
-    targets: tuple[tuple[str, float], ...] = ()  # e.g. top1 0.759; empty = train to the end
-    unit: Unit = "epochs"  # what first, every and at count in: epochs, fractions of the run, or steps
-    first: ZeroOrMore = 1.0  # first evaluation, in `unit`
-    every: float = 1.0  # distance between evaluations, in `unit`
-    at: tuple[AboveZero, ...] = ()  # exact evaluation points, in `unit`; replaces first and every
+    targets: Annotated[tuple[tuple[str, float], ...], Help("e.g. top1 0.759; empty: train to the end")] = ()
+    unit: Annotated[Unit, Help("what first, every and at count in: epochs, fractions of the run, or steps")] = "epochs"
+    first: Annotated[ZeroOrMore, Help("first evaluation, in `unit`")] = 1.0
+    every: Annotated[float, Help("distance between evaluations, in `unit`")] = 1.0
+    at: Annotated[tuple[AboveZero, ...], Help("exact evaluation points, in `unit`; replaces first and every")] = ()
 
 
 @dataclass(frozen=True)
@@ -115,23 +116,23 @@ class Recipe(Generic[ModelT, InputT]):
     power of the run's steps), the decay of step t = 0, 1, ... is min(ema, (1 + t) / (10 + t)) instead of ema, and the run says so.
     """
 
-    task: str  # the workload: paceline list workloads, or one of your own: ./file.py:name
-    model: ModelT  # the network and its loss; a typed dataclass of the task
-    input: InputT  # how images become network input; a typed dataclass of the task
-    target_data: str = "imagenet"  # data set the target was set for: with another one the run goes to its end
-    global_batch: BatchImages = 256  # images per optimiser step, over all ranks and accumulations
-    epochs: ZeroOrMore = 0.0  # length in passes over the training images; or give images_seen
-    images_seen: Whole = 0  # length in images; or give epochs
-    epoch_steps: EpochSteps = "exact"  # an epoch's steps: a fraction, or rounded as the original did
-    bn_span: BatchImages = 64  # images that share one set of BatchNorm statistics
-    optim: Optim = field(default_factory=Optim)  # the optimiser
-    schedule: Schedule = field(default_factory=Schedule)  # the learning rate over time
-    quality: Quality = field(default_factory=Quality)  # evaluations and target
-    ema: BelowOne = 0.0  # decay per step of an average of the weights that is evaluated instead of them; 0 = none
-    sampler: Sampler = "shuffle"  # an epoch's draws: each photo once, classes equally often, or LVIS's repeat factors
-    repeat_threshold: Share = 0.001  # repeat: classes in a smaller share of the photos are drawn more often
-    seed: Annotated[int, Ge(0), Lt(2**63)] = 1  # of initial weights, sample order and augmentation
-    pretrained: str = ""  # published weights that --weights should name (paceline weights get); empty = random values
+    task: Annotated[str, Help("the workload: paceline list workloads, or one of your own: ./file.py:name")]
+    model: Annotated[ModelT, Help("the network and its loss; a typed dataclass of the task")]
+    input: Annotated[InputT, Help("how images become network input; a typed dataclass of the task")]
+    target_data: Annotated[str, Help("data set of the target; with another one the run trains to its end")] = "imagenet"
+    global_batch: Annotated[BatchImages, Help("images per optimizer step, over all ranks and accumulations")] = 256
+    epochs: Annotated[ZeroOrMore, Help("length in passes over the training images; or give images_seen")] = 0.0
+    images_seen: Annotated[Whole, Help("length in images; or give epochs")] = 0
+    epoch_steps: Annotated[EpochSteps, Help("an epoch's steps: a fraction, or rounded as the original did")] = "exact"
+    bn_span: Annotated[BatchImages, Help("images that share one set of BatchNorm statistics")] = 64
+    optim: Annotated[Optim, Help("the optimizer")] = field(default_factory=Optim)
+    schedule: Annotated[Schedule, Help("the learning rate over time")] = field(default_factory=Schedule)
+    quality: Annotated[Quality, Help("evaluations and target")] = field(default_factory=Quality)
+    ema: Annotated[BelowOne, Help("decay per step of an average of the weights, which is evaluated; 0: none")] = 0.0
+    sampler: Annotated[Sampler, Help("draws of an epoch: each photo once, classes equally, or repeat")] = "shuffle"
+    repeat_threshold: Annotated[Share, Help("repeat: draw classes below this share of the photos more often")] = 0.001
+    seed: Annotated[int, Ge(0), Lt(2**63), Help("of initial weights, sample order and augmentation")] = 1
+    pretrained: Annotated[str, Help("published weights that --weights should name; empty: random values")] = ""
 
 
 def check_recipe(recipe: Recipe) -> None:

@@ -12,14 +12,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from types import UnionType
-from typing import Any, Literal, TypeVar, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 from paceline._utils.commands import command
 from paceline._utils.errors import RecipeError, UserError
 from paceline._utils.safe_read import is_whole, parse, read_plain, sealed
 from paceline._utils.text import parse_duration
 from paceline.config import card
-from paceline.config.bounds import Count, Whole, check_bounds, check_kinds, checked, hints_of
+from paceline.config.bounds import Count, Help, Whole, check_bounds, check_kinds, checked, hints_of
 from paceline.config.plan import Plan
 from paceline.config.recipe import Recipe
 from paceline.config.submission import Submission
@@ -36,39 +36,39 @@ Node = TypeVar("Node")
 class Controls:
     """What a person asks of one run, beside recipe and system: where from, where to, how long, how often to look."""
 
-    data: str = ""  # data set: a folder with train/ and val/, or with a manifest.json; empty = the built-in shapes
-    out: str = ""  # run folder; naming an unfinished run resumes it; empty = runs/NAME-NNN
-    stage: str = ""  # copy the photos to this folder on a disk of each node first, and read them there; empty = no
-    weights: str = ""  # start from these: a file, a run (its best), a checkpoint, published ones by name, none
-    steps: Whole = 0  # stop after so many steps; 0 = the recipe's length. A larger number goes on with the run in --out
-    limit_train: Whole = 0  # use only N training images, evenly spread; 0 = all
-    limit_val: Whole = 0  # use only N validation images, evenly spread; 0 = all
-    val_half: Literal["", "tune", "test"] = ""  # evaluate one half of the validation images, by name; empty = all
-    lint: bool = False  # look at the data set as `data lint` does first, and end where something would spoil a result
-    folds: Whole = 0  # divide the training images into so many parts, learn all but one and evaluate on that; 0 = no
-    fold: Whole = 0  # which part of --folds the run evaluates on, 1 to --folds
-    fold_seed: Whole = 0  # divides the images in another way; --seed does not: runs of several seeds share folds
-    fold_group: str = ""  # regular expression: images with the same captured text share a part; empty = as prepared
-    time_budget: str = ""  # stop in good order after this long: 90 (seconds), 30m, 2h; all processes of a run count
-    auto: bool = False  # choose size, boxes, batch, length, evaluations by the data; each printed, with why
-    fit_schedule: bool = False  # shorten the whole schedule to --steps, or to as many as --time-budget has room for
-    patience: Whole = 0  # stop after this many evaluations without a better result; 0 = never
-    log_every: Whole = 0  # steps between train events; 0 = about 200 in a run, at most 100 steps apart
-    save_every: Whole = 0  # steps between checkpoints; 0 = one an epoch
-    eval_every: Whole = 0  # steps between evaluations; 0 = as the recipe says
-    eval_ranks: Whole = 0  # of the ranks that are started, the last N only evaluate, beside training; 0 = all do both
-    keep: Count = 2  # newest checkpoints that stay on disk, beside the best
-    mirror: str = ""  # copy the run to this folder of a bucket, s3://BUCKET/PREFIX, and go on from there in an empty --out; empty = no
-    keep_every: Whole = 0  # also keep every checkpoint whose step is a multiple of this; 0 = none
-    overfit_one_batch: bool = False  # the first batch again and again, read once: does it learn, and how fast is a step
-    synthetic: bool = False  # made-up batches instead of data: what training costs without input; nothing is scored
-    exact: bool = False  # deterministic kernels: the same bits each time, at a price on accelerators
-    profile: str = ""  # profiler trace of the steps after step A to step B, as A:B; nvtx:A:B: for Nsight Systems
-    quiet: bool = False  # print only warnings, the end and where the report is
-    json: bool = False  # print the run's events to stdout, one JSON object a line, and what is for people to stderr
-    sink: tuple[str, ...] = ()  # who follows the run too: wandb, mlflow, or your own, ./file.py:name (docs/watching.md)
-    tensorboard: bool = True  # write what TensorBoard shows into the run folder, as training goes on
-    mlperf: Submission = field(default_factory=Submission)  # what MLPerf's log says of the submission
+    data: Annotated[str, Help("data set: folder with train/ and val/ or a manifest.json; empty: built-in shapes")] = ""
+    out: Annotated[str, Help("run folder; naming an unfinished run resumes it; empty: runs/NAME-NNN")] = ""
+    stage: Annotated[str, Help("folder on a disk of each node to copy the photos to first; empty: none")] = ""
+    weights: Annotated[str, Help("weights to start from: file, run (its best), checkpoint, published name, none")] = ""
+    steps: Annotated[Whole, Help("stop after this many steps; 0: the recipe's length; more: go on with --out")] = 0
+    limit_train: Annotated[Whole, Help("use only N training images, evenly spread; 0: all")] = 0
+    limit_val: Annotated[Whole, Help("use only N validation images, evenly spread; 0: all")] = 0
+    val_half: Annotated[Literal["", "tune", "test"], Help("half of the validation images, by name; empty: all")] = ""
+    lint: Annotated[bool, Help("look at the data set first, as `data lint` does, and stop at what spoils it")] = False
+    folds: Annotated[Whole, Help("parts of the training images: learn all but one, evaluate on that; 0: none")] = 0
+    fold: Annotated[Whole, Help("which part of --folds the run evaluates on, 1 to --folds")] = 0
+    fold_seed: Annotated[Whole, Help("divides the images in another way; runs of several --seed share folds")] = 0
+    fold_group: Annotated[str, Help("regular expression: images with the same captured text share a part")] = ""
+    time_budget: Annotated[str, Help("stop in good order after this long: 90 (seconds), 30m, 2h; restarts count")] = ""
+    auto: Annotated[bool, Help("choose size, boxes, batch, length and evaluations by the data, saying why")] = False
+    fit_schedule: Annotated[bool, Help("shorten the whole schedule to --steps, or to what --time-budget has")] = False
+    patience: Annotated[Whole, Help("stop after this many evaluations without a better result; 0: never")] = 0
+    log_every: Annotated[Whole, Help("steps between train events; 0: about 200 in a run, at most 100 steps apart")] = 0
+    save_every: Annotated[Whole, Help("steps between checkpoints; 0: one an epoch")] = 0
+    eval_every: Annotated[Whole, Help("steps between evaluations; 0: as the recipe says")] = 0
+    eval_ranks: Annotated[Whole, Help("last N of the started ranks only evaluate, beside training; 0: all do both")] = 0
+    keep: Annotated[Count, Help("newest checkpoints that stay on disk, beside the best")] = 2
+    mirror: Annotated[str, Help("bucket folder to copy the run to, and to go on from: s3://BUCKET/PREFIX")] = ""
+    keep_every: Annotated[Whole, Help("also keep every checkpoint whose step is a multiple of this; 0: none")] = 0
+    overfit_one_batch: Annotated[bool, Help("train on the first batch again and again, read once")] = False
+    synthetic: Annotated[bool, Help("train on made-up batches: speed without input; nothing is scored")] = False
+    exact: Annotated[bool, Help("deterministic kernels: the same bits each time, at a price on accelerators")] = False
+    profile: Annotated[str, Help("profiler trace of the steps after A to B, as A:B; Nsight Systems: nvtx:A:B")] = ""
+    quiet: Annotated[bool, Help("print only warnings, the end and where the report is")] = False
+    json: Annotated[bool, Help("print the run's events to stdout, one JSON object a line, the rest to stderr")] = False
+    sink: Annotated[tuple[str, ...], Help("followers: wandb, mlflow, or ./file.py:name (docs/watching.md)")] = ()
+    tensorboard: Annotated[bool, Help("write what TensorBoard shows into the run folder, as training goes on")] = True
+    mlperf: Annotated[Submission, Help("what MLPerf's log says of the submission")] = field(default_factory=Submission)
 
 
 # Which photos are evaluated, and the others learned.

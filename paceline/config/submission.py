@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 from paceline._utils.errors import RecipeError
-from paceline.config.bounds import checked, hints_of
+from paceline.config.bounds import Help, checked, hints_of
 from paceline.config.recipe import Recipe
 
 # Names of choices whose field would otherwise not fit on one line with its comment.
@@ -22,11 +22,11 @@ MOST_CHARACTERS = 200
 class Submission:
     """The submission_* lines of mllog.txt, and its cache_clear."""
 
-    submitter: str = "reference_implementation"  # the organisation, submission_org
-    division: Division = "auto"  # closed or open; auto = closed, but open with an optimiser that no closed rules know
-    status: Status = "onprem"  # availability of the system
-    platform: str = ""  # name of the system; empty = how many of which device
-    cache_cleared: bool = False  # the systems' caches were cleared before this run: closed division wants it
+    submitter: Annotated[str, Help("the organisation, submission_org")] = "reference_implementation"
+    division: Annotated[Division, Help("closed or open; auto: open with an optimizer that closed lacks")] = "auto"
+    status: Annotated[Status, Help("availability of the system")] = "onprem"
+    platform: Annotated[str, Help("name of the system; empty: how many of which device")] = ""
+    cache_cleared: Annotated[bool, Help("caches were cleared before this run, as closed requires")] = False
 
 
 def division_of(submission: Submission, recipe: Recipe) -> str:

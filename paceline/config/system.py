@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from paceline._utils.errors import RecipeError
-from paceline.config.bounds import Ge, Gt, Le, check_bounds
+from paceline.config.bounds import Ge, Gt, Help, Le, check_bounds
 
 # Named, so that its field fits on one line with its comment.
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
@@ -38,35 +38,35 @@ NOT_OURS_TO_SET = re.compile(
 class System:
     """One kind of machine, as the Plan and the loop need to know it."""
 
-    accelerator: Accelerator = "cpu"  # what computes: torch's device type (cuda is ROCm too)
-    per_node: Annotated[int, Ge(1), Le(MOST_RANKS)] = 1  # ranks on one node (accelerators; on a CPU, processes)
-    memory_gib: Size = 8.0  # memory of one rank, in GiB
-    images_per_forward: Forward = 0  # most images in one forward; 0 = what the memory estimate allows
-    precision: Precision = "fp32"  # of convolutions and products (tf32: NVIDIA Ampere or newer); weights stay fp32
-    loss_scale: Annotated[float, Ge(0), Le(2.0**127)] = 0.0  # fp16 only: a fixed loss scale; 0 = dynamic
-    channels_last: Form = "auto"  # NHWC memory for images and activations
-    compile: Form = "auto"  # compile the model with torch.compile
-    graph: Form = "auto"  # capture the step of each input shape as a CUDA graph and replay it; one GPU
-    kernels: Kernels = "auto"  # triton: paceline's own for matching, NMS, RoIAlign and BatchNorm, on CUDA
-    loader_threads: Threads = 0  # worker processes per rank that read and decode; 0: cores of the node / ranks on it
-    fetch_threads: Threads = 0  # threads a rank that fetch photos ahead of decoding; 0 = 2 for buckets, none for files
-    store_cache: str = "off"  # local disk for what buckets and web servers send, e.g. 200GiB, in PACELINE_CACHE; off
-    intra_op_threads: Threads = 0  # compute threads a rank on a CPU; 0 = OMP_NUM_THREADS, else cores / ranks of a node
-    prefetch: Annotated[int, Ge(1), Le(MOST_PREFETCH)] = 3  # steps that the loader keeps ready
-    cache: str = "auto"  # memory of a node for encoded photos, e.g. 40GiB; off; auto = half of the free, for far stores
-    check_photos: bool = True  # compare the bytes of each photo that is read with the digest that prepare noted
-    score_beside: bool = True  # compute an evaluation's metrics in a thread while training goes on
-    bind: Binding = "off"  # cores of a rank: exclusive = its own near its device, no-smt = one thread a core, node, off
-    interface: str = ""  # network interface between nodes, of NCCL and gloo alike; empty = the one that leads to rank 0
-    fabric: Fabric = ""  # network between nodes: tcp, roce, ib or efa; empty = unknown, nothing is set for it
-    env: tuple[str, ...] = ()  # environment variables of every rank, NAME=VALUE; those that are set already stay
-    bucket_mib: Size = 25.0  # gradients travel in buckets of this many MiB, while the backward goes on
-    compress: Literal["none", "bf16", "fp16"] = "none"  # number format in which gradients travel; refused by --exact
-    chip: str = ""  # the accelerator's name, for people and for published rates
-    sockets: Threads = 0  # CPU sockets of a node; 0 = unknown
-    cores_per_socket: Threads = 0  # physical cores of a socket; 0 = unknown
-    threads_per_core: Threads = 0  # hardware threads of a core; 0 = unknown
-    host_memory_gib: Annotated[float, Ge(0), Le(MOST_GIB)] = 0.0  # main memory of a node, in GiB; 0 = unknown
+    accelerator: Annotated[Accelerator, Help("what computes: torch's device type (cuda is ROCm too)")] = "cpu"
+    per_node: Annotated[int, Ge(1), Le(MOST_RANKS), Help("ranks on one node (accelerators; on a CPU, processes)")] = 1
+    memory_gib: Annotated[Size, Help("memory of one rank, in GiB")] = 8.0
+    images_per_forward: Annotated[Forward, Help("most images in one forward; 0: what the memory estimate allows")] = 0
+    precision: Annotated[Precision, Help("number format of convolutions and products; weights stay fp32")] = "fp32"
+    loss_scale: Annotated[float, Ge(0), Le(2.0**127), Help("fp16 only: a fixed loss scale; 0: dynamic")] = 0.0
+    channels_last: Annotated[Form, Help("NHWC memory for images and activations")] = "auto"
+    compile: Annotated[Form, Help("compile the model with torch.compile")] = "auto"
+    graph: Annotated[Form, Help("capture the step of each input shape as a CUDA graph and replay it; one GPU")] = "auto"
+    kernels: Annotated[Kernels, Help("triton: own kernels for matching, NMS, RoIAlign, BatchNorm")] = "auto"
+    loader_threads: Annotated[Threads, Help("worker processes a rank that decode; 0: cores / ranks of the node")] = 0
+    fetch_threads: Annotated[Threads, Help("threads a rank that fetch ahead; 0: 2 for buckets, none for files")] = 0
+    store_cache: Annotated[str, Help("local disk for photos of buckets and web servers, e.g. 200GiB; off")] = "off"
+    intra_op_threads: Annotated[Threads, Help("compute threads a rank; 0: OMP_NUM_THREADS, else cores / ranks")] = 0
+    prefetch: Annotated[int, Ge(1), Le(MOST_PREFETCH), Help("steps that the loader keeps ready")] = 3
+    cache: Annotated[str, Help("memory of a node for encoded photos, e.g. 40GiB; off; auto: half")] = "auto"
+    check_photos: Annotated[bool, Help("compare each photo's bytes with the digest that prepare noted")] = True
+    score_beside: Annotated[bool, Help("compute an evaluation's metrics in a thread while training goes on")] = True
+    bind: Annotated[Binding, Help("cores of a rank: exclusive, no-smt (one thread a core), node, off")] = "off"
+    interface: Annotated[str, Help("network interface between nodes; empty: the one that leads to rank 0")] = ""
+    fabric: Annotated[Fabric, Help("network between nodes: tcp, roce, ib or efa; empty: unknown")] = ""
+    env: Annotated[tuple[str, ...], Help("environment variables of every rank, unless set: NAME=VALUE")] = ()
+    bucket_mib: Annotated[Size, Help("gradients travel in buckets of this many MiB, while the backward goes on")] = 25.0
+    compress: Annotated[Literal["none", "bf16", "fp16"], Help("number format of travelling gradients")] = "none"
+    chip: Annotated[str, Help("the accelerator's name, for people and for published rates")] = ""
+    sockets: Annotated[Threads, Help("CPU sockets of a node; 0: unknown")] = 0
+    cores_per_socket: Annotated[Threads, Help("physical cores of a socket; 0: unknown")] = 0
+    threads_per_core: Annotated[Threads, Help("hardware threads of a core; 0: unknown")] = 0
+    host_memory_gib: Annotated[float, Ge(0), Le(MOST_GIB), Help("main memory of a node, in GiB; 0: unknown")] = 0.0
 
 
 def check_system(system: System) -> None:

@@ -237,7 +237,5 @@ def _brightest(photos: Photos, i: int) -> int:
             warnings.simplefilter("ignore")
             with open_picture(data) as image:
                 return int(np.asarray(to_rgb(image)).max()) if is_deep(image, data) else -1
-    except (
-        Exception
-    ):  # the facts are an earlier manifest's, and the photo is damaged since: it is named when it is read
+    except Exception:  # the facts are an earlier manifest's; a photo that was damaged since is named when it is read
         return -1

@@ -13,12 +13,13 @@ import re
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from paceline._utils.atomic_write import check_output
 from paceline._utils.commands import EXTRAS, to_install
 from paceline._utils.errors import UserError
 from paceline._utils.text import did_you_mean
+from paceline.config.bounds import Help
 
 
 @dataclass(frozen=True)
@@ -36,16 +37,16 @@ class Form:
 class ExportOptions:
     """Which file is written, and how a graph in it works."""
 
-    to: str = ""  # form: paceline, onnx, openvino, torch or aoti; empty = by the suffix of --out
-    out: str = ""  # file to write; one of ours that is there is replaced
-    input: Literal["uint8", "float"] = "uint8"  # graphs take photos as uint8 (B, H, W, 3), or (B, 3, H, W) in 0..1
-    size: str = ""  # graphs of Mask R-CNN: one input shape HxW for all images; empty: the shapes of `predict`
-    batch: int = 1  # graphs of objects: photos of one call; those of classes take any number
-    score_above: float | None = None  # graphs of objects: smallest score that is found; None = the recipe's
-    precision: Literal["fp32", "fp16", "int8"] = "fp32"  # graphs: of the network; decoding stays fp32; int8: onnx alone
-    compare: int = 16  # graphs: photos to compare answers on before the file stays; 0 = a file that nobody compared
-    photos: str = ""  # graphs: folder of those photos; empty = the run's validation set, or of int8 its training photos
-    calibrate: int = 64  # int8: photos to find the ranges of the network's numbers on
+    to: Annotated[str, Help("form: paceline, onnx, openvino, torch or aoti; empty: by the suffix of --out")] = ""
+    out: Annotated[str, Help("file to write; one of ours that is there is replaced")] = ""
+    input: Annotated[Literal["uint8", "float"], Help("graphs: uint8 (B, H, W, 3), or (B, 3, H, W) in 0..1")] = "uint8"
+    size: Annotated[str, Help("Mask R-CNN: one input shape HxW of the graph; empty: those of `predict`")] = ""
+    batch: Annotated[int, Help("graphs of objects: photos of one call; those of classes take any number")] = 1
+    score_above: Annotated[float | None, Help("graphs of objects: smallest score; None: the recipe's")] = None
+    precision: Annotated[Literal["fp32", "fp16", "int8"], Help("format of the network; int8: onnx only")] = "fp32"
+    compare: Annotated[int, Help("photos to compare a graph's answers on before the file stays; 0: none")] = 16
+    photos: Annotated[str, Help("folder of those photos; empty: the run's validation set (int8: training)")] = ""
+    calibrate: Annotated[int, Help("int8: photos to find the ranges of the network's numbers on")] = 64
 
 
 GRAPH = ("input", "size", "batch", "score_above", "precision", "compare", "photos")

@@ -13,9 +13,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from signal import Signals
-from typing import Literal, Protocol
+from typing import Annotated, Literal, Protocol
 
 from paceline._utils.names import LAUNCH_FOLDER
+from paceline.config.bounds import Help
 from paceline.config.system import System
 from paceline.ranks.environment import Variable
 from paceline.ranks.exit_code import EXIT_CODE_FILE
@@ -41,17 +42,17 @@ class Mount:
 class Batch:
     """What a scheduler is asked for beside nodes and time."""
 
-    partition: str = ""  # queue that the job waits in; empty = the cluster's default
-    account: str = ""  # who pays; empty = the user's default
-    qos: str = ""  # quality of service; empty = the default
-    gres: str = ""  # devices a node, e.g. gpu:8; empty = none asked for, as where nodes are given whole
-    reservation: str = ""  # nodes set aside under this name
-    constraint: str = ""  # features that a node must have, e.g. h100
-    network: str = ""  # of the switches, e.g. sharp; empty and not given = as published for recipe, system and nodes
-    exclusive: bool = True  # nobody else's job on these nodes
-    requeue: bool = True  # start again where it stopped: after preemption, a lost node, or the walltime's end
-    lead: int = 120  # seconds before the walltime's end at which the run is asked to save and stop
-    extra: tuple[str, ...] = ()  # further words for sbatch, as they are, e.g. --comment=mine
+    partition: Annotated[str, Help("queue that the job waits in; empty: the cluster's default")] = ""
+    account: Annotated[str, Help("who pays; empty: the user's default")] = ""
+    qos: Annotated[str, Help("quality of service; empty: the default")] = ""
+    gres: Annotated[str, Help("devices a node, e.g. gpu:8; empty: none asked for, as where nodes are given whole")] = ""
+    reservation: Annotated[str, Help("nodes set aside under this name")] = ""
+    constraint: Annotated[str, Help("features that a node must have, e.g. h100")] = ""
+    network: Annotated[str, Help("network of the switches, e.g. sharp; empty: as published")] = ""
+    exclusive: Annotated[bool, Help("nobody else's job on these nodes")] = True
+    requeue: Annotated[bool, Help("start again after preemption, a lost node or the walltime")] = True
+    lead: Annotated[int, Help("seconds before the walltime's end at which the run is asked to save and stop")] = 120
+    extra: Annotated[tuple[str, ...], Help("further words for sbatch, as they are, e.g. --comment=mine")] = ()
 
 
 @dataclass(frozen=True)

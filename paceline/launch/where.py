@@ -8,11 +8,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from paceline._utils.cache import cache_folder
 from paceline._utils.errors import UserError
 from paceline._utils.text import one_line, parse_duration
+from paceline.config.bounds import Help
 from paceline.config.system import System
 from paceline.launch.carry_out import USUAL_START, check_together
 from paceline.launch.containers import CONTAINER
@@ -49,17 +50,17 @@ OUTSIDE = ("PYTHONPATH", "PACELINE_CACHE")
 class Where:
     """The flags that every launched verb has."""
 
-    nodes: int = 1  # machines that take part; each runs --system's ranks of one node
-    through: ThroughWhom = "local"  # who gives the nodes: this machine, a list of hosts, Slurm
-    start: StartedBy = "auto"  # who starts the ranks; auto = srun in Slurm, else torchrun
-    container: Inside = "none"  # what the ranks run inside
-    image: str = ""  # container's name or file; empty = the one that `paceline image build` makes
-    mount: tuple[str, ...] = ()  # more folders in the container: HOST or HOST:INSIDE, each with :rw to write
-    hostfile: str = ""  # hosts for --through hostfile, one a line: ADDRESS slots=N
-    walltime: str = ""  # longest time the job may take, e.g. 90m or 2h; auto = as predicted, with a margin
-    port: int = 0  # where rank 0 listens; 0 = found by itself
-    between: str = ""  # shell command that runs once on every node before the ranks start, e.g. to drop its caches
-    slurm: Batch = field(default_factory=Batch)  # what sbatch is asked for beside nodes and time
+    nodes: Annotated[int, Help("machines that take part; each runs --system's ranks of one node")] = 1
+    through: Annotated[ThroughWhom, Help("who gives the nodes: this machine, a list of hosts, Slurm")] = "local"
+    start: Annotated[StartedBy, Help("who starts the ranks; auto: srun in Slurm, else torchrun")] = "auto"
+    container: Annotated[Inside, Help("what the ranks run inside")] = "none"
+    image: Annotated[str, Help("container's name or file; empty: as `image build` names it")] = ""
+    mount: Annotated[tuple[str, ...], Help("more folders in the container: HOST or HOST:INSIDE, :rw to write")] = ()
+    hostfile: Annotated[str, Help("hosts for --through hostfile, one a line: ADDRESS slots=N")] = ""
+    walltime: Annotated[str, Help("longest time of the job, e.g. 90m or 2h; auto: as predicted, with a margin")] = ""
+    port: Annotated[int, Help("where rank 0 listens; 0: found by itself")] = 0
+    between: Annotated[str, Help("shell command that runs once on every node before the ranks start")] = ""
+    slurm: Annotated[Batch, Help("what sbatch is asked for beside nodes and time")] = field(default_factory=Batch)
 
 
 def check_where(where: Where) -> None:

@@ -6,44 +6,7 @@ Every event has
     epoch    passes over the training set done so far (may be fractional)
     seconds  wall-clock time since the run began; a resumed run continues counting
 
-train       loss: mean over the interval; its parts, where there are several, as loss_NAME; lr; images_per_second;
-            data_wait: share of the interval spent waiting for input, 0..1; samples: images seen so far; flop_per_second: of
-            all ranks, forward and backward, by the count of tasks/memory.py; peak_memory: most bytes of any rank so far;
-            GluonCV's six accuracies, rpn_acc to mask_fg_acc, where they are asked for;
-            on several ranks rank_seconds: each rank's own part of a step, and slowest_rank;
-            step_seconds, where steps are not replayed: of a step on rank 0, means over the interval: {"forward", "backward",
-            "exchange": of gradients, as far as it is waited for, "update"};
-            gradient_norm (before clipping), update_ratio (norm of the update over the weights'), and by part of the network
-            gradient_norms, update_ratios: of the interval's last step, where it is not replayed;
-            gradient_spike: gradient_norm over the median of the readings before, where it is at least SPIKE times that;
-            recompilations, of a compiled network: graphs that the warm-up had not compiled;
-            late_captures, under --system.graph: steps so far of this process that the warm-up had not captured;
-            approximated, on accelerators: {"unsettled_boxes": proposals whose suppression was left open}
-eval        images: number scored; eval_seconds; every metric by its name (top1, top5, box_ap, mask_ap, ...) as a fraction, 0..1;
-            eval_parts: of eval_seconds the seconds of inference, gather to rank 0, and scoring, which may run beside training;
-            best_f1, of boxes: {"iou", "threshold", "f1", "precision", "recall"} of the score from which on F1 is best on these very
-            photos (tasks/metrics/best_f1.py); absent where none has an F1 above 0;
-            discarded_steps, where the run ends with it: steps trained past it while it was being scored;
-            approximated, on accelerators: {"unsettled_boxes": as in train, of detections too, "candidates_left_out":
-            detections with enough score beyond the number that suppression takes}.
-            It is written when the result is known, after its checkpoint's event and before any event of a later step, so steps
-            never run backwards. It is the last thing written of an evaluation: the best, the number of evaluations since, and
-            whether a target was met follow from these events alone.
-checkpoint  name: the folder's name under checkpoints/
-warm_up     before the first step of an accelerator or of a compiled network, in a resumed run again: shapes: of the input, each
-            of which was tried; warm_up_seconds; compilations: graphs that were compiled; captures: steps that were captured;
-            images_per_forward: those that fitted; memory_estimate: bytes that were expected for it;
-            peak_memory, on accelerators: most bytes of any rank
-resume      checkpoint: name of the one it resumed from; world: number of ranks from here on; after: the status of the `end` that
-            stood here, where the run had ended and was given more
-end         status: success (target reached, or no target and all work done), ran_out (ended without reaching it),
-            stopped_early (--steps or --time-budget ended it before its length), interrupted (may be resumed) or failed;
-            best: the best value of every metric; evaluations_since_best; reason, where there is one;
-            intervals: {metric: [low, high]} of the evaluation after intervals_step steps, the best: the ends of 95 percent over
-            such sets of photos (tasks/metrics/interval.py); absent where there are more than 1,000 photos, and of an interrupted run;
-            mirror, with --mirror: its url, bytes sent, failures, and missing: what is not there and why;
-            discarded_steps: those of the evaluation that ended the run; `step` is that evaluation's. A resumed run has no `end`
-            until it ends again
+The facts of each kind are the fields of its class, below; those that are not known are left out.
 
 Events may have more facts. Numbers are not rounded. JSON has no NaN, so a number that is not finite is written as the string "nan",
 "inf" or "-inf"; `read_events` returns numbers again.
@@ -58,26 +21,157 @@ import math
 import numbers
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from paceline._utils.errors import UserError
 from paceline._utils.journal import MOST_BYTES, LineFile, name_lines
 from paceline._utils.reporter import SILENT, Reporter
 from paceline._utils.safe_read import parse, read_entry
 
+# Fields whose entries stand in the event under their own names.
+_SPREAD = ("parts", "metrics")
+
+
+class RunEvent:
+    """Something that happened in a run. A fact that is None is not known, and is not written."""
+
+    kind: ClassVar[str]
+
+    def facts(self) -> dict[str, Any]:
+        """What the event has beside its kind, step, epoch and seconds."""
+        facts: dict[str, Any] = {}
+        for name, value in vars(self).items():
+            facts |= value if name in _SPREAD else {name: value} if value is not None else {}
+        return facts
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainEvent(RunEvent):
+    """An interval of training, written after its last step."""
+
+    kind = "train"
+
+    lr: float
+    samples: int  # images seen so far
+    images_per_second: float
+    data_wait: float  # share of the interval spent waiting for input, 0..1
+    flop_per_second: float | None = None  # of all ranks, forward and backward, by the count of tasks/memory.py
+    recompilations: int | None = None  # of a compiled network: graphs that the warm-up had not compiled
+    loss: float  # mean over the interval
+    # loss_NAME of a loss of several parts; GluonCV's six accuracies where asked for.
+    parts: Mapping[str, float] = field(default_factory=dict)
+    # On accelerators: unsettled_boxes, proposals whose suppression was left open.
+    approximated: Mapping[str, int] | None = None
+    skipped_steps: int | None = None  # of a scaled loss: steps so far whose gradient was not finite
+    # Under --system.graph: steps so far of this process that the warm-up had not captured.
+    late_captures: int | None = None
+    # Where steps are not replayed, of a step on rank 0, means over the interval: forward, backward, exchange (of gradients, as far as
+    # it is waited for), update.
+    step_seconds: Mapping[str, float] | None = None
+    # Of the interval's last step, where it is not replayed; the plural ones by part of the network.
+    gradient_norm: float | None = None  # before clipping
+    update_ratio: float | None = None  # norm of the update over the weights'
+    gradient_norms: Mapping[str, float] | None = None
+    update_ratios: Mapping[str, float] | None = None
+    gradient_spike: float | None = None  # gradient_norm over the median of the readings before, from SPIKE times on
+    peak_memory: int | None = None  # most bytes of any rank so far
+    rank_seconds: Sequence[float] | None = None  # of several ranks: each one's own part of a step
+    slowest_rank: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvalEvent(RunEvent):
+    """The result of an evaluation, with the step of the weights that were scored.
+
+    It is written when the result is known, after its checkpoint's event and before any event of a later step, so steps never run
+    backwards. It is the last thing written of an evaluation: the best, the number of evaluations since, and whether a target was met
+    follow from these events alone.
+    """
+
+    kind = "eval"
+
+    images: int  # number scored
+    eval_seconds: float
+    metrics: Mapping[str, float]  # top1, top5, box_ap, mask_ap, ...: each under its name, as a fraction, 0..1
+    # of eval_seconds: inference, gather to rank 0, and scoring, which may run beside training
+    eval_parts: Mapping[str, float] | None = None
+    discarded_steps: int | None = None  # where the run ends with it: steps trained past it while it was being scored
+    # On accelerators: unsettled_boxes as in train, of detections too; candidates_left_out, detections with enough score beyond the
+    # number that suppression takes.
+    approximated: Mapping[str, int] | None = None
+    # Of boxes: iou, and the score (threshold) from which on F1 is best on these very photos, with f1, precision, recall; absent where
+    # none has an F1 above 0 (tasks/metrics/best_f1.py).
+    best_f1: Mapping[str, float] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointEvent(RunEvent):
+    """A checkpoint is being written."""
+
+    kind = "checkpoint"
+
+    name: str  # of its folder under checkpoints/
+
+
+@dataclass(frozen=True, kw_only=True)
+class WarmUpEvent(RunEvent):
+    """Before the first step of an accelerator or of a compiled network, in a resumed run again."""
+
+    kind = "warm_up"
+
+    shapes: int  # of the input, each of which was tried
+    warm_up_seconds: float
+    images_per_forward: int  # those that fitted
+    memory_estimate: int  # bytes that were expected for it
+    compilations: int  # graphs that were compiled
+    captures: int  # steps that were captured
+    peak_memory: int | None = None  # on accelerators: most bytes of any rank
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResumeEvent(RunEvent):
+    """The run resumes from a checkpoint."""
+
+    kind = "resume"
+
+    checkpoint: str  # its name
+    world: int  # number of ranks from here on
+    after: str | None = None  # status of the `end` that stood here, where the run had ended and was given more
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndEvent(RunEvent):
+    """The end of a run; a resumed run has none until it ends again."""
+
+    kind = "end"
+
+    evaluations_since_best: int = 0
+    # success (target reached, or no target and all work done), ran_out (ended without reaching it), stopped_early (--steps or
+    # --time-budget ended it before its length), interrupted (may be resumed) or failed
+    status: str
+    best: Mapping[str, float]  # the best value of every metric
+    reason: str = ""
+    discarded_steps: int = 0  # those of the evaluation that ended the run; `step` is that evaluation's
+    # {metric: [low, high]} of the evaluation after intervals_step steps, the best: the ends of 95 percent over such sets of photos
+    # (tasks/metrics/interval.py); absent where there are more than 1,000 photos, and of an interrupted run
+    intervals: Mapping[str, Sequence[float]] | None = None
+    intervals_step: int | None = None
+    joules: int | None = None  # energy since this start, of the meters named in joules_by
+    joules_by: Any = None
+    # With --mirror: its url, bytes sent, failures, and missing: what is not there and why.
+    mirror: Mapping[str, Any] | None = None
+
+
+_TYPES = {"float": "number", "int": "int", "str": "str", "Mapping[str, float]": "dict"}
 # Required fields of each kind: field -> type of value. "number" includes the non-finite ones.
 SCHEMA: dict[str, dict[str, str]] = {
-    "train": {"loss": "number", "lr": "number", "images_per_second": "number", "data_wait": "number", "samples": "int"},
-    "eval": {"images": "int", "eval_seconds": "number"},
-    "checkpoint": {"name": "str"},
-    "warm_up": {
-        **{"shapes": "int", "warm_up_seconds": "number", "compilations": "int", "captures": "int"},
-        **{"images_per_forward": "int", "memory_estimate": "int"},
-    },
-    "resume": {"checkpoint": "str", "world": "int"},
-    "end": {"status": "str", "best": "dict"},
+    event.kind: {
+        one.name: _TYPES[str(one.type)] for one in fields(event) if one.default is MISSING and one.name not in _SPREAD
+    }
+    for event in (TrainEvent, EvalEvent, CheckpointEvent, WarmUpEvent, ResumeEvent, EndEvent)
 }
 # Fields that a clock or a machine decides: all others are alike in two runs that are alike.
 MEASURED = (

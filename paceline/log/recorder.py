@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from paceline.log.console import Console, OnConsole
-from paceline.log.events import EventLog, numbers_back, one_line, plain
+from paceline.log.events import EndEvent, EvalEvent, EventLog, RunEvent, TrainEvent, numbers_back, one_line, plain
 from paceline.log.mllog import BenchmarkLog
 from paceline.log.sinks import Event, Facts, Follower
 from paceline.log.trackers import Maker
@@ -95,25 +94,22 @@ class Recorder:
         for sink in self._sinks:
             sink.start(step, seconds)
 
-    def resume(self, step: int, seconds: float, *, checkpoint: str, world: int, after: str = "") -> None:
-        """The run resumes from a checkpoint; `after`: the status with which it had ended, where it was given more."""
-        facts = {"after": after} if after else {}
-        self._passed_on("resume", step, seconds, checkpoint=checkpoint, world=world, **facts)
-
-    def warmed_up(self, step: int, seconds: float, **facts: Any) -> None:
-        """The warm-up before `step` is done; facts: as log/events.py has them."""
-        self._passed_on("warm_up", step, seconds, **facts)
+    def record(self, step: int, seconds: float, event: RunEvent) -> None:
+        """Write an event that the sinks get as it is."""
+        written = self._written(step, seconds, event)
+        for sink in self._sinks:
+            sink.write(written)
 
     def passed(self, step: int, seconds: float) -> None:
         """After every step."""
         for sink in self._sinks:
             sink.passed(step, seconds)
 
-    def train(self, step: int, seconds: float, *, eta_seconds: float, **facts: Any) -> None:
-        """An interval of training: loss and its parts, lr, images_per_second, data_wait, samples, and what else is known."""
-        event = self._written("train", step, seconds, **facts)
+    def train(self, step: int, seconds: float, event: TrainEvent, *, eta_seconds: float) -> None:
+        """An interval of training ended; eta_seconds: until the run's end."""
+        written = self._written(step, seconds, event)
         for sink in self._sinks:
-            sink.train(event, eta_seconds=eta_seconds)
+            sink.train(written, eta_seconds=eta_seconds)
 
     def evaluation_begins(self, step: int) -> None:
         """An evaluation after `step` steps starts."""
@@ -126,92 +122,44 @@ class Recorder:
             sink.training_goes_on()
 
     def evaluation(
-        self,
-        step: int,
-        seconds: float,
-        *,
-        metrics: Mapping[str, float],
-        headline: str,
-        images: int,
-        eval_seconds: float,
-        eval_parts: Mapping[str, float],
-        best: bool,
-        approximated: Mapping[str, int] | None = None,
-        best_f1: Mapping[str, float] | None = None,
-        went_on: float,
-        ends: bool,
-        discarded_steps: int = 0,
+        self, step: int, seconds: float, event: EvalEvent, *, headline: str, best: bool, went_on: float, ends: bool
     ) -> None:
         """Record the result of the evaluation after `step` steps; training may be further by now.
 
-        best             whether it is the best so far
-        approximated     what accelerators left open, by name; none on a CPU
-        best_f1          of boxes: the threshold with the best F1
-        went_on          the run's seconds from which the training after that step counts
-        ends             whether the run ends with this result, and that training counts for nothing
-        discarded_steps  how many steps of it there were
+        best     whether it is the best so far
+        went_on  the run's seconds from which the training after that step counts
+        ends     whether the run ends with this result, and that training counts for nothing
         """
         for sink in self._sinks:
-            sink.result(step, metrics, headline=headline, went_on=went_on, ends=ends)
+            sink.result(step, event.metrics, headline=headline, went_on=went_on, ends=ends)
         # The event comes last: where it is, all else is, and a resumed run does not evaluate again.
-        facts: dict[str, Any] = {"eval_parts": dict(eval_parts)}
-        if discarded_steps:
-            facts["discarded_steps"] = discarded_steps
-        if approximated:
-            facts["approximated"] = dict(approximated)
-        if best_f1:
-            facts["best_f1"] = dict(best_f1)
-        event = self._written("eval", step, seconds, images=images, eval_seconds=eval_seconds, **metrics, **facts)
+        written = self._written(step, seconds, event)
         for sink in self._sinks:
-            sink.evaluation(event, best=best)
+            sink.evaluation(written, best=best)
 
-    def checkpoint(self, step: int, seconds: float, *, name: str) -> None:
-        """A checkpoint of `step` is being written."""
-        self._passed_on("checkpoint", step, seconds, name=name)
-
-    def end(
-        self,
-        step: int,
-        seconds: float,
-        *,
-        status: str,
-        target_met: bool,
-        best: Mapping[str, float],
-        reason: str,
-        since_best: int = 0,
-        discarded_steps: int = 0,
-        **more: Any,
-    ) -> None:
-        """Record the run's end, with the weights after `step` steps; `discarded_steps` were trained past them.
+    def end(self, step: int, seconds: float, event: EndEvent, *, target_met: bool) -> None:
+        """Record the run's end, with the weights after `step` steps.
 
         target_met  MLPerf's success: a run without a target, or cut short as asked, has none
-        since_best  evaluations since the best one
-        more        joules, joules_by, mirror, where they are known (log/events.py)
         """
         self._ended = True
-        facts = {"status": status, "best": dict(best), "reason": reason, "discarded_steps": discarded_steps, **more}
-        event = self._written("end", step, seconds, evaluations_since_best=since_best, **facts)
+        written = self._written(step, seconds, event)
         for sink in self._sinks:
-            sink.end(event, target_met=target_met)
+            sink.end(written, target_met=target_met)
 
     def fail(self, step: int, seconds: float, *, best: Mapping[str, float], reason: str) -> None:
         """Record that the run broke, unless it had ended already."""
         if not self._ended:
-            self.end(step, seconds, status="failed", target_met=False, best=best, reason=reason)
+            self.end(step, seconds, EndEvent(status="failed", best=best, reason=reason), target_met=False)
 
     def close(self) -> None:
         """Flush and close every log."""
         for sink in self._sinks:
             sink.close()
 
-    def _passed_on(self, kind: str, step: int, seconds: float, **facts: Any) -> None:
-        event = self._written(kind, step, seconds, **facts)
-        for sink in self._sinks:
-            sink.write(event)
-
-    def _written(self, kind: str, step: int, seconds: float, **facts: Any) -> Event:
+    def _written(self, step: int, seconds: float, event: RunEvent) -> Event:
         """Write one event to events.jsonl, and return it; {} on ranks that record nothing, which have no sink."""
         if self._events is None:
             return {}
-        epoch = step / self._facts.steps_per_epoch
-        return numbers_back(self._events.write(kind, step=step, epoch=epoch, seconds=seconds, **facts))
+        epoch, facts = step / self._facts.steps_per_epoch, event.facts()
+        return numbers_back(self._events.write(event.kind, step=step, epoch=epoch, seconds=seconds, **facts))

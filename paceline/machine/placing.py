@@ -21,17 +21,8 @@ from typing import Any, Literal
 from paceline._utils.errors import RecipeError
 from paceline._utils.reporter import Reporter
 from paceline.config.system import System
+from paceline.machine import topology
 from paceline.machine.detect import allowed_cpus
-from paceline.machine.topology import (
-    SYSFS,
-    UNKNOWN,
-    Topology,
-    cores_of,
-    read_text,
-    read_topology,
-    share_of,
-    spelled,
-)
 from paceline.ranks.launcher import Launch
 from paceline.ranks.world import World
 
@@ -65,7 +56,7 @@ class Adapter:
 
 
 @contextmanager
-def bound(system: System, world: World, reporter: Reporter, *, root: Path = SYSFS) -> Iterator[Placed]:
+def bound(system: System, world: World, reporter: Reporter, *, root: Path = topology.SYSFS) -> Iterator[Placed]:
     """While this is open, all threads of this process, present and future, run on the rank's cores.
 
     Every rank calls it; what was bound is reported.
@@ -81,12 +72,16 @@ def bound(system: System, world: World, reporter: Reporter, *, root: Path = SYSF
     before = allowed_cpus()
     masks = _masks_of_node(world, before)
     near = [read_device(address, root).node for address in device_addresses(system, world.local_world)]
-    given = read_topology(root, allowed=set().union(*masks))
+    given = topology.read_topology(root, allowed=set().union(*masks))
     own, share = deal(given, masks, near, system, world.local_rank)
     every = [deal(given, masks, near, system, rank)[0] for rank in range(world.local_world)]
     bind_threads(own)
     reporter.warning(_in_words(system, masks, every))
-    facts = {"bind": system.bind, "cores": [spelled(cores) for cores in every], "given": spelled(before)}
+    facts = {
+        "bind": system.bind,
+        "cores": [topology.spelled(cores) for cores in every],
+        "given": topology.spelled(before),
+    }
     try:
         yield Placed(share, {"placement": facts})
     finally:
@@ -94,7 +89,7 @@ def bound(system: System, world: World, reporter: Reporter, *, root: Path = SYSF
 
 
 def deal(
-    given: Topology, masks: Sequence[set[int]], near: Sequence[int], system: System, local_rank: int
+    given: topology.Topology, masks: Sequence[set[int]], near: Sequence[int], system: System, local_rank: int
 ) -> tuple[tuple[int, ...], int]:
     """-> (hardware threads of a local rank, how many of them it should count on).
 
@@ -108,12 +103,13 @@ def deal(
     for other, mask in enumerate(masks):
         if mask != mine and mask & mine:
             raise RecipeError(
-                f"--system.bind {system.bind}: the launcher gave local rank {local_rank} cores {spelled(mine)} and local rank "
-                f"{other} cores {spelled(mask)}, which overlap. Let it bind nothing: mpirun --bind-to none, srun --cpu-bind=none"
+                f"--system.bind {system.bind}: the launcher gave local rank {local_rank} cores {topology.spelled(mine)} and "
+                f"local rank {other} cores {topology.spelled(mask)}, which overlap. Let it bind nothing: mpirun --bind-to none, "
+                "srun --cpu-bind=none"
             )
     nodes = [near[rank] for rank in group] if near else []
     place = (given.only(mine), group.index(local_rank), len(group), system.bind, nodes)
-    return cores_of(*place), share_of(*place)
+    return topology.cores_of(*place), topology.share_of(*place)
 
 
 def bind_threads(cpus: Sequence[int] | set[int]) -> None:
@@ -142,7 +138,7 @@ def device_addresses(system: System, local_world: int) -> list[str]:
 
 
 def choose_adapter(
-    system: System, launch: Launch, environ: MutableMapping[str, str], *, root: Path = SYSFS
+    system: System, launch: Launch, environ: MutableMapping[str, str], *, root: Path = topology.SYSFS
 ) -> dict[str, str]:
     """Name the adapters near the devices to NCCL and UCX, before they are loaded; -> the variables that were set.
 
@@ -177,25 +173,25 @@ def node_name() -> str:
 
 
 def _in_words(system: System, masks: Sequence[set[int]], every: Sequence[Sequence[int]]) -> str:
-    ranks = ", ".join(f"rank {rank} on {spelled(cores)}" for rank, cores in enumerate(every[:2]))
+    ranks = ", ".join(f"rank {rank} on {topology.spelled(cores)}" for rank, cores in enumerate(every[:2]))
     more = f", and {len(every) - 2} more" if len(every) > 2 else ""
     launcher = "; within what the launcher gave each" if len({frozenset(mask) for mask in masks}) > 1 else ""
     return f"cores ({system.bind}): {ranks}{more}{launcher}"
 
 
-def read_device(address: str, root: Path = SYSFS) -> PciDevice:
+def read_device(address: str, root: Path = topology.SYSFS) -> PciDevice:
     """The place of the PCI device at an address such as "0000:07:00.0"."""
     return _place(root / "bus/pci/devices" / address)
 
 
-def read_adapters(fabric: Literal["ib", "roce"], root: Path = SYSFS) -> tuple[Adapter, ...]:
+def read_adapters(fabric: Literal["ib", "roce"], root: Path = topology.SYSFS) -> tuple[Adapter, ...]:
     """The adapters of this machine for a fabric, by name: first port with an active link. Without any, none."""
     found = []
     folder = root / "class/infiniband"
     for entry in sorted(folder.iterdir() if folder.is_dir() else (), key=lambda path: (len(path.name), path.name)):
         for port in sorted((entry / "ports").glob("*"), key=lambda path: path.name):
-            up = read_text(port / "state").partition(":")[2].strip() == "ACTIVE"
-            if port.name.isdigit() and up and read_text(port / "link_layer") == LINK_LAYERS[fabric]:
+            up = topology.read_text(port / "state").partition(":")[2].strip() == "ACTIVE"
+            if port.name.isdigit() and up and topology.read_text(port / "link_layer") == LINK_LAYERS[fabric]:
                 found.append(Adapter(entry.name, int(port.name), _place(entry / "device")))
                 break
     return tuple(found)
@@ -233,12 +229,12 @@ def adapter_variables(adapters: Sequence[Adapter], local_rank: int) -> dict[str,
 def _nearness(device: PciDevice, other: PciDevice) -> tuple[int, bool]:
     """Bridges that both lie below, then whether they are on one NUMA node."""
     shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(device.path, other.path)))
-    return shared, device.node != UNKNOWN and device.node == other.node
+    return shared, device.node != topology.UNKNOWN and device.node == other.node
 
 
 def _place(link: Path) -> PciDevice:
     """sysfs leads from /sys/bus/pci/devices/ADDRESS to a folder below every bridge on the way: devices/pci0000:00/..."""
     parts = Path(os.path.realpath(link)).parts
     first = next((number for number, part in enumerate(parts) if part.startswith("pci") and ":" in part), len(parts))
-    node = read_text(link / "numa_node")
-    return PciDevice(parts[first:], int(node) if node.isdigit() else UNKNOWN)
+    node = topology.read_text(link / "numa_node")
+    return PciDevice(parts[first:], int(node) if node.isdigit() else topology.UNKNOWN)

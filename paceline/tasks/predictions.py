@@ -23,17 +23,8 @@ from paceline.batch import APPROXIMATED, Batch, FoundInstances
 from paceline.boxes.paste import PasteLaw, paste_to_rle
 from paceline.boxes.run_lengths import RunLengths
 from paceline.store.box_split import BoxSplit, has_masks, truth_masks
+from paceline.tasks.metrics import coco
 from paceline.tasks.metrics.best_f1 import BestF1, best_f1
-from paceline.tasks.metrics.coco import (
-    ABSENT,
-    CURVE_IOU,
-    RECALL_POINTS,
-    BoxScores,
-    Detections,
-    GroundTruth,
-    score_boxes,
-    score_masks,
-)
 from paceline.tasks.metrics.coco_pack import Share, join_masks, pack, unpack
 from paceline.tasks.metrics.interval import Draws, box_draws, mask_draws
 
@@ -43,7 +34,7 @@ MOST_WRITTEN = 100
 SIZES = ("ap_small", "ap_medium", "ap_large")
 
 
-def to_detections(rows: np.ndarray, heights: np.ndarray, widths: np.ndarray, plus_one: bool) -> Detections:
+def to_detections(rows: np.ndarray, heights: np.ndarray, widths: np.ndarray, plus_one: bool) -> coco.Detections:
     """Fractions of the photo to pixels.
 
     rows             (D, 7) float64: image number, left, top, right, bottom as fractions, score, class
@@ -55,13 +46,13 @@ def to_detections(rows: np.ndarray, heights: np.ndarray, widths: np.ndarray, plu
     left, top, right, bottom = (rows[:, place] * size for place, size in zip(range(1, 5), (across, down, across, down)))
     more = 1.0 if plus_one else 0.0
     boxes = np.column_stack((left, top, right - left + more, bottom - top + more))
-    return Detections(numbers, boxes, rows[:, 6].astype(np.int64), rows[:, 5])
+    return coco.Detections(numbers, boxes, rows[:, 6].astype(np.int64), rows[:, 5])
 
 
 def describe(
-    truth: GroundTruth,
-    found: Detections,
-    scores: BoxScores,
+    truth: coco.GroundTruth,
+    found: coco.Detections,
+    scores: coco.BoxScores,
     best: BestF1 | None,
     files: Sequence[str],
     numbers: np.ndarray,
@@ -98,7 +89,9 @@ def describe(
             }
         )
     names = ("f1", "precision", "recall")
-    at_best = [{name: getattr(one, name, ABSENT) for name in names} for one in best.per_class] if best else repeat({})
+    at_best = (
+        [{name: getattr(one, name, coco.ABSENT) for name in names} for one in best.per_class] if best else repeat({})
+    )
     return {
         "kind": "boxes",
         "classes": list(classes),
@@ -121,11 +114,11 @@ def most_written(scores: np.ndarray, first: int, last: int) -> np.ndarray:
     return mine[np.argsort(-scores[mine], kind="stable")[:MOST_WRITTEN]]
 
 
-def curves(scores: BoxScores, classes: Sequence[str]) -> dict[str, Any]:
+def curves(scores: coco.BoxScores, classes: Sequence[str]) -> dict[str, Any]:
     """The precision of each class, and their mean, over recall."""
     return {
-        "iou": CURVE_IOU,
-        "recall": np.linspace(0, 1, RECALL_POINTS).round(2).tolist(),
+        "iou": coco.CURVE_IOU,
+        "recall": np.linspace(0, 1, coco.RECALL_POINTS).round(2).tolist(),
         "classes": {name: curve.round(5).tolist() for name, curve in zip(classes, scores.curves)},
         "mean": scores.mean_curve.round(5).tolist(),
     }
@@ -134,14 +127,14 @@ def curves(scores: BoxScores, classes: Sequence[str]) -> dict[str, Any]:
 class InstanceTruth(NamedTuple):
     """The ground truth of the n photos of an evaluation."""
 
-    boxes: GroundTruth
+    boxes: coco.GroundTruth
     masks: RunLengths  # M, of the rows of `boxes`
     known: (
         np.ndarray
     )  # (M,) bool; an object without a mask need not be detected as one, and nothing on its box counts as wrong
 
     @property
-    def for_masks(self) -> GroundTruth:
+    def for_masks(self) -> coco.GroundTruth:
         """The ground truth for scoring masks: an object without a mask is treated as a crowd."""
         return replace(self.boxes, crowd=np.where(self.known, self.boxes.crowd, 1).astype(np.uint8))
 
@@ -149,10 +142,10 @@ class InstanceTruth(NamedTuple):
 class ScoredInstances(NamedTuple):
     """An evaluation's outcome."""
 
-    found: Detections  # their `images` are rows of the truth
+    found: coco.Detections  # their `images` are rows of the truth
     masks: RunLengths  # D
-    box_scores: BoxScores
-    mask_scores: BoxScores
+    box_scores: coco.BoxScores
+    mask_scores: coco.BoxScores
     best: BestF1 | None  # of the boxes
     approximated: Mapping[str, int]  # what accelerators left open in all photos, by name; empty on a CPU
 
@@ -208,7 +201,7 @@ class InstanceScore:
         return pack(Share(scored, detections, RunLengths.join(self.masks), left_open))
 
 
-def instance_truth(boxes: GroundTruth, split: BoxSplit, numbers: np.ndarray) -> InstanceTruth:
+def instance_truth(boxes: coco.GroundTruth, split: BoxSplit, numbers: np.ndarray) -> InstanceTruth:
     """The ground truth of some photos of a split, its masks as strings; about 30 microseconds an object.
 
     boxes    of these photos
@@ -238,9 +231,9 @@ def score_instances(truth: InstanceTruth, packed: Sequence[bytes], numbers: np.n
     """
     shares = [unpack(share) for share in packed]
     found, masks = join_masks(shares, numbers)
-    of_masks = score_masks(truth.for_masks, truth.masks, found, masks)
+    of_masks = coco.score_masks(truth.for_masks, truth.masks, found, masks)
     best = best_f1(truth.boxes, found)
-    return ScoredInstances(found, masks, score_boxes(truth.boxes, found), of_masks, best, approximated(shares))
+    return ScoredInstances(found, masks, coco.score_boxes(truth.boxes, found), of_masks, best, approximated(shares))
 
 
 def approximated(shares: Sequence[Share]) -> dict[str, int]:

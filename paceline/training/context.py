@@ -8,6 +8,7 @@ from typing import Any
 
 from paceline.config.length import Due
 from paceline.config.run import Run
+from paceline.log.events import CheckpointEvent
 from paceline.log.recorder import Recorder
 from paceline.ranks.roles import Roles
 from paceline.ranks.world import World
@@ -44,7 +45,7 @@ class Checkpointer:
         self.writer.wait()
         # The event comes first: after a kill, the event of a checkpoint that was never written is cut, but a missing event
         # would stay missing.
-        self.recorder.checkpoint(state.step, seconds, name=step_name(state.step))
+        self.recorder.record(state.step, seconds, CheckpointEvent(name=step_name(state.step)))
         self.writer.submit(state.step, replace(snapshot, cards=cards_of(self.run, state.step)))
 
     def evaluated(self, step: int, *, best: bool) -> None:

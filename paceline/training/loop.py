@@ -17,7 +17,7 @@ from paceline._utils.names import STOP_FILE
 from paceline.config.length import Due
 from paceline.config.plan import evaluation_batch, rates_at
 from paceline.config.run import Run
-from paceline.log.events import facts_of
+from paceline.log.events import EndEvent, EvalEvent, TrainEvent, facts_of
 from paceline.log.trace import Tracer
 from paceline.ranks.exchange import smallest
 from paceline.ranks.stop import StopVote, stop_vote
@@ -169,7 +169,7 @@ def report_interval(
     if bad_step is not None:
         raise RunEnded("failed", explain(bad_step, means))
     unsettled = means.pop("unsettled", None)  # on an accelerator; a mean over steps and images, like the losses
-    facts: dict[str, Any] = facts_of(means)
+    losses, facts = facts_of(means), dict[str, Any]()
     if unsettled is not None:
         facts["approximated"] = {"unsettled_boxes": round(unsettled * state.meters.steps * monitors.plan.global_batch)}
     if state.scaler is not None:
@@ -178,16 +178,11 @@ def report_interval(
         facts["late_captures"] = step_once.late_captures
     facts |= ({"step_seconds": parts} if parts else {}) | monitors.facts_of_step(state.step, step_once.sizes.read())
     facts |= monitors.facts_of_ranks(ranks)
-    pace = monitors.interval.close(state.step, waited)
-    monitors.recorder.train(
-        state.step,
-        monitors.clock.seconds(),
-        eta_seconds=monitors.seconds_left(state.step, pace["images_per_second"]),
-        lr=lr,
-        samples=state.step * monitors.plan.global_batch,
-        **pace,
-        **facts,
-    )
+    facts |= monitors.interval.close(state.step, waited)
+    samples = state.step * monitors.plan.global_batch
+    event = TrainEvent(loss=losses.pop("loss"), parts=losses, lr=lr, samples=samples, **facts)
+    left = monitors.seconds_left(state.step, event.images_per_second)
+    monitors.recorder.train(state.step, monitors.clock.seconds(), event, eta_seconds=left)
     state.meters.clear()
 
 
@@ -234,17 +229,19 @@ def take_result(
     monitors.recorder.evaluation(
         step,
         monitors.clock.seconds(),
-        metrics=result.found.metrics,
+        EvalEvent(
+            images=result.found.images,
+            eval_seconds=result.seconds,
+            metrics=result.found.metrics,
+            eval_parts=result.parts,
+            discarded_steps=(ended.discarded or None) if ended is not None else None,
+            approximated=result.found.approximated or None,
+            best_f1=result.found.best_f1 or None,
+        ),
         headline=standing.headline,
-        images=result.found.images,
-        eval_seconds=result.seconds,
-        eval_parts=result.parts,
         best=is_best,
-        approximated=result.found.approximated,
-        best_f1=result.found.best_f1,
         went_on=result.went_on + wait.seconds,
         ends=ended is not None,
-        discarded_steps=ended.discarded if ended is not None else 0,
     )
     checkpoints.evaluated(step, best=is_best)
     if ended is not None:
@@ -277,23 +274,19 @@ def finish(context: TrainContext, ended: RunEnded) -> Ending:
             reason += f" (remove {STOP_FILE} first: {problem.strerror})"
         reason += f"; {how_to_resume(run, folder, world.world)}"
     step = context.state.step if ended.step is None else ended.step
-    context.recorder.end(
-        step,
-        context.monitors.clock.seconds(),
+    over = world.is_main and ended.status not in ("interrupted", "failed")
+    event = EndEvent(
         status=ended.status,
-        target_met=ended.status == "success" and reached(run.recipe.quality.targets, standing.metrics),
         best=standing.best,
         reason=reason,
-        since_best=standing.since_best,
+        evaluations_since_best=standing.since_best,
         discarded_steps=ended.discarded,
-        **(
-            intervals(standing, context.folder)
-            if world.is_main and ended.status not in ("interrupted", "failed")
-            else {}
-        ),
+        **(intervals(standing, context.folder) if over else {}),
         **context.monitors.joules(),
         **context.checkpoints.finish_mirror(ended.status),
     )
+    met = ended.status == "success" and reached(run.recipe.quality.targets, standing.metrics)
+    context.recorder.end(step, context.monitors.clock.seconds(), event, target_met=met)
     ending = Ending(ended.status, reason, step, dict(standing.best), str(folder))
     context.roles.order(end=asdict(ending))
     return ending

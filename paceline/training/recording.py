@@ -12,7 +12,7 @@ from paceline.accelerators import device_name, peak_memory
 from paceline.config.run import Run, seconds_in
 from paceline.config.submission import division_of
 from paceline.log.console import Console
-from paceline.log.events import read_events
+from paceline.log.events import ResumeEvent, read_events
 from paceline.log.pace import Clock, Interval, Neighbours, Spikes, Stragglers
 from paceline.log.recorder import Recorder
 from paceline.log.sinks import Facts
@@ -46,9 +46,8 @@ def open_recorder(
     )
     with closing(recorder):
         if resumed:
-            recorder.resume(
-                state.step, start.seconds, checkpoint=start.checkpoint, world=run.plan.world, after=folder.ended
-            )
+            event = ResumeEvent(checkpoint=start.checkpoint, world=run.plan.world, after=folder.ended or None)
+            recorder.record(state.step, start.seconds, event)
         yield recorder
 
 

@@ -27,6 +27,7 @@ from paceline.accelerators import peak_memory, release, synchronise
 from paceline.config.length import Due
 from paceline.config.plan import Plan, evaluation_batch, rates_at
 from paceline.config.run import Run, seconds_in
+from paceline.log.events import WarmUpEvent
 from paceline.log.pace import Clock
 from paceline.log.recorder import Recorder
 from paceline.machine.compiler import allow_forms, compilations
@@ -219,15 +220,14 @@ def warm_up(
         recorder.doing(f"capturing {number} of {len(shapes)} shapes")
         step_once.prepare(made_up())
     synchronise(device)
-    facts = {"compilations": compilations() - compiled, "captures": step_once.captures}
-    if device.type != "cpu":  # of a CPU only the process's peak is known, and a step is a part of it
-        facts["peak_memory"] = -smallest(world, -peak_memory(device))
-    recorder.warmed_up(
-        step,
-        clock.seconds(),
+    event = WarmUpEvent(
         shapes=len(shapes),
         warm_up_seconds=time.monotonic() - began,
+        compilations=compilations() - compiled,
+        captures=step_once.captures,
         images_per_forward=run.plan.images_per_forward,
         memory_estimate=MemoryEstimate(**run.provenance["memory_estimate"]).total(run.plan.images_per_forward),
-        **facts,
+        # Of a CPU only the process's peak is known, and a step is a part of it.
+        peak_memory=-smallest(world, -peak_memory(device)) if device.type != "cpu" else None,
     )
+    recorder.record(step, clock.seconds(), event)

@@ -11,7 +11,7 @@ from benchmarks import ssd, ssd_operations
 from benchmarks.ssd_operations import guesses
 from benchmarks.ssd_plain import reference_detections
 from paceline._utils.errors import UserError
-from paceline.bench import step
+from paceline.bench import harness
 from paceline.bench.ceiling import Work
 from paceline.bench.step import our_step, run_step_bench
 from paceline.bench.step_ssd import SSDBench, synthetic_scene
@@ -113,8 +113,8 @@ def test_the_published_network_takes_its_published_work():
 
 def test_the_results_known_so_far_are_told_after_each_part(monkeypatch):
     told = []
-    monkeypatch.setattr(step, "compared", lambda *_: ({}, {}))
-    monkeypatch.setattr(step, "run_steps", lambda *_, **__: [{}])
+    monkeypatch.setattr(harness, "compared", lambda *_: ({}, {}))
+    monkeypatch.setattr(harness, "run_steps", lambda *_, **__: [{}])
     run_step_bench(
         TINY, CPU, lambda known: told.append((*(part in known for part in ("operations", "step", "predict")),))
     )

@@ -279,7 +279,7 @@ def test_a_run_of_ours_in_a_folder_of_results_is_called_as_it_says(capsys, tmp_p
 def test_check_shows_no_system_description_where_none_is_named(capsys):
     said = command(capsys, "mlperf", "check", "--help")
     text = " ".join(said.out.replace("│", " ").split())
-    assert "empty = none" in text and "default: .)" not in text, said
+    assert "empty: none" in text and "default: .)" not in text, said
 
 
 def test_analyse_counts_blocks_where_a_log_has_no_epochs(capsys, tmp_path):

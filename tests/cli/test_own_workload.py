@@ -154,7 +154,7 @@ def test_a_run_goes_on_through_its_run_json_from_wherever_its_file_lies_now(
 def test_two_files_of_one_name_are_two_modules(page, class_photos, tmp_path, capsys):
     """The recipe from one my_net.py, the workload from another, whose settings have a field more."""
     other = tmp_path / "my_net.py"
-    other.write_text(page.read_text().replace("    depth: int = 3", "    height: Literal[7] = 7\n    depth: int = 3"))
+    other.write_text(page.read_text().replace("    depth: ", "    height: Literal[7] = 7\n    depth: "))
     late = "from __future__ import annotations\nfrom typing import Literal\nfrom dataclasses import"
     other.write_text(other.read_text().replace("from dataclasses import", late, 1))
     said = command(capsys, "show", f"{other}:recipe", "--data", class_photos, *SMALL, "--all")

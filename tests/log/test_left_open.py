@@ -11,7 +11,7 @@ import torch
 
 from paceline.log import recorder
 from paceline.log.console import Console
-from paceline.log.events import metrics_of, read_events
+from paceline.log.events import EvalEvent, metrics_of, read_events
 from paceline.ranks.world import World
 from paceline.training.loop import report_interval
 from paceline.training.meters import Meters
@@ -62,23 +62,22 @@ def test_the_train_event_has_the_interval_s_sum_and_people_are_told_once(tells) 
     assert "loss_unsettled" not in read_events(events)[1]
 
 
+def scored(told: recorder.Recorder, approximated: dict[str, int] | None) -> None:
+    event = EvalEvent(images=4, eval_seconds=1.0, metrics={"box_ap": 0.25}, eval_parts={}, approximated=approximated)
+    told.evaluation(2, 2.0, event, headline="box_ap", best=True, went_on=2.0, ends=True)
+
+
 def test_a_cpu_writes_nothing_of_it(tells) -> None:
     told, out, events = tells
     after_steps(told, [None, None])
-    told.evaluation(
-        2, 2.0, metrics={"box_ap": 0.25}, headline="box_ap", images=4, eval_seconds=1.0, eval_parts={}, best=True, approximated={},
-        went_on=2.0, ends=True,
-    )  # fmt: skip
+    scored(told, None)
     assert not any("approximated" in event for event in read_events(events)) and "warning" not in out.getvalue()
 
 
 def test_an_evaluation_s_numbers_are_no_metrics(tells) -> None:
     told, out, events = tells
     left_open = {"unsettled_boxes": 0, "candidates_left_out": 12_345}
-    told.evaluation(
-        2, 2.0, metrics={"box_ap": 0.25}, headline="box_ap", images=4, eval_seconds=1.0, eval_parts={}, best=True,
-        approximated=left_open, went_on=2.0, ends=True,
-    )  # fmt: skip
+    scored(told, left_open)
     (event,) = read_events(events)
     assert event["approximated"] == left_open and metrics_of(event) == {"box_ap": 0.25}
     assert out.getvalue().count("warning") == 1 and "12,345 detections" in out.getvalue()

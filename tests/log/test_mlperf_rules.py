@@ -16,6 +16,7 @@ from paceline.config.recipe import DATA_CLASSES, DATA_IMAGES
 from paceline.config.run import Controls, Run
 from paceline.config.submission import Submission
 from paceline.log.console import Console
+from paceline.log.events import EndEvent, EvalEvent
 from paceline.log.mllog import MLLog
 from paceline.log.recorder import Recorder
 from paceline.machine.machines import SYSTEMS
@@ -111,19 +112,12 @@ def write(folder: Path, name: str, metrics: dict[str, float], *, beside: bool = 
             told.evaluation_begins(step)
             if beside and step == first:
                 told.training_goes_on()
-            told.evaluation(
-                step,
-                step * 0.1,
-                metrics=metrics if step == last else missed,
-                headline=workload.reporting.headline,
-                images=plan.val_images,
-                eval_seconds=1.0,
-                eval_parts={},
-                best=True,
-                went_on=step * 0.1,
-                ends=step == last,
-            )
-    told.end(last, last * 0.1, status="success", target_met=True, best=metrics, reason="target reached")
+            found = metrics if step == last else missed
+            event = EvalEvent(images=plan.val_images, eval_seconds=1.0, metrics=found, eval_parts={})
+            headline, now = workload.reporting.headline, step * 0.1
+            told.evaluation(step, now, event, headline=headline, best=True, went_on=now, ends=step == last)
+    ended = EndEvent(status="success", best=metrics, reason="target reached")
+    told.end(last, last * 0.1, ended, target_met=True)
     told.close()
     return folder / "mllog.txt"
 

@@ -8,7 +8,6 @@ import inspect
 import io
 import json
 import re
-import tokenize
 from collections.abc import Iterator
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 
 import pytest
 from by_night import ONE_MORE
+from sources import nodes_of
 
 import paceline.cli
 import paceline.config
@@ -151,23 +151,19 @@ def dataclass_sources() -> list[Path]:
     return sorted(file for file in files if "@dataclass" in file.read_text())
 
 
-def fields_in(file: Path) -> Iterator[tuple[str, str, int, int]]:
-    """(class, field, first line, last line) of every dataclass in a source file."""
-    for node in ast.walk(ast.parse(file.read_text())):
+def fields_in(file: Path) -> Iterator[tuple[str, str, str, int]]:
+    """(class, field, the text of its Help, its last line) of every dataclass in a source file."""
+    for node in nodes_of(file):
         if isinstance(node, ast.ClassDef) and any("dataclass" in ast.unparse(mark) for mark in node.decorator_list):
             for entry in node.body:
                 if isinstance(entry, ast.AnnAssign) and isinstance(entry.target, ast.Name):
+                    texts = [
+                        call.args[0].value
+                        for call in ast.walk(entry.annotation)
+                        if isinstance(call, ast.Call) and ast.unparse(call.func) == "Help"
+                    ]
                     assert entry.end_lineno is not None
-                    yield node.name, entry.target.id, entry.lineno, entry.end_lineno
-
-
-def comments_in(file: Path) -> dict[int, tuple[str, bool]]:
-    """Line -> (comment, whether code stands before it)."""
-    found = {}
-    for token in tokenize.generate_tokens(io.StringIO(file.read_text()).readline):
-        if token.type == tokenize.COMMENT:
-            found[token.start[0]] = (token.string.lstrip("# "), bool(token.line[: token.start[1]].strip()))
-    return found
+                    yield node.name, entry.target.id, "".join(texts), entry.end_lineno
 
 
 # What no command line shows: bookkeeping of a parsed command, whose fields speak for themselves.
@@ -176,34 +172,29 @@ NOT_FLAGS |= {("Run", "plan"), ("Run", "controls")}
 
 
 @pytest.mark.parametrize("file", dataclass_sources(), ids=lambda file: f"{file.parent.name}/{file.name}")
-def test_every_field_has_its_comment_on_its_own_single_line(file):
-    comments = comments_in(file)
-    for owner, name, first, last in fields_in(file):
-        if (owner, name) in NOT_FLAGS or owner == "RunRecord":
-            continue
-        assert first == last, f"{file.name}:{first}: {owner}.{name} is wrapped, so its help text is lost; shorten it"
-        assert first in comments and comments[first][1], (
-            f"{file.name}:{first}: {owner}.{name} has no comment on its line"
-        )
-        above = comments.get(first - 1)
-        assert above is None or above[1], (
-            f"{file.name}:{first - 1}: a comment above {owner}.{name} would leak into its help"
-        )
+def test_every_flag_has_a_text_of_one_short_line_and_other_fields_a_comment(file):
+    lines, fields = file.read_text().splitlines(), list(fields_in(file))
+    offered = {owner for owner, _, text, _ in fields if text or owner.endswith("Flags")}
+    for owner, name, text, last in fields:
+        where = f"{file.name}:{last}: {owner}.{name}"
+        if owner in offered:
+            assert 0 < len(text) <= 90 and not text.endswith("."), f"{where}: {text!r}"
+        elif (owner, name) not in NOT_FLAGS and owner != "RunRecord":
+            assert "  # " in lines[last - 1], f"{where} has no comment on its line"
 
 
-def own_comments(node: object, above: str = "") -> Iterator[tuple[str, str]]:
-    """(flag, the comment on its field's own line) of a dataclass instance and all below it, read from the sources."""
-    found = {}
+def own_texts(node: object, above: str = "") -> Iterator[tuple[str, str]]:
+    """(flag, the text of its field's Help) of a dataclass instance and all below it, read from the sources."""
+    found: dict[str, str] = {}
     for kind in reversed(
         [kind for kind in type(node).__mro__ if dataclasses.is_dataclass(kind)]
-    ):  # a base's fields first
+    ):  # a base's come first
         file = Path(inspect.getfile(kind))
-        comments = comments_in(file)
-        found |= {name: comments[first][0] for owner, name, first, _ in fields_in(file) if owner == kind.__name__}
+        found |= {name: text for owner, name, text, _ in fields_in(file) if owner == kind.__name__}
     for entry in dataclasses.fields(node):  # type: ignore[arg-type]
         value = getattr(node, entry.name)
         if dataclasses.is_dataclass(value):
-            yield from own_comments(value, f"{above}{entry.name}.")
+            yield from own_texts(value, f"{above}{entry.name}.")
         else:
             yield f"--{above}{entry.name}".replace("_", "-"), found[entry.name]
 
@@ -227,23 +218,23 @@ SHOWN = ("resnet50-tiny", "ssd-tiny", "maskrcnn-tiny")
 
 
 @pytest.mark.parametrize("name", [name if name in SHOWN else pytest.param(name, marks=ONE_MORE) for name in RECIPES])
-def test_help_shows_each_fields_own_comment_and_no_neighbours(name, monkeypatch):
+def test_help_shows_each_fields_own_text_and_no_neighbours(name, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")  # one column of boxes
     said = io.StringIO()
     with redirect_stdout(said):
         assert main(["train", name, "--help-all"]) == 0
     shown = help_by_flag(said.getvalue())
-    wanted = dict(own_comments(RECIPES[name]()))
+    wanted = dict(own_texts(RECIPES[name]()))
     del wanted["--pretrained"]  # --weights says it
-    wanted |= dict(own_comments(Controls()))
-    wanted |= dict(own_comments(System(), "system."))
+    wanted |= dict(own_texts(Controls()))
+    wanted |= dict(own_texts(System(), "system."))
     assert len(wanted) > 60
     assert "--pretrained" not in shown
-    for flag, comment in wanted.items():
+    for flag, text in wanted.items():
         assert flag in shown, f"{flag} is not offered"
-        assert comment in shown[flag], f"{flag}: {shown[flag]!r}"
+        assert text in shown[flag], f"{flag}: {shown[flag]!r}"
         for other, neighbour in wanted.items():
-            if other != flag and len(neighbour) > 25 and neighbour != comment and neighbour not in comment:
+            if other != flag and len(neighbour) > 25 and neighbour != text and neighbour not in text:
                 assert neighbour not in shown[flag], f"{flag} shows the text of {other}"
 
 

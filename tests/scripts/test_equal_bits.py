@@ -95,6 +95,15 @@ def test_each_tree_has_its_own_names(bits, monkeypatch, tmp_path):
     assert base.new("parameter", "network.trunk.stem.weight trunk.stems") == "network.backbone.stem.weight trunk.stems"
 
 
+def test_a_base_with_a_module_s_new_name_keeps_it(bits, monkeypatch, tmp_path):
+    monkeypatch.setitem(bits.NAMES, "python", {"package.old": "package.new"})
+    base = bits.Tree("", tmp_path, tmp_path, True)
+    assert base.own("python", "import package.new") == "import package.new"
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "old.py").touch()
+    assert base.own("python", "import package.new") == "import package.old"
+
+
 def test_json_becomes_tensors_with_the_lengths_of_its_lists(bits):
     found = bits.flatten({"a": [{"b": [1, 2]}, {"b": [3]}], "c": {"d": None}, "e": True})
     lists = {name: value.tolist() if isinstance(value, torch.Tensor) else value for name, value in found.items()}

@@ -8,13 +8,14 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from paceline._utils.atomic_write import check_output
 from paceline._utils.errors import UserError
 from paceline.cli.flags import parse
 from paceline.cli.on_nodes import Elsewhere, is_launched, launch_verb
 from paceline.cli.printing import Printer, write_answer
+from paceline.config.bounds import Help
 from paceline.ranks.launcher import SINGLE, Launch, read_launch
 from paceline.training.choose import choose_system
 
@@ -32,13 +33,13 @@ N. Prints alpha and beta of t = alpha + bytes * beta, fitted to the all-reduces.
 class Flags(Elsewhere):
     """What to measure, and which nodes to start on."""
 
-    ranks: int = 0  # start so many ranks a node; 0 = a launcher has started them, else one a device, 2 on a CPU
-    system: str = ""  # where to compute: gloo between CPUs, NCCL between CUDA devices; empty = auto
-    seconds: float = 0.3  # a contender's time for each message; every message is timed 5 times at least
-    largest_mib: float = 0.0  # leave out messages larger than this; 0 = none
-    bucket_mib: float = 0.0  # size of data parallel's buckets; 0 = the system's
-    json: bool = False  # print one JSON object instead of a table
-    out: str = ""  # also write the JSON here
+    ranks: Annotated[int, Help("ranks a node to start; 0: the launcher's, else one a device, 2 on a CPU")] = 0
+    system: Annotated[str, Help("where to compute: gloo between CPUs, NCCL between CUDA devices; empty: auto")] = ""
+    seconds: Annotated[float, Help("a contender's time for each message, of 5 repetitions at least")] = 0.3
+    largest_mib: Annotated[float, Help("leave out messages larger than this; 0: none")] = 0.0
+    bucket_mib: Annotated[float, Help("size of data parallel's buckets; 0: the system's")] = 0.0
+    json: Annotated[bool, Help("print one JSON object instead of a table")] = False
+    out: Annotated[str, Help("also write the JSON here")] = ""
 
 
 def run_comm(printer: Printer, arguments: Sequence[str]) -> int:

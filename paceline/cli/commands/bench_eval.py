@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 from paceline._utils.atomic_write import check_output
 from paceline._utils.errors import UserError
 from paceline.cli.flags import parse
 from paceline.cli.printing import Printer, write_answer
+from paceline.config.bounds import Help
 
 
 @dataclass(frozen=True)
 class Flags:
     """What to measure."""
 
-    images: int = 5000  # images of the synthetic data set
-    detections: int = 100  # detections of an image
-    classes: int = 80  # classes
-    rounds: int = 1  # rounds; every contender is timed once in each, pycocotools for about a minute
-    out: str = ""  # also write the JSON here
+    images: Annotated[int, Help("images of the synthetic data set")] = 5000
+    detections: Annotated[int, Help("detections of an image")] = 100
+    classes: Annotated[int, Help("classes")] = 80
+    rounds: Annotated[int, Help("rounds; every contender is timed once in each, pycocotools for about a minute")] = 1
+    out: Annotated[str, Help("also write the JSON here")] = ""
 
 
 def run_eval(printer: Printer, arguments: Sequence[str]) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from paceline._utils.atomic_write import check_output
 from paceline._utils.errors import RecipeError, UserError
@@ -19,6 +19,7 @@ from paceline.bench.peers import needed_peers
 from paceline.cli.commands.bench_step import benched
 from paceline.cli.flags import parse, parse_recipe
 from paceline.cli.printing import Printer, write_answer
+from paceline.config.bounds import Help
 from paceline.config.classification import Decoder
 from paceline.config.run import Controls
 from paceline.training.open_data import open_task
@@ -29,20 +30,20 @@ from paceline.training.request import check_request
 class Flags:
     """What to measure."""
 
-    data: tuple[Path, ...] = ()  # folder of JPEG photos; tasks: data with objects; --peers: prepared sets too
-    task: str = "classification"  # whose training input: a workload
-    decoders: tuple[Decoder, ...] = ()  # ours to run; empty = the default and installed extras
-    size: int = 0  # side of the output, pixels; 0 = 224, ssd 300, maskrcnn 800 (the shorter side)
-    seconds: float = 3.0  # measured per contender and round
-    rounds: int = 5  # rounds; every contender is measured once in each
-    out: Path | None = None  # also write the JSON here
-    scaling: tuple[int, ...] = ()  # instead: rates by these numbers of workers; 0 = 1, 2, 4 to twice the cores
-    simulate: int = 0  # instead: rate of the loader with this many workers and a sleeping stand-in for the pixels
-    latency: float = 0.0  # instead: with each read so many milliseconds later, with fetch threads, and kept in memory
-    peers: tuple[str, ...] = ()  # instead, beside torchvision: dali, ffcv, mxnet, webdataset, grain, spdl, or all
-    peers_in: Path | None = None  # folder of their environments; empty = a folder of the cache
-    install_peers: bool = False  # install those that are not there yet, each in an environment of its own
-    memory: bool = False  # instead: memory over two epochs of 1.3 million records, and the wait where one ends
+    data: Annotated[tuple[Path, ...], Help("folder of JPEG photos, or with --task: data with objects")] = ()
+    task: Annotated[str, Help("whose training input: a workload")] = "classification"
+    decoders: Annotated[tuple[Decoder, ...], Help("ours to run; empty: the default and installed extras")] = ()
+    size: Annotated[int, Help("side of the output, pixels; 0: 224, ssd 300, maskrcnn 800 (the shorter side)")] = 0
+    seconds: Annotated[float, Help("measured per contender and round")] = 3.0
+    rounds: Annotated[int, Help("rounds; every contender is measured once in each")] = 5
+    out: Annotated[Path | None, Help("also write the JSON here")] = None
+    scaling: Annotated[tuple[int, ...], Help("rates by these numbers of workers; 0: 1, 2, 4 to twice the cores")] = ()
+    simulate: Annotated[int, Help("rate with this many workers and a sleeping stand-in for the pixels")] = 0
+    latency: Annotated[float, Help("rate with each read this much later (ms), with fetch threads and cached")] = 0.0
+    peers: Annotated[tuple[str, ...], Help("also measure: dali, ffcv, mxnet, webdataset, grain, spdl, all")] = ()
+    peers_in: Annotated[Path | None, Help("folder of the peers' environments; empty: one in the cache")] = None
+    install_peers: Annotated[bool, Help("install peers that are missing, each in its own environment")] = False
+    memory: Annotated[bool, Help("memory over two epochs of 1.3 million records, and the wait between")] = False
 
 
 def run_input(printer: Printer, arguments: Sequence[str]) -> int:
@@ -137,10 +138,10 @@ PIPED = 160
 class StageFlags:
     """What to measure."""
 
-    data: str = ""  # data set, as for train; empty = the built-in shapes
-    emulate: str = ""  # feed a sleeping accelerator: a100:8 (of any recipe), h100 (a classifier's), ..., or images a second, as 2500
-    seconds: float = 2.0  # of each measurement
-    json: Path | None = None  # also write what was found here
+    data: Annotated[str, Help("data set, as for train; empty: the built-in shapes")] = ""
+    emulate: Annotated[str, Help("sleeping accelerator: a100:8, h100, ..., or images per second")] = ""
+    seconds: Annotated[float, Help("of each measurement")] = 2.0
+    json: Annotated[Path | None, Help("also write the results here")] = None
 
 
 def run_stages(printer: Printer, arguments: Sequence[str]) -> int:

@@ -6,13 +6,14 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from paceline._utils.atomic_write import check_output
 from paceline._utils.errors import UserError
 from paceline.bench.peers import needed_peers
 from paceline.cli.flags import parse
 from paceline.cli.printing import Printer, write_answer
+from paceline.config.bounds import Help
 from paceline.tasks.workloads import WORKLOADS, workload_of
 
 
@@ -20,10 +21,10 @@ from paceline.tasks.workloads import WORKLOADS, workload_of
 class Flags:
     """What to measure."""
 
-    workloads: tuple[str, ...] = tuple(WORKLOADS)  # whose commands
-    rounds: int = 5  # rounds; each command is started once in every one, after `import torch` alone
-    json: bool = False  # print one JSON object instead of tables
-    out: str = ""  # also write the JSON here
+    workloads: Annotated[tuple[str, ...], Help("whose commands")] = tuple(WORKLOADS)
+    rounds: Annotated[int, Help("rounds; each command is started once in every one, after `import torch` alone")] = 5
+    json: Annotated[bool, Help("print one JSON object instead of tables")] = False
+    out: Annotated[str, Help("also write the JSON here")] = ""
 
 
 def run_startup(printer: Printer, arguments: Sequence[str]) -> int:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from paceline._utils.atomic_write import check_output
 from paceline._utils.errors import RecipeError, UserError
 from paceline.bench.peers import needed_peers
 from paceline.cli.flags import parse
 from paceline.cli.printing import Printer, write_answer
+from paceline.config.bounds import Help
 from paceline.config.system import Precision
 from paceline.tasks.workloads import WORKLOADS
 from paceline.training.choose import choose_system
@@ -28,25 +29,25 @@ Part = Literal["all", "ops", "step", "eval", "predict", "shapes"]
 class Flags:
     """What to measure. 0 means the task's usual value; usual values stand in the order of the tasks."""
 
-    task: str = "classification"  # whose step: a workload
-    depth: int = 0  # depth of the ResNet: 18, 34, 50, 101 or 152; ssd: 18 or 34; maskrcnn: to 101. Usual: 50; 34; 50
-    batch: int = 0  # images of a step. Usual: 32; 8; 1
-    size: int = 0  # side of the input, pixels. Usual: 224; 300
-    height: int = 800  # maskrcnn: height of the input, pixels
-    width: int = 1216  # maskrcnn: width of the input, pixels
-    classes: int = 80  # ssd, maskrcnn: classes without background
-    objects: int = 7  # maskrcnn: objects of an image
-    positives: tuple[int, ...] = (30, 128)  # maskrcnn: sampled positive regions of an image; a run for each
-    part: Part = "all"  # ssd, maskrcnn: operations, whole step, evaluation or prediction; or --data's shapes
-    rounds: int = 5  # rounds; every contender is timed once in each
-    seconds: float = 4.0  # a contender's share of a round, at least one step
-    compile: bool = False  # further contenders, compiled by torch.compile; not for maskrcnn
-    precision: str = ""  # fp32, tf32, bf16, fp16 or several, as bf16,fp16; empty = the system's (detectors: fp32 too)
-    matrix: int = 2048  # side of the matrix products that are tried for the machine's ceiling, beside the step's own
-    threads: int = 0  # that compute on a CPU; 0 = as torch has it
-    data: Path | None = None  # maskrcnn --part shapes: the data set whose shapes are counted
-    system: str = "auto"  # where to compute
-    out: str = ""  # also write the JSON here
+    task: Annotated[str, Help("whose step: a workload")] = "classification"
+    depth: Annotated[int, Help("depth of the ResNet: 18, 34, 50, 101 or 152; 0: the network's usual one")] = 0
+    batch: Annotated[int, Help("images of a step. Usual: 32; 8; 1")] = 0
+    size: Annotated[int, Help("side of the input, pixels. Usual: 224; 300")] = 0
+    height: Annotated[int, Help("maskrcnn: height of the input, pixels")] = 800
+    width: Annotated[int, Help("maskrcnn: width of the input, pixels")] = 1216
+    classes: Annotated[int, Help("ssd, maskrcnn: classes without background")] = 80
+    objects: Annotated[int, Help("maskrcnn: objects of an image")] = 7
+    positives: Annotated[tuple[int, ...], Help("maskrcnn: positive regions of an image; a run for each")] = (30, 128)
+    part: Annotated[Part, Help("detectors: operations, whole step, evaluation, prediction, shapes")] = "all"
+    rounds: Annotated[int, Help("rounds; every contender is timed once in each")] = 5
+    seconds: Annotated[float, Help("a contender's share of a round, at least one step")] = 4.0
+    compile: Annotated[bool, Help("further contenders, compiled by torch.compile; not for maskrcnn")] = False
+    precision: Annotated[str, Help("number formats, as bf16,fp16; empty: the system's (detectors: fp32 too)")] = ""
+    matrix: Annotated[int, Help("side of the matrix products that measure the machine's ceiling")] = 2048
+    threads: Annotated[int, Help("that compute on a CPU; 0: as torch has it")] = 0
+    data: Annotated[Path | None, Help("maskrcnn --part shapes: data set whose shapes are counted")] = None
+    system: Annotated[str, Help("where to compute")] = "auto"
+    out: Annotated[str, Help("also write the JSON here")] = ""
 
 
 def run_step(printer: Printer, arguments: Sequence[str]) -> int:

@@ -26,6 +26,7 @@ from paceline.cli.commands.runs import describe
 from paceline.cli.flags import parse
 from paceline.cli.printing import Printer
 from paceline.cli.run_groups import key_of
+from paceline.config.bounds import Help
 from paceline.config.run import RunRecord, run_folder
 from paceline.log.events import metrics_of, read_events
 from paceline.tasks.metrics.interval import difference
@@ -43,12 +44,12 @@ Words = tuple[str, ...]
 class Flags:
     """Which runs."""
 
-    runs: Annotated[Words, tyro.conf.Positional] = ()  # folders of two runs or more; those of other seeds are one side
-    metric: str = ""  # by which they are compared; empty = the workload's headline
-    bisect: bool = False  # of two runs: the first step and tensor at which they part, found by repeating their steps
-    data: str = ""  # with --bisect, where their data lie now; empty = where they lay
-    workload: str = ""  # with --bisect, a workload of your own that both name: ./file.py:name
-    json: bool = False  # print one JSON object instead of text
+    runs: Annotated[Words, tyro.conf.Positional, Help("folders of two runs or more; of other seeds: one side")] = ()
+    metric: Annotated[str, Help("by which they are compared; empty: the workload's headline")] = ""
+    bisect: Annotated[bool, Help("find the first step and tensor at which two runs part, by repeating steps")] = False
+    data: Annotated[str, Help("with --bisect, where their data lie now; empty: where they lay")] = ""
+    workload: Annotated[str, Help("with --bisect, a workload of your own that both name: ./file.py:name")] = ""
+    json: Annotated[bool, Help("print one JSON object instead of text")] = False
 
 
 class Compared(NamedTuple):

@@ -17,6 +17,7 @@ from paceline._utils.text import counted, one_line, some
 from paceline.cli.flags import parse
 from paceline.cli.help import HELP
 from paceline.cli.printing import Printer
+from paceline.config.bounds import Help
 from paceline.store.freshness import addresses, check_fresh
 from paceline.store.index import open_split
 from paceline.store.manifest import Manifest, find_manifest, prepare_again
@@ -35,15 +36,15 @@ USAGE = """usage: paceline data info DIR [--json]
 class Flags:
     """Which data set."""
 
-    folder: Annotated[str, tyro.conf.Positional] = ""  # folder of a manifest.json, or the data set's own
-    json: bool = False  # print one JSON object instead of text
+    folder: Annotated[str, tyro.conf.Positional, Help("folder of a manifest.json, or the data set's own")] = ""
+    json: Annotated[bool, Help("print one JSON object instead of text")] = False
 
 
 @dataclass(frozen=True)
 class ClearFlags:
     """Which copies."""
 
-    folder: Annotated[str, tyro.conf.Positional] = ""  # the folder that --stage had
+    folder: Annotated[str, tyro.conf.Positional, Help("the folder that --stage had")] = ""
 
 
 def run(printer: Printer, arguments: Sequence[str]) -> int:

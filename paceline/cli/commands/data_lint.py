@@ -18,6 +18,7 @@ from paceline._utils.safe_read import read_entry
 from paceline._utils.text import counted
 from paceline.cli.flags import parse
 from paceline.cli.printing import Printer
+from paceline.config.bounds import Help
 from paceline.config.run import run_folder
 from paceline.datasets.ensure import ensure_prepared, is_annotated
 from paceline.datasets.lint import Finding, lines_of, lint
@@ -39,10 +40,10 @@ Words = tuple[str, ...]
 class Flags:
     """What to look at."""
 
-    folder: Annotated[str, tyro.conf.Positional] = ""  # the data set
-    runs: Words = ()  # runs (or files of eval --out) scored on its photos, val or a fold: labels they contradict
-    page: str = ""  # also write a page with pictures of every finding to this file
-    json: bool = False  # print one JSON object instead of text
+    folder: Annotated[str, tyro.conf.Positional, Help("the data set")] = ""
+    runs: Annotated[Words, Help("runs or files of eval --out, scored on its photos, that contradict labels")] = ()
+    page: Annotated[str, Help("also write a page with pictures of every finding to this file")] = ""
+    json: Annotated[bool, Help("print one JSON object instead of text")] = False
 
 
 def run(printer: Printer, arguments: Sequence[str]) -> int:

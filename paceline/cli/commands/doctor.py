@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from textwrap import wrap
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from paceline._utils.atomic_write import check_output
 from paceline._utils.errors import UserError
@@ -17,6 +17,7 @@ from paceline._utils.text import WORDS, columns, one_line
 from paceline.cli.flags import parse
 from paceline.cli.on_nodes import Elsewhere, is_launched, launch_verb
 from paceline.cli.printing import Printer, write_answer
+from paceline.config.bounds import Help
 from paceline.config.system import System
 from paceline.ranks.launcher import SINGLE, read_launch
 from paceline.training.choose import choose_system
@@ -35,12 +36,12 @@ Exit code 0 without a problem, 2 with one."""
 class Flags(Elsewhere):
     """Where runs will go, how to answer, and which nodes to start on."""
 
-    folder: str = "."  # where runs go: its disk is looked at, and with several nodes whether all see it
-    system: str = ""  # with several ranks: what each node should be, to be compared with what it is; empty = not known
-    ranks: int = 0  # with --nodes and the like: ranks a node; 0 = the system's
-    json: bool = False  # print one JSON object instead of lines
-    out: str = ""  # also write the JSON here
-    facts: bool = False  # only this machine's facts, in a line: what a container's doctor compares with (PACELINE_HOST)
+    folder: Annotated[str, Help("folder of the runs, whose disk is looked at on every node")] = "."
+    system: Annotated[str, Help("with several ranks: what each node should be; empty: not known")] = ""
+    ranks: Annotated[int, Help("with --nodes and the like: ranks a node; 0: the system's")] = 0
+    json: Annotated[bool, Help("print one JSON object instead of lines")] = False
+    out: Annotated[str, Help("also write the JSON here")] = ""
+    facts: Annotated[bool, Help("print this machine's facts in a line, for a container's doctor")] = False
 
 
 def run(printer: Printer, arguments: Sequence[str]) -> int:

@@ -16,6 +16,7 @@ from paceline._utils.reporter import Reporter
 from paceline.cli.commands import prepare as prepare_verb
 from paceline.cli.flags import parse
 from paceline.cli.printing import Printer
+from paceline.config.bounds import Help
 from paceline.store.download.data_sets import DATA_SETS, DataSet, download, mismatch_of, missing_text
 
 ABOUT = "Bring a data set from its publisher, check, unpack and prepare it. The same command goes on after a stop."
@@ -25,9 +26,9 @@ ABOUT = "Bring a data set from its publisher, check, unpack and prepare it. The 
 class Flags:
     """Where from, and what stays."""
 
-    from_: Annotated[str, tyro.conf.arg(name="from")] = ""  # a mirror's address or a folder that has the archives
-    keep_archives: bool = False  # archives stay beside what they held
-    unpack: bool = True  # --no-unpack: archives alone, to train from them as they are
+    from_: Annotated[str, tyro.conf.arg(name="from"), Help("a mirror's address or a folder that has the archives")] = ""
+    keep_archives: Annotated[bool, Help("archives stay beside what they held")] = False
+    unpack: Annotated[bool, Help("--no-unpack: archives alone, to train from them as they are")] = True
 
 
 def run(printer: Printer, arguments: Sequence[str]) -> int:

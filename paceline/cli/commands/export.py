@@ -13,6 +13,7 @@ import tyro
 from paceline._utils.errors import UserError
 from paceline.cli.flags import parse
 from paceline.cli.printing import Printer
+from paceline.config.bounds import Help
 from paceline.export.forms import FORMS, ExportOptions, form_named
 from paceline.training.named_run import check_named
 
@@ -21,10 +22,10 @@ from paceline.training.named_run import check_named
 class Flags(ExportOptions):
     """What to write."""
 
-    run: Annotated[Path, tyro.conf.Positional] = Path()  # run folder, file of weights, or name of published ones
-    checkpoint: str = "best"  # best, last or step-N
-    workload: str = ""  # of a run whose workload is your own: its file, ./file.py:name, which is run as Python
-    recipe: str = ""  # of weights: the recipe that they fit, with flags in quotes; empty = found from them
+    run: Annotated[Path, tyro.conf.Positional, Help("run folder, file of weights, or name of published ones")] = Path()
+    checkpoint: Annotated[str, Help("best, last or step-N")] = "best"
+    workload: Annotated[str, Help("file of the run's own workload, ./file.py:name, which is run as Python")] = ""
+    recipe: Annotated[str, Help("recipe that the weights fit, with flags in quotes; empty: found by them")] = ""
 
 
 # Flags of every form.

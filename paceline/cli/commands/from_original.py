@@ -11,12 +11,13 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from paceline._utils.errors import UserError
 from paceline.cli.flags import explain, parse, parse_recipe
 from paceline.cli.help import HELP
 from paceline.cli.printing import Printer
+from paceline.config.bounds import Help
 from paceline.config.plan import make_plan, shorten
 from paceline.config.recipe import DATA_IMAGES
 from paceline.config.run import Controls
@@ -34,8 +35,8 @@ MOST_BYTES = 2**20
 class FromFlags:
     """How to read and print."""
 
-    system_of: str = ""  # mxnet-ssd, mxnet-resnet, gaudi-ssd or gluoncv-maskrcnn, where the command cannot tell
-    json: bool = False  # print one JSON object instead of text
+    system_of: Annotated[str, Help("origin: mxnet-ssd, mxnet-resnet, gaudi-ssd or gluoncv-maskrcnn")] = ""
+    json: Annotated[bool, Help("print one JSON object instead of text")] = False
 
 
 def run(printer: Printer, arguments: Sequence[str]) -> int:

@@ -9,12 +9,13 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from paceline._utils.errors import UserError
 from paceline.cli.flags import parse
 from paceline.cli.help import HELP
 from paceline.cli.printing import Printer
+from paceline.config.bounds import Help
 from paceline.launch.job import Words
 from paceline.training.choose import choose_system
 
@@ -35,23 +36,23 @@ Runner = Literal["auto", "docker", "podman", "apptainer"]
 class BuildFlags:
     """What to build, and with what."""
 
-    engine: Builder = "auto"  # what builds it: docker, podman, buildah or apptainer; auto = the first one found
-    tag: str = ""  # NAME:TAG of the image; empty = as containers/TAG says
-    base: str = ""  # image to start from, in place of the Dockerfile's; a Debian or Ubuntu with Python 3.11 or 3.12
-    torch: str = ""  # which torch: cpu, cu130, rocm7.0, ...; empty = PyPI's, with CUDA
-    system: str = ""  # machine it is for: V100s (c4140, p3dn, dgx1, ...) have an older torch; empty = any
-    dry_run: bool = False  # print the command, build nothing
+    engine: Annotated[Builder, Help("builder: docker, podman, buildah or apptainer; auto: the first found")] = "auto"
+    tag: Annotated[str, Help("NAME:TAG of the image; empty: as containers/TAG says")] = ""
+    base: Annotated[str, Help("image to start from: a Debian or Ubuntu with Python 3.11 or 3.12")] = ""
+    torch: Annotated[str, Help("which torch: cpu, cu130, rocm7.0, ...; empty: PyPI's, with CUDA")] = ""
+    system: Annotated[str, Help("machine it is for: V100s (c4140, p3dn, dgx1) need older torch; empty: any")] = ""
+    dry_run: Annotated[bool, Help("print the command, build nothing")] = False
 
 
 @dataclass(frozen=True)
 class ShellFlags:
     """Where the shell runs, and what it sees."""
 
-    engine: Runner = "auto"  # what runs it: docker, podman or apptainer; auto = the first one found
-    image: str = ""  # its name, or apptainer's file; empty = as containers/TAG says
-    system: str = "auto"  # whose devices come inside: a name of `paceline list systems`
-    mount: tuple[str, ...] = ()  # further folders inside: HOST or HOST:INSIDE, with :rw at the end to write
-    dry_run: bool = False  # print the script, start nothing
+    engine: Annotated[Runner, Help("what runs it: docker, podman or apptainer; auto: the first one found")] = "auto"
+    image: Annotated[str, Help("its name, or apptainer's file; empty: as containers/TAG says")] = ""
+    system: Annotated[str, Help("whose devices come inside: a name of `paceline list systems`")] = "auto"
+    mount: Annotated[tuple[str, ...], Help("further folders inside: HOST or HOST:INSIDE, with :rw to write")] = ()
+    dry_run: Annotated[bool, Help("print the script, start nothing")] = False
 
 
 def run(printer: Printer, arguments: Sequence[str]) -> int:

@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from paceline._utils.commands import command, shown
 from paceline._utils.errors import UserError
@@ -22,6 +22,7 @@ from paceline.cli.help import HELP
 from paceline.cli.launch_checks import check_devices, check_plan, check_port, walltime_of
 from paceline.cli.printing import Printer
 from paceline.cli.saved_request import saved_request
+from paceline.config.bounds import Help
 from paceline.config.run import Controls, check_controls, named_weights
 from paceline.config.submission import check_submission
 from paceline.launch.carry_out import launch
@@ -51,12 +52,12 @@ MOST_TRIALS, MOST_SPARES = 1000, 64
 class LaunchFlags(Controls, Where):
     """What `launch` takes beside the recipe's and the system's fields: those of `train`, and these."""
 
-    trials: int = 0  # seeded runs one after another in OUT/trial-0, -1, ...: a RESULT line each, a summary; 0 = one run
-    preflight: bool = False  # before training look at every node, in the job itself (docs/launch.md)
-    spares: int = 0  # with --preflight: nodes asked for beside --nodes; one of them takes a bad node's place
-    dry_run: bool = False  # write and print the files, start nothing
-    rate: float = 0.0  # for --walltime auto: images per second of one rank; 0 = of the run so far, else as published
-    link_gbit: float = 0.0  # for --walltime auto: Gbit/s of a node's links to others together; 0 = the system's
+    trials: Annotated[int, Help("runs of other seeds one after another, in OUT/trial-N; 0: one run")] = 0
+    preflight: Annotated[bool, Help("before training look at every node, in the job itself (docs/launch.md)")] = False
+    spares: Annotated[int, Help("with --preflight: further nodes, which take the place of bad ones")] = 0
+    dry_run: Annotated[bool, Help("write and print the files, start nothing")] = False
+    rate: Annotated[float, Help("for --walltime auto: images per second of a rank; 0: measured or published")] = 0.0
+    link_gbit: Annotated[float, Help("for --walltime auto: Gbit/s of all links of a node; 0: the system's")] = 0.0
 
 
 # Flags of LaunchFlags itself, which `train` does not take; --out is given to it for each run.

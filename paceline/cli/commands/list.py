@@ -10,11 +10,12 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 from paceline._utils.commands import to_install
 from paceline.cli.flags import parse, run_kind
 from paceline.cli.printing import Printer
+from paceline.config.bounds import Help
 
 KINDS = """usage: paceline list KIND [--json]
 
@@ -39,7 +40,7 @@ DECODERS = {
 class Flags:
     """How to print."""
 
-    json: bool = False  # print one JSON list instead of text
+    json: Annotated[bool, Help("print one JSON list instead of text")] = False
 
 
 def run(printer: Printer, arguments: Sequence[str]) -> int:

@@ -16,6 +16,7 @@ from paceline._utils.errors import UserError
 from paceline._utils.text import printable
 from paceline.cli.flags import parse, run_kind
 from paceline.cli.printing import Printer, print_error
+from paceline.config.bounds import Help
 from paceline.mlperf import judge
 from paceline.mlperf.analysis import analyse, summaries
 from paceline.mlperf.logs import Row, benchmark_of, find_logs, read_mllog, value_of
@@ -37,10 +38,10 @@ What they print is shown as it is."""
 class CheckFlags:
     """What to judge, and by which rules."""
 
-    logs: Annotated[tuple[str, ...], tyro.conf.Positional] = ()  # runs, logs, folders of trial-N/ or of result_N.txt
-    ruleset: str = ""  # rules to judge by, e.g. 3.0.0; empty = the last of the log's benchmark
-    system_desc: str = ""  # a submission's systems/NAME.json, to be judged too; empty = none
-    json: bool = False  # print one JSON object instead of text
+    logs: Annotated[tuple[str, ...], tyro.conf.Positional, Help("runs, logs, folders of trial-N/ or result_N.txt")] = ()
+    ruleset: Annotated[str, Help("rules to judge by, e.g. 3.0.0; empty: the last of the log's benchmark")] = ""
+    system_desc: Annotated[str, Help("a submission's systems/NAME.json, to be judged too; empty: none")] = ""
+    json: Annotated[bool, Help("print one JSON object instead of text")] = False
 
 
 def run(printer: Printer, arguments: Sequence[str]) -> int:
@@ -126,10 +127,10 @@ WORDS = (1, 2, 5, 12)  # columns that are no numbers
 class AnalyseFlags:
     """Which logs, and how the table is written."""
 
-    logs: Annotated[tuple[str, ...], tyro.conf.Positional] = ()  # runs, logs, folders of trial-N/ or of result_N.txt
-    accelerators: int = 0  # of each log; 0 = as it says, or as the systems/NAME.json of its submission says
-    json: bool = False  # print JSON: {"runs": [...], "summaries": [...]}
-    csv: bool = False  # print comma-separated values
+    logs: Annotated[tuple[str, ...], tyro.conf.Positional, Help("runs, logs, folders of trial-N/ or result_N.txt")] = ()
+    accelerators: Annotated[int, Help("accelerators of each log; 0: as it, or its systems/NAME.json, says")] = 0
+    json: Annotated[bool, Help('print JSON: {"runs": [...], "summaries": [...]}')] = False
+    csv: Annotated[bool, Help("print comma-separated values")] = False
 
 
 def run_analyse(printer: Printer, arguments: Sequence[str]) -> int:

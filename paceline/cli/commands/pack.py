@@ -14,22 +14,23 @@ from paceline._utils.text import counted
 from paceline.cli.commands.prepare import progress_bar
 from paceline.cli.flags import out_folder, parse
 from paceline.cli.printing import Printer
+from paceline.config.bounds import Help
 
 
 @dataclass(frozen=True)
 class Flags:
     """What to pack. Without --short and --quality every photo's bytes stay what they are."""
 
-    folder: Annotated[str, tyro.conf.Positional] = ""  # a data set: prepared, or class folders, COCO, VOC, YOLO
-    to: str = "webdataset"  # webdataset: tars of KEY.jpg with its label; recordio: MXNet's .rec; tfrecord: Examples
-    out: str = ""  # a new or empty folder; the same command given again goes on with what was begun there
-    short: int = 0  # pixels: photos whose shorter side is longer are made smaller and written as JPEG; 0 = keep sizes
-    quality: int = 0  # of the JPEGs that are written anew, 1 to 100, 0 = 90; without --short, every photo is
-    order: str = "kept"  # kept: as the data set has its records; shuffled: in an order that --seed draws
-    seed: int = 0  # another seed shuffles otherwise
-    shards: int = 0  # files of the training split; the others' have as many records each
-    shard_size: str = ""  # about so large a file, for instance 500MB; empty = 1GiB, and one file a split for recordio
-    workers: int = 0  # threads that read and encode; 0 = one a core, more for stores on a network
+    folder: Annotated[str, tyro.conf.Positional, Help("a data set: prepared, or class folders, COCO, VOC, YOLO")] = ""
+    to: Annotated[str, Help("webdataset: tars of KEY.jpg and label; recordio: MXNet's .rec; tfrecord")] = "webdataset"
+    out: Annotated[str, Help("new or empty folder; the same command again goes on with what it began")] = ""
+    short: Annotated[int, Help("make photos with a longer shorter side smaller (pixels); 0: keep sizes")] = 0
+    quality: Annotated[int, Help("quality of JPEGs written anew, 1 to 100, 0: 90; without --short: of all")] = 0
+    order: Annotated[str, Help("kept: as the data set has its records; shuffled: drawn by --seed")] = "kept"
+    seed: Annotated[int, Help("another seed shuffles otherwise")] = 0
+    shards: Annotated[int, Help("files of the training split; the others' have as many records each")] = 0
+    shard_size: Annotated[str, Help("size of a file, e.g. 500MB; empty: 1GiB, recordio: one file a split")] = ""
+    workers: Annotated[int, Help("threads that read and encode; 0: one a core, more for stores on a network")] = 0
 
 
 def run(printer: Printer, arguments: Sequence[str]) -> int:

@@ -19,6 +19,7 @@ from paceline._utils.errors import UserError
 from paceline._utils.text import counted, did_you_mean, some
 from paceline.cli.flags import parse
 from paceline.cli.printing import Printer
+from paceline.config.bounds import Help
 from paceline.training.named_run import check_named
 
 if TYPE_CHECKING:
@@ -33,26 +34,26 @@ if TYPE_CHECKING:
 class Flags:
     """What to label."""
 
-    run: Annotated[Path, tyro.conf.Positional] = Path()  # run folder, weights, .onnx, .xml, .pt2, or published weights
-    photos: Annotated[tuple[Path, ...], tyro.conf.Positional] = ()  # photos, folders, 'a/**/*.jpg', a video, camera:0
-    out: Path = Path("predictions")  # folder for pictures and predictions.json; an earlier prediction's is replaced
-    checkpoint: str = "best"  # best, last or step-N
-    pictures: bool = True  # draw the photos with their answers
-    score_above: float | None = None  # objects: smallest score drawn and printed; None = the run's best by F1, else 0.3
-    classes: tuple[str, ...] = ()  # objects: draw and print these classes alone; empty = all
-    max_objects: int = 0  # objects: draw and print the best N of a photo; 0 = all
-    labels: bool = True  # objects: write names and scores beside the boxes
-    tile: int = 0  # objects: larger photos in tiles of N pixels a side too, for small objects; 0 = whole photos alone
-    overlap: float = 0.2  # share of a tile's side that its neighbour has too
-    every: int = 1  # of a video: answer each N-th frame
-    frames: bool = False  # of a video: pictures of its frames in place of one video
-    write: tuple[str, ...] = ()  # for other tools too: coco yolo yolo-scores csv labelme labelstudio cvat masks
-    annotations: str = ""  # COCO JSON that lists the photos: coco_results.json has its image ids
-    quiet: bool = False  # print no line a photo; only what was left out, and the end
-    json: bool = False  # print one JSON object a photo to stdout, and what is for people to stderr
-    workload: str = ""  # of a run whose workload is your own: its file, ./file.py:name, which is run as Python
-    recipe: str = ""  # of weights: the recipe that they fit, with flags in quotes; empty = found from them
-    trust: bool = False  # open a .pt2, which can run code of whoever made it
+    run: Annotated[Path, tyro.conf.Positional, Help("run folder, weights, .onnx, .xml, .pt2, published name")] = Path()
+    photos: Annotated[tuple[Path, ...], tyro.conf.Positional, Help("photos, folders, globs, a video, camera:0")] = ()
+    out: Annotated[Path, Help("folder of pictures and predictions.json; replaced if there")] = Path("predictions")
+    checkpoint: Annotated[str, Help("best, last or step-N")] = "best"
+    pictures: Annotated[bool, Help("draw the photos with their answers")] = True
+    score_above: Annotated[float | None, Help("objects: smallest score drawn; None: best by F1, else 0.3")] = None
+    classes: Annotated[tuple[str, ...], Help("objects: draw and print these classes alone; empty: all")] = ()
+    max_objects: Annotated[int, Help("objects: draw and print the best N of a photo; 0: all")] = 0
+    labels: Annotated[bool, Help("objects: write names and scores beside the boxes")] = True
+    tile: Annotated[int, Help("objects: larger photos also in tiles of N pixels a side; 0: whole photos")] = 0
+    overlap: Annotated[float, Help("share of a tile's side that its neighbor has too")] = 0.2
+    every: Annotated[int, Help("of a video: answer each N-th frame")] = 1
+    frames: Annotated[bool, Help("of a video: pictures of its frames in place of one video")] = False
+    write: Annotated[tuple[str, ...], Help("formats: coco yolo yolo-scores csv labelme labelstudio cvat masks")] = ()
+    annotations: Annotated[str, Help("COCO JSON that lists the photos: coco_results.json has its image ids")] = ""
+    quiet: Annotated[bool, Help("print no line a photo; only what was left out, and the end")] = False
+    json: Annotated[bool, Help("print one JSON object a photo to stdout, and what is for people to stderr")] = False
+    workload: Annotated[str, Help("file of the run's own workload, ./file.py:name, which is run as Python")] = ""
+    recipe: Annotated[str, Help("recipe that the weights fit, with flags in quotes; empty: found by them")] = ""
+    trust: Annotated[bool, Help("open a .pt2, which can run code of whoever made it")] = False
 
 
 def run(printer: Printer, arguments: Sequence[str]) -> int:

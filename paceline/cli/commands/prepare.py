@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from paceline._utils.errors import UserError
 from paceline.cli.flags import out_folder, parse
 from paceline.cli.help import HELP
 from paceline.cli.printing import Printer
+from paceline.config.bounds import Help
 
 if TYPE_CHECKING:
     from paceline.store.manifest import Manifest
@@ -45,49 +46,49 @@ OnMismatch = Literal["refuse", "warn"]
 class FolderFlags:
     """What to verify."""
 
-    data: str = ""  # the folder that holds train/ and val/; the flag's name may be left out
-    out: str = ""  # where manifest and index go; empty = into the folder itself, or the cache when it is read-only
-    workers: int = 0  # processes that decode; 0 = one a core
-    on_unreadable: OnUnreadable = "refuse"  # a file that does not decode: stop, or leave it out and count it
-    val_fraction: float = 0.0  # share of each class that is set apart for validation, where there is no val/
-    val_seed: int = 0  # another seed sets other photos apart
-    val_group: str = ""  # regular expression: photos whose paths match with the same captured text stay together
+    data: Annotated[str, Help("the folder that holds train/ and val/; the flag's name may be left out")] = ""
+    out: Annotated[str, Help("folder of manifest and index; empty: the data set's, or the cache")] = ""
+    workers: Annotated[int, Help("processes that decode; 0: one a core")] = 0
+    on_unreadable: Annotated[OnUnreadable, Help("a file that does not decode: stop, or leave it out")] = "refuse"
+    val_fraction: Annotated[float, Help("share of each class for validation, where there is no val/")] = 0.0
+    val_seed: Annotated[int, Help("another seed sets other photos apart")] = 0
+    val_group: Annotated[str, Help("regular expression: photos with the same captured text stay together")] = ""
 
 
 @dataclass(frozen=True)
 class ImagenetFlags(FolderFlags):
     """What to verify: class folders, or the official archives as they were downloaded."""
 
-    train_tar: str = ""  # ILSVRC2012_img_train.tar, a tar of 1000 tars; nothing is unpacked
-    val_tar: str = ""  # ILSVRC2012_img_val.tar
-    devkit: str = ""  # ILSVRC2012_devkit_t12.tar.gz; empty = beside --val-tar. With a folder: a flat val/ is sorted
+    train_tar: Annotated[str, Help("ILSVRC2012_img_train.tar, a tar of 1000 tars; nothing is unpacked")] = ""
+    val_tar: Annotated[str, Help("ILSVRC2012_img_val.tar")] = ""
+    devkit: Annotated[str, Help("ILSVRC2012_devkit_t12.tar.gz; empty: beside --val-tar")] = ""
 
 
 @dataclass(frozen=True)
 class BoxFlags:
     """What to read, and what to do about flaws."""
 
-    data: str = ""  # the data set's folder; the flag's name may be left out
-    out: str = ""  # where manifest and index go; empty = into the folder itself, or the cache when it is read-only
-    workers: int = 0  # processes that decode; 0 = one a core
-    val_fraction: float = 0.0  # share of the images that is set apart for validation, where the set has none
-    val_seed: int = 0  # another seed sets other images apart
-    val_group: str = ""  # regular expression: images whose paths match with the same captured text stay together
-    on_missing: OnUnreadable = "refuse"  # an image not on disk or not listed: stop, or leave it out and count it
-    on_unreadable: OnUnreadable = "refuse"  # an image that does not decode: stop, or leave it out and count it
-    on_class_mismatch: OnMismatch = "refuse"  # objects in val of a class that train does not know: stop, or keep them
+    data: Annotated[str, Help("the data set's folder; the flag's name may be left out")] = ""
+    out: Annotated[str, Help("folder of manifest and index; empty: the data set's, or the cache")] = ""
+    workers: Annotated[int, Help("processes that decode; 0: one a core")] = 0
+    val_fraction: Annotated[float, Help("share of the images for validation, where the set has none")] = 0.0
+    val_seed: Annotated[int, Help("another seed sets other images apart")] = 0
+    val_group: Annotated[str, Help("regular expression: images with the same captured text stay together")] = ""
+    on_missing: Annotated[OnUnreadable, Help("image that is not there or not listed: stop, or leave it out")] = "refuse"
+    on_unreadable: Annotated[OnUnreadable, Help("image that does not decode: stop, or leave it out")] = "refuse"
+    on_class_mismatch: Annotated[OnMismatch, Help("objects of a class that only val has: stop, or keep")] = "refuse"
 
 
 @dataclass(frozen=True)
 class CocoFlags(BoxFlags):
     """What to read, and what to do about flaws. Name the folder, or the four files and folders, or the zips as downloaded."""
 
-    zips: str = ""  # folder of train2017.zip, val2017.zip and annotations_trainval2017.zip; nothing is unpacked
-    images: str = ""  # folder of the training images, where the data set has a layout of its own
-    annotations: str = ""  # COCO JSON of the training images
-    val_images: str = ""  # folder of the validation images; empty = the training images'
-    val_annotations: str = ""  # COCO JSON of the validation images
-    expect: Literal["any", "coco2017"] = "any"  # coco2017: refuse whatever is not the whole of COCO 2017
+    zips: Annotated[str, Help("folder of train2017.zip, val2017.zip and the annotations, kept as they are")] = ""
+    images: Annotated[str, Help("folder of the training images, where the data set has a layout of its own")] = ""
+    annotations: Annotated[str, Help("COCO JSON of the training images")] = ""
+    val_images: Annotated[str, Help("folder of the validation images; empty: the training images'")] = ""
+    val_annotations: Annotated[str, Help("COCO JSON of the validation images")] = ""
+    expect: Annotated[Literal["any", "coco2017"], Help("coco2017: refuse what is not the whole of COCO 2017")] = "any"
 
 
 Files = tuple[str, ...]
@@ -97,31 +98,31 @@ Files = tuple[str, ...]
 class ContainerFlags:
     """What to index, and what to do about flaws."""
 
-    train: Files = ()  # may be left out; paths, 'shards-*.tar', 'shard-{000..127}.tar', or addresses (s3://, gs://, https://)
-    val: Files = ()  # the same of the validation photos
-    out: str = ""  # where manifest and index go; empty = a folder in the cache, which is printed
-    annotations: str = ""  # boxes: COCO JSON of the training photos, or the zip that holds it
-    val_annotations: str = ""  # boxes: the same of the validation photos
-    classes: str = ""  # a file of class names, one a line or a JSON list; or how many classes there are
-    first_label: int = -1  # number of the first class in the files; -1 = 1 in TFRecords, 0 in others
-    label_column: int = -1  # RecordIO with several numbers as label, no boxes: which of them is the class, from 0
-    devkit: str = ""  # ILSVRC2012_devkit_t12.tar.gz, which knows the classes of ImageNet's validation tar
-    expect: Literal["any", "imagenet", "coco2017"] = "any"  # refuse whatever is not the whole of that set
-    val_fraction: float = 0.0  # share of the photos that is set apart for validation, where no --val is named
-    val_seed: int = 0  # another seed sets other photos apart
-    val_group: str = ""  # regular expression: photos whose names match with the same captured text stay together
-    on_truncated: OnUnreadable = "refuse"  # a file that is cut off: stop, or use its whole records
-    on_unreadable: OnUnreadable = "refuse"  # a photo that does not decode: stop, or leave it out and count it
-    on_missing: OnUnreadable = "refuse"  # an annotated photo that is not there: stop, or leave it out and count it
-    on_class_mismatch: OnMismatch = "refuse"  # objects in val of a class that train does not know
-    workers: int = 0  # processes that decode, threads that list; 0 = one a core
+    train: Annotated[Files, Help("paths, 'shards-*.tar', 'shard-{000..127}.tar', or addresses")] = ()
+    val: Annotated[Files, Help("the same of the validation photos")] = ()
+    out: Annotated[str, Help("where manifest and index go; empty: a folder in the cache, which is printed")] = ""
+    annotations: Annotated[str, Help("boxes: COCO JSON of the training photos, or the zip that holds it")] = ""
+    val_annotations: Annotated[str, Help("boxes: the same of the validation photos")] = ""
+    classes: Annotated[str, Help("file of class names, one a line or JSON; or how many there are")] = ""
+    first_label: Annotated[int, Help("number of the first class in the files; -1: 1 in TFRecords, 0 in others")] = -1
+    label_column: Annotated[int, Help("RecordIO with several numbers a label: the class's, from 0")] = -1
+    devkit: Annotated[str, Help("ILSVRC2012_devkit_t12.tar.gz, which has the classes of the val tar")] = ""
+    expect: Annotated[Literal["any", "imagenet", "coco2017"], Help("refuse what is not the whole of that set")] = "any"
+    val_fraction: Annotated[float, Help("share of the photos for validation, where no --val is named")] = 0.0
+    val_seed: Annotated[int, Help("another seed sets other photos apart")] = 0
+    val_group: Annotated[str, Help("regular expression: photos with the same captured text stay together")] = ""
+    on_truncated: Annotated[OnUnreadable, Help("a file that is cut off: stop, or use its whole records")] = "refuse"
+    on_unreadable: Annotated[OnUnreadable, Help("photo that does not decode: stop, or leave it out")] = "refuse"
+    on_missing: Annotated[OnUnreadable, Help("annotated photo that is not there: stop, or leave it out")] = "refuse"
+    on_class_mismatch: Annotated[OnMismatch, Help("objects in val of a class that train does not know")] = "refuse"
+    workers: Annotated[int, Help("processes that decode, threads that list; 0: one a core")] = 0
 
 
 @dataclass(frozen=True)
 class ShapesFlags:
     """What to render."""
 
-    kind: Literal["classes", "boxes"] = "classes"  # class folders, or pictures with COCO annotations
+    kind: Annotated[Literal["classes", "boxes"], Help("class folders, or pictures with COCO annotations")] = "classes"
 
 
 def run(printer: Printer, arguments: Sequence[str]) -> int:

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from paceline._utils.atomic_write import KEY, check_output, write_output
 from paceline._utils.errors import RecipeError, UserError
 from paceline.cli.flags import explain, parse_recipe
 from paceline.cli.help import HELP
 from paceline.cli.printing import Printer
+from paceline.config.bounds import Help
 from paceline.config.run import Controls
 from paceline.training.open_data import open_task
 from paceline.training.request import check_request
@@ -30,11 +31,11 @@ the recipe may follow, as for train: paceline preview RECIPE --help lists them."
 class PreviewFlags:
     """What to draw."""
 
-    data: str = ""  # data set; empty = the built-in shapes
-    out: Path = Path("preview.png")  # picture to write
-    images: int = 40  # pictures in the mosaic
-    columns: int = 8  # pictures in a row
-    step: int = 0  # first training step whose images are drawn
+    data: Annotated[str, Help("data set; empty: the built-in shapes")] = ""
+    out: Annotated[Path, Help("picture to write")] = Path("preview.png")
+    images: Annotated[int, Help("pictures in the mosaic")] = 40
+    columns: Annotated[int, Help("pictures in a row")] = 8
+    step: Annotated[int, Help("first training step whose images are drawn")] = 0
 
 
 def run(printer: Printer, arguments: Sequence[str]) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from paceline._utils.atomic_write import check_output, write_output
 from paceline._utils.cache import cache_folder
@@ -18,6 +18,7 @@ from paceline._utils.text import WORDS, columns, one_line
 from paceline.cli.flags import parse
 from paceline.cli.on_nodes import Elsewhere, is_launched, launched_answer
 from paceline.cli.printing import Printer, write_answer
+from paceline.config.bounds import Help
 from paceline.machine.detect import cpu_cores
 from paceline.ranks.launcher import SINGLE, Launch, read_launch
 from paceline.training.choose import choose_system
@@ -38,13 +39,13 @@ its cores. Exit code 0: as fast as expected; 1: slower, with what to look at nex
 class Flags(Elsewhere):
     """How long to measure, where to write, and which nodes to start on."""
 
-    minutes: float = 30.0  # that it may take, about; 3 find a gross fault, 30 heat and neighbours that come and go
-    folder: str = ""  # test photos are rendered there and read: where data sets lie; empty = paceline's cache
-    system: str = ""  # what each node is (paceline list systems); empty = this machine as it is
-    ranks: int = 0  # ranks a node; 0 = one a device; on a CPU one a core, as far as memory allows
-    json: bool = False  # print one JSON object instead of a table
-    out: str = ""  # folder for qualify.json and qualify.html; empty = neither
-    facts: bool = False  # what each rank measured, unjudged, as JSON; --out is a file then
+    minutes: Annotated[float, Help("minutes to take, about; 3: a gross fault; 30: heat and neighbors")] = 30.0
+    folder: Annotated[str, Help("folder for test photos, where data sets lie; empty: paceline's cache")] = ""
+    system: Annotated[str, Help("what each node is (paceline list systems); empty: this machine as it is")] = ""
+    ranks: Annotated[int, Help("ranks a node; 0: one a device; on a CPU one a core, as far as memory allows")] = 0
+    json: Annotated[bool, Help("print one JSON object instead of a table")] = False
+    out: Annotated[str, Help("folder for qualify.json and qualify.html; empty: neither")] = ""
+    facts: Annotated[bool, Help("what each rank measured, unjudged, as JSON; --out is a file then")] = False
 
 
 def run(printer: Printer, arguments: Sequence[str]) -> int:

@@ -15,6 +15,7 @@ from paceline._utils.user_code import is_in_file
 from paceline.cli.commands.runs import describe
 from paceline.cli.flags import parse
 from paceline.cli.printing import Printer, print_error
+from paceline.config.bounds import Help
 from paceline.config.run import read_run
 
 
@@ -22,9 +23,9 @@ from paceline.config.run import read_run
 class Flags:
     """Which runs."""
 
-    runs: Annotated[tuple[Path, ...], tyro.conf.Positional] = ()  # run folders; several are compared in one page
-    out: str = ""  # page of several runs; empty = comparison.html in the folder of the first
-    workload: str = ""  # of a run whose workload is your own: its file, ./file.py:name, which is run as Python
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional, Help("run folders; several are compared in one page")] = ()
+    out: Annotated[str, Help("page of several runs; empty: comparison.html in the folder of the first")] = ""
+    workload: Annotated[str, Help("file of the run's own workload, ./file.py:name, which is run as Python")] = ""
 
 
 def run(printer: Printer, arguments: Sequence[str]) -> int:

@@ -20,6 +20,7 @@ from paceline._utils.reporter import Lines
 from paceline.cli.flags import parse
 from paceline.cli.printing import Printer, print_error
 from paceline.cli.run_groups import groups_of, in_lines
+from paceline.config.bounds import Help
 from paceline.config.run import RunRecord, read_run
 from paceline.log.events import metrics_of, read_events
 from paceline.tasks.workloads import WORKLOADS
@@ -33,10 +34,10 @@ NARROW, TIME = 80, 6
 class Flags:
     """Which runs."""
 
-    folder: Annotated[Path, tyro.conf.Positional] = Path("runs")  # folder that holds runs, or a run
-    folds: bool = False  # runs that differ by fold or seed alone: mean, standard deviation, missing folds
-    json: bool = False  # print one JSON list instead of text
-    html: str = ""  # write a page of the runs to this file: best first, a picture each, links to their reports
+    folder: Annotated[Path, tyro.conf.Positional, Help("folder that holds runs, or a run")] = Path("runs")
+    folds: Annotated[bool, Help("runs that differ by fold or seed: mean, standard deviation, missing ones")] = False
+    json: Annotated[bool, Help("print one JSON list instead of text")] = False
+    html: Annotated[str, Help("file for a page of the runs: best first, a picture each, their reports")] = ""
 
 
 def run(printer: Printer, arguments: Sequence[str]) -> int:

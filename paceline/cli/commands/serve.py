@@ -19,6 +19,7 @@ from paceline._utils.commands import to_install
 from paceline._utils.errors import UserError
 from paceline.cli.flags import parse
 from paceline.cli.printing import Printer
+from paceline.config.bounds import Help
 from paceline.training.named_run import check_named
 
 if TYPE_CHECKING:
@@ -35,20 +36,20 @@ END_SECONDS = 30
 class Flags:
     """What to serve, to whom."""
 
-    run: Annotated[Path, tyro.conf.Positional] = Path()  # run folder, weights, .onnx, .xml, .pt2, or published weights
-    host: str = "127.0.0.1"  # address to listen on; any but this machine's own needs a token
-    port: int = 8000  # 0 = a free one
-    token: str = ""  # what clients have to send, 16 characters or more; better in PACELINE_TOKEN, which no `ps` shows
-    checkpoint: str = "best"  # best, last or step-N
-    workload: str = ""  # of a run whose workload is your own: its file, ./file.py:name, which is run as Python
-    recipe: str = ""  # of weights: the recipe that they fit, with flags in quotes; empty = found from them
-    trust: bool = False  # open a .pt2, which can run code of whoever made it
-    batch: int = 0  # most photos in one forward; 0 = as many as suit the model
-    wait: float = 5.0  # milliseconds that a photo waits for others to share a forward
-    queue: int = 64  # photos that may wait; a request beyond them is told to come again
-    max_bytes: int = 32 << 20  # most of one upload
-    timeout: float = 60.0  # seconds that a client has for its upload, and again for taking the answer
-    connections: int = 256  # open at once
+    run: Annotated[Path, tyro.conf.Positional, Help("run folder, weights, .onnx, .xml, .pt2, published name")] = Path()
+    host: Annotated[str, Help("address to listen on; any but this machine's own needs a token")] = "127.0.0.1"
+    port: Annotated[int, Help("0: a free one")] = 8000
+    token: Annotated[str, Help("secret of clients, 16 characters or more; PACELINE_TOKEN hides it from `ps`")] = ""
+    checkpoint: Annotated[str, Help("best, last or step-N")] = "best"
+    workload: Annotated[str, Help("file of the run's own workload, ./file.py:name, which is run as Python")] = ""
+    recipe: Annotated[str, Help("recipe that the weights fit, with flags in quotes; empty: found by them")] = ""
+    trust: Annotated[bool, Help("open a .pt2, which can run code of whoever made it")] = False
+    batch: Annotated[int, Help("most photos in one forward; 0: as many as suit the model")] = 0
+    wait: Annotated[float, Help("milliseconds that a photo waits for others to share a forward")] = 5.0
+    queue: Annotated[int, Help("photos that may wait; a request beyond them is told to come again")] = 64
+    max_bytes: Annotated[int, Help("most of one upload")] = 32 << 20
+    timeout: Annotated[float, Help("seconds that a client has for its upload, and again for taking the answer")] = 60.0
+    connections: Annotated[int, Help("open at once")] = 256
 
 
 def run(printer: Printer, arguments: Sequence[str]) -> int:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from paceline._utils.commands import command
 from paceline._utils.errors import RecipeError
@@ -20,7 +20,7 @@ from paceline.cli.nodes import published_there, ranks_of
 from paceline.cli.printing import Printer
 from paceline.cli.recipe_text import base_recipe, cells, every_cell, grid, table
 from paceline.cli.saved_request import saved_request
-from paceline.config.bounds import Whole
+from paceline.config.bounds import Help, Whole
 from paceline.config.card import SUFFIX, in_words
 from paceline.config.graph_file import GRAPHS
 from paceline.config.plan import Plan, make_plan, training_ranks
@@ -55,21 +55,21 @@ for train: paceline show RECIPE --help lists them.
 class ShowFlags:
     """What `show` plans for."""
 
-    data: str = ""  # plan for this data set: its images, classes and shapes; empty = the recipe's own, or the run's
-    nodes: int = 1  # machines that take part
-    world: int = 0  # ranks; 0 = nodes x ranks of one node
-    eval_ranks: int = 0  # of these, the last N only evaluate
-    train_images: int = 0  # training images; 0 = those of the data set
-    val_images: int = 0  # validation images; 0 = those of the data set
-    folds: Whole = 0  # with --data: divide its training images into so many parts, as train does
-    fold: Whole = 0  # which of them is evaluated
-    auto: bool = False  # with --data: choose by its images, as train does, and print the command that says so by flags
-    rate: float = 0.0  # estimate: images per second of one rank at this plan's batch; 0 = measured or published
-    link_gbit: float = 0.0  # estimate: Gbit/s of all of a node's links to other nodes together; 0 = the system's
-    weights: str = ""  # start from these, as train does: whether they fit is seen, published ones are not brought
-    all: bool = False  # print every value of the recipe too, not only those that differ from what it is built on
-    diff: str = ""  # print instead how it differs from this recipe, or from the recipe of this run
-    json: bool = False  # print one JSON object instead of text
+    data: Annotated[str, Help("data set to plan for; empty: the recipe's own, or the run's")] = ""
+    nodes: Annotated[int, Help("machines that take part")] = 1
+    world: Annotated[int, Help("ranks; 0: nodes x ranks of one node")] = 0
+    eval_ranks: Annotated[int, Help("of these, the last N only evaluate")] = 0
+    train_images: Annotated[int, Help("training images; 0: those of the data set")] = 0
+    val_images: Annotated[int, Help("validation images; 0: those of the data set")] = 0
+    folds: Annotated[Whole, Help("with --data: divide its training images into so many parts, as train does")] = 0
+    fold: Annotated[Whole, Help("which of them is evaluated")] = 0
+    auto: Annotated[bool, Help("with --data: choose by its images, as train does, and print the flags")] = False
+    rate: Annotated[float, Help("images per second of a rank at this batch; 0: measured or published")] = 0.0
+    link_gbit: Annotated[float, Help("Gbit/s of all links of a node to other nodes; 0: the system's")] = 0.0
+    weights: Annotated[str, Help("weights to start from: whether they fit; published ones stay there")] = ""
+    all: Annotated[bool, Help("print every value of the recipe, not only those that differ")] = False
+    diff: Annotated[str, Help("print instead how it differs from this recipe, or from the recipe of this run")] = ""
+    json: Annotated[bool, Help("print one JSON object instead of text")] = False
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from paceline._utils.text import did_you_mean
 from paceline.cli.commands.weights_check import run_check
 from paceline.cli.flags import parse, run_kind
 from paceline.cli.printing import Printer
+from paceline.config.bounds import Help
 
 if TYPE_CHECKING:
     from paceline.weights.weight_file import WeightFile
@@ -37,9 +38,9 @@ weights itself: paceline train RECIPE --weights FILE_OR_NAME."""
 class GetFlags:
     """What to bring."""
 
-    name: Annotated[str, tyro.conf.Positional] = ""  # which weights; empty = list them
-    out: Path = Path()  # folder to keep the file in, under its own name; empty = here
-    from_: Annotated[str, tyro.conf.arg(name="from")] = ""  # a copy: its folder, its address, or the file
+    name: Annotated[str, tyro.conf.Positional, Help("which weights; empty: list them")] = ""
+    out: Annotated[Path, Help("folder to keep the file in, under its own name; empty: here")] = Path()
+    from_: Annotated[str, tyro.conf.arg(name="from"), Help("a copy: its folder, its address, or the file")] = ""
 
 
 def run(printer: Printer, arguments: Sequence[str]) -> int:
@@ -92,12 +93,12 @@ USUAL_EPS = 1e-5
 class Flags:
     """What to convert."""
 
-    file: Annotated[str, tyro.conf.Positional] = ""  # weight file, or a checkpoint's folder
-    to: str = ""  # form of the new file; empty = list them
-    out: str = ""  # file to write; its ending says of which kind: .safetensors, .pth, .pkl
-    key: str = ""  # name of the dict to read, such as model_ema; empty: the usual one
-    colours: Literal["", "rgb", "bgr"] = ""  # order of its pixels' colours, where a detectron2 file does not say it
-    classes: str = ""  # names of the class rows, in lines or a JSON list; kept by --to ours in .safetensors
+    file: Annotated[str, tyro.conf.Positional, Help("weight file, or a checkpoint's folder")] = ""
+    to: Annotated[str, Help("form of the new file; empty: list them")] = ""
+    out: Annotated[str, Help("file to write; its ending says of which kind: .safetensors, .pth, .pkl")] = ""
+    key: Annotated[str, Help("name of the dict to read, such as model_ema; empty: the usual one")] = ""
+    colours: Annotated[Literal["", "rgb", "bgr"], Help("color order, where a detectron2 file does not say it")] = ""
+    classes: Annotated[str, Help("names of the class rows, in lines or a JSON list, kept by --to ours")] = ""
 
 
 def run_convert(printer: Printer, arguments: Sequence[str]) -> int:

@@ -17,6 +17,7 @@ from paceline._utils.text import some
 from paceline.cli.flags import Asked, parse, parse_recipe
 from paceline.cli.help import HELP
 from paceline.cli.printing import Printer
+from paceline.config.bounds import Help
 from paceline.config.card import has_card, in_words, read_card
 
 if TYPE_CHECKING:
@@ -33,9 +34,9 @@ LEFT_OUT = 3
 class Flags:
     """What to look at."""
 
-    file: Annotated[str, tyro.conf.Positional] = ""  # weight file, or a checkpoint's folder
-    recipe: str = ""  # compare with this recipe's network alone, whose flags may follow; empty = with each there is
-    rows: bool = False  # name every tensor that is missing, unknown or converted, also where there are many
+    file: Annotated[str, tyro.conf.Positional, Help("weight file, or a checkpoint's folder")] = ""
+    recipe: Annotated[str, Help("recipe to compare with, whose flags may follow; empty: each")] = ""
+    rows: Annotated[bool, Help("name every tensor that is missing, unknown or converted")] = False
 
 
 def run_check(printer: Printer, arguments: Sequence[str]) -> int:
@@ -116,7 +117,7 @@ def run_check(printer: Printer, arguments: Sequence[str]) -> int:
 class _RecipeFlags:
     """Beside the recipe's own."""
 
-    rows: bool = False  # name every tensor that is missing, unknown or converted, also where there are many
+    rows: Annotated[bool, Help("name every tensor that is missing, unknown or converted")] = False
 
 
 def _flags(printer: Printer, arguments: Sequence[str]) -> tuple[Flags, Asked | None]:

@@ -17,18 +17,7 @@ from typing import Literal
 
 import numpy as np
 
-from paceline.datasets.shapes.outlines import (
-    CLASSES,
-    Outline,
-    Stamp,
-    cover,
-    make_outline,
-    moved,
-    outline_area,
-    outline_box,
-    run_lengths,
-    trace_polygons,
-)
+from paceline.datasets.shapes import outlines
 from paceline.datasets.shapes.paint import develop, inside, paint_background, paint_object
 
 Kind = Literal["boxes", "classes"]
@@ -58,13 +47,13 @@ class Shape:
     """An object before it is drawn: its class (0..7), its outline, and whether it is one of a crowd."""
 
     label: int
-    loops: Outline
+    loops: outlines.Outline
     crowd: bool = False
 
     @cached_property
-    def stamp(self) -> Stamp:
+    def stamp(self) -> outlines.Stamp:
         """Its coverage of pixels, those outside the picture too."""
-        return cover(self.loops)
+        return outlines.cover(self.loops)
 
     @cached_property
     def whole(self) -> np.ndarray:
@@ -101,7 +90,7 @@ def draw_picture(kind: Kind, *, seed: int, split: int, number: int, side: int) -
             shapes += _crowd(rng, height, width, side / 256)
     else:
         height = width = side
-        shapes = _one_among_others(rng, side, number % len(CLASSES))
+        shapes = _one_among_others(rng, side, number % len(outlines.CLASSES))
     shapes, owners = _visible(shapes, height, width)
     canvas, avoid = paint_background(rng, height, width)
     shadow = rng.uniform(0.2, 0.6) if rng.random() < 0.6 else 0.0
@@ -111,25 +100,27 @@ def draw_picture(kind: Kind, *, seed: int, split: int, number: int, side: int) -
     return Picture(develop(canvas, rng), owners, shapes)
 
 
-def _outline(rng: np.random.Generator, label: int, area: float, *, most_tilt: float = math.pi) -> Outline:
+def _outline(rng: np.random.Generator, label: int, area: float, *, most_tilt: float = math.pi) -> outlines.Outline:
     """A shape of class `label`, turned by at most `most_tilt` radians either way."""
     stretch = math.exp(rng.uniform(-0.13, 0.13))
-    return make_outline(label, area=area, angle=rng.uniform(-most_tilt, most_tilt), stretch=stretch)
+    return outlines.make_outline(label, area=area, angle=rng.uniform(-most_tilt, most_tilt), stretch=stretch)
 
 
-def _put(rng: np.random.Generator, loops: Outline, height: int, width: int, overhang: float) -> Outline:
+def _put(
+    rng: np.random.Generator, loops: outlines.Outline, height: int, width: int, overhang: float
+) -> outlines.Outline:
     """Slide the outline to a random place with at most `overhang` of its box's width and height outside the picture."""
-    x1, y1, x2, y2 = outline_box(loops)
+    x1, y1, x2, y2 = outlines.outline_box(loops)
     beyond_x, beyond_y = overhang * (x2 - x1), overhang * (y2 - y1)
     x = rng.uniform(-beyond_x, max(-beyond_x, width - (x2 - x1) + beyond_x)) - x1
     y = rng.uniform(-beyond_y, max(-beyond_y, height - (y2 - y1) + beyond_y)) - y1
-    return moved(loops, x, y)
+    return outlines.moved(loops, x, y)
 
 
-def _overlap(left: Outline, right: Outline) -> tuple[float, float]:
+def _overlap(left: outlines.Outline, right: outlines.Outline) -> tuple[float, float]:
     """Of two outlines' boxes: intersection over union, and intersection over the smaller one."""
-    ax1, ay1, ax2, ay2 = outline_box(left)
-    bx1, by1, bx2, by2 = outline_box(right)
+    ax1, ay1, ax2, ay2 = outlines.outline_box(left)
+    bx1, by1, bx2, by2 = outlines.outline_box(right)
     both = max(0.0, min(ax2, bx2) - max(ax1, bx1)) * max(0.0, min(ay2, by2) - max(ay1, by1))
     a, b = (ax2 - ax1) * (ay2 - ay1), (bx2 - bx1) * (by2 - by1)
     return both / (a + b - both), both / min(a, b)
@@ -141,7 +132,7 @@ def _scatter(rng: np.random.Generator, height: int, width: int, scale: float) ->
     chances = np.cumsum([chance for chance, _, _ in SIZE_BANDS])
     bands = np.searchsorted(chances, rng.random(int(rng.integers(3, 9))) * chances[-1])
     for band in sorted(bands, reverse=True):  # the largest first, while there is room
-        label = int(rng.integers(len(CLASSES)))
+        label = int(rng.integers(len(outlines.CLASSES)))
         partner = shapes[rng.integers(len(shapes))] if shapes and rng.random() < 0.35 else None
         if partner is not None:
             loops = _beside(rng, label, partner, shapes, height, width)
@@ -150,20 +141,20 @@ def _scatter(rng: np.random.Generator, height: int, width: int, scale: float) ->
             loops = _apart(rng, label, (rng.uniform(low, high) * scale) ** 2, shapes, height, width)
         if loops is not None:
             shapes.append(Shape(label, loops))
-    depth = [outline_area(shape.loops) * math.exp(rng.normal(0, 0.7)) for shape in shapes]
+    depth = [outlines.outline_area(shape.loops) * math.exp(rng.normal(0, 0.7)) for shape in shapes]
     return [shapes[k] for k in np.argsort(depth)[::-1]]
 
 
 def _apart(
     rng: np.random.Generator, label: int, area: float, shapes: list[Shape], height: int, width: int
-) -> Outline | None:
+) -> outlines.Outline | None:
     """An outline that stays clear of the others, or lies over a much larger one; None where no place was found."""
     for _ in range(16):
         overhang = 0.3 if rng.random() < 0.15 else 0.0
         loops = _put(rng, _outline(rng, label, area), height, width, overhang)
         on_top = rng.random() < 0.3
         if all(
-            _overlap(loops, other.loops)[1] < 0.12 or (on_top and area < 0.1 * outline_area(other.loops))
+            _overlap(loops, other.loops)[1] < 0.12 or (on_top and area < 0.1 * outlines.outline_area(other.loops))
             for other in shapes
         ):
             return loops
@@ -172,16 +163,16 @@ def _apart(
 
 def _beside(
     rng: np.random.Generator, label: int, partner: Shape, shapes: list[Shape], height: int, width: int
-) -> Outline | None:
+) -> outlines.Outline | None:
     """An outline of about the partner's size whose box overlaps the partner's; None where no place was found."""
-    area = outline_area(partner.loops) * math.exp(rng.uniform(-0.5, 0.5))
-    x1, y1, x2, y2 = outline_box(partner.loops)
+    area = outlines.outline_area(partner.loops) * math.exp(rng.uniform(-0.5, 0.5))
+    x1, y1, x2, y2 = outlines.outline_box(partner.loops)
     for _ in range(16):
         loops = _outline(rng, label, area)
         direction, distance = rng.uniform(0, 2 * math.pi), rng.uniform(0.35, 0.75) * math.sqrt((x2 - x1) * (y2 - y1))
         x, y = (x1 + x2) / 2 + distance * math.cos(direction), (y1 + y2) / 2 + distance * math.sin(direction)
-        loops = moved(loops, x, y)
-        left, top, right, bottom = outline_box(loops)
+        loops = outlines.moved(loops, x, y)
+        left, top, right, bottom = outlines.outline_box(loops)
         if left < 0 or top < 0 or right > width or bottom > height:
             continue
         if not 0.14 < _overlap(loops, partner.loops)[0] < 0.45:
@@ -193,7 +184,7 @@ def _beside(
 
 def _crowd(rng: np.random.Generator, height: int, width: int, scale: float) -> list[Shape]:
     """Many tiny shapes of one class in a round region, each clear of the next, to be laid over everything else."""
-    label, radius = int(rng.integers(len(CLASSES))), rng.uniform(30, 48) * scale
+    label, radius = int(rng.integers(len(outlines.CLASSES))), rng.uniform(30, 48) * scale
     middle_x, middle_y = rng.uniform(radius, width - radius), rng.uniform(radius, height - radius)
     spots: list[tuple[float, float]] = []
     members = []
@@ -203,7 +194,7 @@ def _crowd(rng: np.random.Generator, height: int, width: int, scale: float) -> l
         if all(math.hypot(x - ox, y - oy) > 12 * scale for ox, oy in spots):
             spots.append((x, y))
             loops = _outline(rng, label, (rng.uniform(7.5, 11) * scale) ** 2)
-            members.append(Shape(label, moved(loops, x, y), crowd=True))
+            members.append(Shape(label, outlines.moved(loops, x, y), crowd=True))
     return members
 
 
@@ -213,7 +204,7 @@ def _one_among_others(rng: np.random.Generator, side: int, label: int) -> list[S
     subject = Shape(label, _put(rng, _outline(rng, label, size**2, most_tilt=SUBJECT_TILT), side, side, 0.04))
     below, above = [], []
     for _ in range(int(rng.integers(1, 4))):
-        other = (label + int(rng.integers(1, len(CLASSES)))) % len(CLASSES)
+        other = (label + int(rng.integers(1, len(outlines.CLASSES)))) % len(outlines.CLASSES)
         area = (size * rng.uniform(0.15, 0.28)) ** 2
         shape = Shape(other, _put(rng, _outline(rng, other, area, most_tilt=SUBJECT_TILT), side, side, 0.2))
         (above if rng.random() < 0.25 and area < 0.1 * size**2 else below).append(shape)
@@ -244,18 +235,18 @@ def annotate(picture: Picture) -> list[dict]:
             continue
         mask = owners == owner
         is_whole = np.count_nonzero(mask) == np.count_nonzero(shape.whole)
-        polygons = list(shape.loops) if is_whole else trace_polygons(mask)
+        polygons = list(shape.loops) if is_whole else outlines.trace_polygons(mask)
         # A whole outline may still pass the picture's border by a part of a pixel.
         polygons = [np.round(np.clip(polygon, 0, mask.shape[::-1]), 2) for polygon in polygons]
-        x1, y1, x2, y2 = outline_box(polygons)
+        x1, y1, x2, y2 = outlines.outline_box(polygons)
         segmentation = [polygon.ravel().tolist() for polygon in polygons]
-        annotations.append(_annotation(shape.label, segmentation, (x1, y1, x2, y2), outline_area(polygons), 0))
+        annotations.append(_annotation(shape.label, segmentation, (x1, y1, x2, y2), outlines.outline_area(polygons), 0))
     members = [owner for owner, shape in enumerate(shapes, start=1) if shape.crowd]
     if members:
         label, mask = shapes[members[0] - 1].label, np.isin(owners, members)
         rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
         box = (float(columns[0]), float(rows[0]), float(columns[-1] + 1), float(rows[-1] + 1))
-        segmentation = {"counts": run_lengths(mask), "size": list(mask.shape)}
+        segmentation = {"counts": outlines.run_lengths(mask), "size": list(mask.shape)}
         annotations.append(_annotation(label, segmentation, box, float(np.count_nonzero(mask)), 1))
     return annotations
 

@@ -16,21 +16,7 @@ from typing import Any
 import numpy as np
 
 from paceline.input.randomness import hash_keys
-from paceline.pages.check.parts import (
-    NOT_LINTED,
-    Find,
-    Linted,
-    Notice,
-    Page,
-    balance,
-    file_of,
-    make_page,
-    share_rows,
-    turned_notice,
-    turned_photos,
-    twin_notice,
-    twins,
-)
+from paceline.pages.check import parts
 from paceline.pages.check.suspicious import KINDS, Kind, Suspect, coordinate_notices, find_suspicious
 from paceline.pages.check.tiles import Tile, make_tile
 from paceline.store.index import Index
@@ -62,9 +48,9 @@ def box_page(
     root: Path,
     classes: Sequence[str],
     splits: Mapping[str, Index],
-    notices: Sequence[Notice] = (),
-    linted: Linted = NOT_LINTED,
-) -> Page:
+    notices: Sequence[parts.Notice] = (),
+    linted: parts.Linted = parts.NOT_LINTED,
+) -> parts.Page:
     """The page.
 
     root     the data set's folder, for the headline
@@ -73,7 +59,7 @@ def box_page(
     notices  further ones, from the manifest
     linted   what stands first on the page
     """
-    suspicions, pairs, turned = _suspicions(splits, classes), twins(splits), turned_photos(splits)
+    suspicions, pairs, turned = _suspicions(splits, classes), parts.twins(splits), parts.turned_photos(splits)
     objects, images = _class_counts(splits, len(classes))
     each = np.concatenate([np.diff(index.extra["object_starts"]) for index in splits.values()])  # objects of an image
     crowd = sum(int(np.count_nonzero(index.extra["crowd"])) for index in splits.values())
@@ -83,10 +69,12 @@ def box_page(
         for split, row in turned[:EXAMPLES]
     ]
     doubles = [
-        make_tile(splits["val"], row, classes, side=EXAMPLE_SIDE, caption=f"train: {file_of(splits['train'], twin)}")
+        make_tile(
+            splits["val"], row, classes, side=EXAMPLE_SIDE, caption=f"train: {parts.file_of(splits['train'], twin)}"
+        )
         for twin, row in pairs[:EXAMPLES]
     ]
-    return make_page(
+    return parts.make_page(
         "box_page.html.jinja",
         root,
         classes,
@@ -95,16 +83,18 @@ def box_page(
             *linted.notices,
             *notices,
             *coordinate_notices(splits),
-            *twin_notice(len(pairs), noted=True),
+            *parts.twin_notice(len(pairs), noted=True),
             *_notices(splits, classes),
-            *turned_notice(splits, len(turned)),
+            *parts.turned_notice(splits, len(turned)),
         ],
         linted=linted.finds,
         boxes=sum(sum(suspicion.counts.values()) for suspicion in suspicions),
         grave=any(suspicion.kind.grave for suspicion in suspicions),
         finds=[
-            Find("Photos with an EXIF rotation", f"{len(turned):,}: do boxes lie where objects are?", upright, "wide"),
-            Find("Photos in both splits", f"{len(pairs):,} of val, byte for byte", doubles),
+            parts.Find(
+                "Photos with an EXIF rotation", f"{len(turned):,}: do boxes lie where objects are?", upright, "wide"
+            ),
+            parts.Find("Photos in both splits", f"{len(pairs):,} of val, byte for byte", doubles),
         ],
         cards=[  # (label, value, note) of the row of numbers at the top
             *(
@@ -118,7 +108,7 @@ def box_page(
             ("unusable boxes", f"{unusable:,}", "not trained on"),
             ("in both splits", f"{len(pairs):,}", "equal photos"),
         ],
-        balance=balance(classes, objects, images),
+        balance=parts.balance(classes, objects, images),
         charts=[_sizes(splits), _counts(splits)],
         suspicions=suspicions,
         mosaic=_mosaic(splits, classes),
@@ -128,7 +118,7 @@ def box_page(
     )
 
 
-def _notices(splits: Mapping[str, Index], classes: Sequence[str]) -> list[Notice]:
+def _notices(splits: Mapping[str, Index], classes: Sequence[str]) -> list[parts.Notice]:
     """Which classes and objects no training and no score can reach."""
     single = {split: np.asarray(index.extra["crowd"]) == 0 for split, index in splits.items()}
     if "train" in splits:
@@ -137,7 +127,7 @@ def _notices(splits: Mapping[str, Index], classes: Sequence[str]) -> list[Notice
     limits = class_limits(classes, objects)
     if "val" in splits:
         limits += detection_limit(np.asarray(splits["val"].extra["object_starts"]), *objects["val"])
-    return [Notice("fair", text, warns=True) for text in limits]
+    return [parts.Notice("fair", text, warns=True) for text in limits]
 
 
 def _class_counts(splits: Mapping[str, Index], num_classes: int) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
@@ -154,7 +144,7 @@ def _class_counts(splits: Mapping[str, Index], num_classes: int) -> tuple[dict[s
 
 
 def _histogram(title: str, note: str, labels: Sequence[str], counts: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    shares, top = share_rows(counts)
+    shares, top = parts.share_rows(counts)
     columns = [
         (label, [(int(counts[split][i]), float(shares[split][i]), float(shares[split][i]) / top) for split in counts])
         for i, label in enumerate(labels)

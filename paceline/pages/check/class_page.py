@@ -12,21 +12,7 @@ import numpy as np
 
 from paceline._utils.text import some
 from paceline.input.randomness import hash_keys
-from paceline.pages.check.parts import (
-    NOT_LINTED,
-    Find,
-    Linted,
-    Notice,
-    Page,
-    balance,
-    file_of,
-    make_page,
-    turned_notice,
-    turned_photos,
-    twin_notice,
-    twins,
-    where,
-)
+from paceline.pages.check import parts
 from paceline.pages.check.tiles import Tile, make_tile
 from paceline.store.index import Index
 
@@ -37,7 +23,9 @@ TINY = 32  # pixels of the shorter side: less than any network's input
 FEW, UNEVEN = 10, 20  # photos of a class in train; times as many in the largest class as in the smallest
 
 
-def class_page(root: Path, classes: Sequence[str], splits: Mapping[str, Index], linted: Linted = NOT_LINTED) -> Page:
+def class_page(
+    root: Path, classes: Sequence[str], splits: Mapping[str, Index], linted: parts.Linted = parts.NOT_LINTED
+) -> parts.Page:
     """The page.
 
     root     the data set's folder, for the headline
@@ -47,21 +35,21 @@ def class_page(root: Path, classes: Sequence[str], splits: Mapping[str, Index], 
     """
     counts = {split: np.bincount(index.labels, minlength=len(classes)) for split, index in splits.items()}
     first, shown = next(iter(counts.items()))
-    pairs, repeats = twins(splits), _repeats(splits[first])
+    pairs, repeats = parts.twins(splits), _repeats(splits[first])
     conflicts = [pair for pair in repeats if splits[first].labels[pair[0]] != splits[first].labels[pair[1]]]
     tiny = [
         (split, row)
         for split, index in splits.items()
         for row in np.flatnonzero(np.minimum(index.heights, index.widths) < TINY).tolist()
     ]
-    turned = turned_photos(splits)
-    notices = twin_notice(len(pairs), noted=False) + _notices(counts, classes, len(conflicts), len(tiny))
-    return make_page(
+    turned = parts.turned_photos(splits)
+    notices = parts.twin_notice(len(pairs), noted=False) + _notices(counts, classes, len(conflicts), len(tiny))
+    return parts.make_page(
         "page.html.jinja",
         root,
         classes,
         splits,
-        [*linted.notices, *notices, *turned_notice(splits, len(turned))],
+        [*linted.notices, *notices, *parts.turned_notice(splits, len(turned))],
         finds=_finds(splits, classes, pairs, conflicts, tiny, turned),
         linted=linted.finds,
         cards=[  # (label, value, note) of the row of numbers at the top
@@ -73,27 +61,29 @@ def class_page(root: Path, classes: Sequence[str], splits: Mapping[str, Index], 
             ("tiny photos", f"{len(tiny):,}", f"under {TINY} px"),
             ("EXIF-rotated", f"{len(turned):,}", "photos"),
         ],
-        balance=balance(classes, counts, counts),
+        balance=parts.balance(classes, counts, counts),
         grid=_grid(splits, classes, counts),
     )
 
 
-def _notices(counts: Mapping[str, np.ndarray], classes: Sequence[str], conflicts: int, tiny: int) -> list[Notice]:
+def _notices(counts: Mapping[str, np.ndarray], classes: Sequence[str], conflicts: int, tiny: int) -> list[parts.Notice]:
     notices = []
     first, shown = next(iter(counts.items()))
     if conflicts:
-        notices.append(Notice("bad", f"Photos of {first} that lie in two classes, byte for byte: {conflicts:,}."))
+        notices.append(parts.Notice("bad", f"Photos of {first} that lie in two classes, byte for byte: {conflicts:,}."))
     for split, values in counts.items():
-        if lacking := where((values == 0) & (shown > 0), classes):
-            notices.append(Notice("fair", f"Classes without a photo in {split}, so not scored: {some(lacking, 12)}."))
-    if few := where(shown < FEW, classes):
-        notices.append(Notice("fair", f"Classes with fewer than {FEW} photos in {first}: {some(few, 12)}."))
+        if lacking := parts.where((values == 0) & (shown > 0), classes):
+            notices.append(
+                parts.Notice("fair", f"Classes without a photo in {split}, so not scored: {some(lacking, 12)}.")
+            )
+    if few := parts.where(shown < FEW, classes):
+        notices.append(parts.Notice("fair", f"Classes with fewer than {FEW} photos in {first}: {some(few, 12)}."))
     most, least = int(shown.argmax()), int(shown.argmin())
     if shown[most] >= UNEVEN * max(int(shown[least]), 1):
         text = f"{classes[most]} has {shown[most]:,} photos in {first}, {classes[least]} has {shown[least]:,}"
-        notices.append(Notice("fair", f"Uneven classes: {text}."))
+        notices.append(parts.Notice("fair", f"Uneven classes: {text}."))
     if tiny:
-        notices.append(Notice("fair", f"Photos of which a side is shorter than {TINY} pixels: {tiny:,}."))
+        notices.append(parts.Notice("fair", f"Photos of which a side is shorter than {TINY} pixels: {tiny:,}."))
     return notices
 
 
@@ -104,13 +94,13 @@ def _finds(
     conflicts: Sequence[tuple[int, int]],
     tiny: Sequence[tuple[str, int]],
     turned: Sequence[tuple[str, int]],
-) -> list[Find]:
+) -> list[parts.Find]:
     name, first = next(iter(splits.items()))
 
     def tiles(rows: Sequence[tuple[Index, int, str]]) -> list[Tile]:
         return [make_tile(index, row, side=SIDE, caption=caption) for index, row, caption in rows]
 
-    leaks = [(splits["val"], row, f"{name}: {file_of(first, twin)}") for twin, row in pairs[:PHOTOS]]
+    leaks = [(splits["val"], row, f"{name}: {parts.file_of(first, twin)}") for twin, row in pairs[:PHOTOS]]
     doubles = [
         (first, row, f"{classes[first.labels[row]]}, and {classes[first.labels[twin]]}")
         for twin, row in conflicts[:PHOTOS]
@@ -118,10 +108,10 @@ def _finds(
     small = [(splits[split], row, _size(splits[split], row)) for split, row in tiny[:PHOTOS]]
     upright = [(splits[split], row, classes[int(splits[split].labels[row])]) for split, row in turned[:PHOTOS]]
     return [
-        Find("Photos in both splits", f"{len(pairs):,} of val, byte for byte", tiles(leaks)),
-        Find("Photos in two classes", f"{len(conflicts):,} of {name}, byte for byte", tiles(doubles)),
-        Find("Tiny photos", f"{len(tiny):,} with a side under {TINY} pixels", tiles(small)),
-        Find("Photos with an EXIF rotation", f"{len(turned):,}, shown upright", tiles(upright)),
+        parts.Find("Photos in both splits", f"{len(pairs):,} of val, byte for byte", tiles(leaks)),
+        parts.Find("Photos in two classes", f"{len(conflicts):,} of {name}, byte for byte", tiles(doubles)),
+        parts.Find("Tiny photos", f"{len(tiny):,} with a side under {TINY} pixels", tiles(small)),
+        parts.Find("Photos with an EXIF rotation", f"{len(turned):,}, shown upright", tiles(upright)),
     ]
 
 
