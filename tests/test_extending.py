@@ -67,7 +67,7 @@ def test_a_tracker_is_a_sink_of_the_events(tmp_path):
         told.start(resumed_at or 0, 0.0)
         for step in steps:
             loss = math.nan if step == 4 else (resumed_at or 0) + step / 2
-            event = TrainEvent(loss=loss, lr=0.1, images_per_second=2.0, data_wait=0.0, samples=4)
+            event = TrainEvent(losses={"loss": loss}, lr=0.1, images_per_second=2.0, data_wait=0.0, samples=4)
             told.train(step, 1.5, event, eta_seconds=1.0)
         told.close()
     table = sqlite3.connect(tmp_path / "curves.db")

@@ -22,7 +22,7 @@ import numbers
 import re
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -31,8 +31,8 @@ from paceline._utils.journal import MOST_BYTES, LineFile, name_lines
 from paceline._utils.reporter import SILENT, Reporter
 from paceline._utils.safe_read import parse, read_entry
 
-# Fields whose entries stand in the event under their own names.
-_SPREAD = ("parts", "metrics")
+# Fields whose entries stand in the event under their own names -> those that are always there.
+_SPREAD = {"losses": {"loss": "number"}, "metrics": {}}
 
 
 class RunEvent:
@@ -60,9 +60,8 @@ class TrainEvent(RunEvent):
     data_wait: float  # share of the interval spent waiting for input, 0..1
     flop_per_second: float | None = None  # of all ranks, forward and backward, by the count of tasks/memory.py
     recompilations: int | None = None  # of a compiled network: graphs that the warm-up had not compiled
-    loss: float  # mean over the interval
-    # loss_NAME of a loss of several parts; GluonCV's six accuracies where asked for.
-    parts: Mapping[str, float] = field(default_factory=dict)
+    # Means over the interval, each under its name: loss; loss_NAME of several parts; GluonCV's six accuracies where asked for.
+    losses: Mapping[str, float]
     # On accelerators: unsettled_boxes, proposals whose suppression was left open.
     approximated: Mapping[str, int] | None = None
     skipped_steps: int | None = None  # of a scaled loss: steps so far whose gradient was not finite
@@ -169,7 +168,10 @@ _TYPES = {"float": "number", "int": "int", "str": "str", "Mapping[str, float]": 
 # Required fields of each kind: field -> type of value. "number" includes the non-finite ones.
 SCHEMA: dict[str, dict[str, str]] = {
     event.kind: {
-        one.name: _TYPES[str(one.type)] for one in fields(event) if one.default is MISSING and one.name not in _SPREAD
+        name: kind
+        for one in fields(event)
+        if one.default is MISSING
+        for name, kind in _SPREAD.get(one.name, {one.name: _TYPES[str(one.type)]}).items()
     }
     for event in (TrainEvent, EvalEvent, CheckpointEvent, WarmUpEvent, ResumeEvent, EndEvent)
 }

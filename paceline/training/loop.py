@@ -180,7 +180,7 @@ def report_interval(
     facts |= monitors.facts_of_ranks(ranks)
     facts |= monitors.interval.close(state.step, waited)
     samples = state.step * monitors.plan.global_batch
-    event = TrainEvent(loss=losses.pop("loss"), parts=losses, lr=lr, samples=samples, **facts)
+    event = TrainEvent(losses=losses, lr=lr, samples=samples, **facts)
     left = monitors.seconds_left(state.step, event.images_per_second)
     monitors.recorder.train(state.step, monitors.clock.seconds(), event, eta_seconds=left)
     state.meters.clear()
