@@ -255,7 +255,7 @@ def private_cache(tmp_path_factory, monkeypatch):
 
 @pytest.fixture
 def no_report(monkeypatch) -> None:
-    """Runs write no report: it takes longer than the run, and has tests of its own."""
+    """Runs write no report: it takes longer than the run, and has tests of its own. A finished run that is refused writes it still."""
     import tiny_runs
 
     tiny_runs.without_report(monkeypatch)
