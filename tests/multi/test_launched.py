@@ -102,7 +102,8 @@ def test_a_job_that_is_requeued_in_the_middle_ends_with_the_same_bytes(trainer, 
     assert asked.returncode == 0, asked.stderr
     text = told(process, seconds=300)
     assert process.returncode == 0, text
-    assert "waits (BeginTime)" in text and "resumed from" in text
+    # That it waits is told where the queue is asked meanwhile; a busy machine asks too late.
+    assert "resumed from" in text
     assert_same_end(run, undisturbed)
 
 
