@@ -30,7 +30,7 @@ class Flags:
     """What to score."""
 
     run: Annotated[Path, tyro.conf.Positional, Help("run folder, weights, .onnx, .xml, .pt2, published name")] = Path()
-    data: Annotated[str, Help("data set to score on, which may hold val or test alone; empty: the run's own")] = ""
+    data: Annotated[str, Help("data set to score on, which may hold only val or test; empty: the run's own")] = ""
     split: Annotated[Literal["", "val", "test", "train"], Help("part of --data; empty: val if there, else test")] = ""
     images: Annotated[str, Help("folder of photos to score on, with --annotations")] = ""
     annotations: Annotated[str, Help("COCO JSON of --images")] = ""
@@ -48,7 +48,7 @@ class Flags:
     out: Annotated[str, Help("also write the predictions to this JSON file")] = ""
     workload: Annotated[str, Help("file of the run's own workload, ./file.py:name, which is run as Python")] = ""
     recipe: Annotated[str, Help("recipe that the weights fit, with flags in quotes; empty: found by them")] = ""
-    trust: Annotated[bool, Help("open a .pt2, which can run code of whoever made it")] = False
+    trust: Annotated[bool, Help("open a .pt2, which can run code of its author")] = False
     predictions: Annotated[str, Help("answers of any model on --data: COCO's results, YOLO's .txt, .csv")] = ""
     class_names: Annotated[Names, Help("classes of --predictions in the model's order, where that differs")] = ()
     first_class: Annotated[int, Help("of --predictions: the number of the first class")] = 0

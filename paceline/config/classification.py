@@ -83,7 +83,7 @@ Ratios = tuple[AboveZero, AboveZero]
 class ResNetModel(TrunkModel):
     """ResNet v1.5, or another trunk, with its linear layer and its loss. Defaults are the published network."""
 
-    stem: Annotated[Stem, Help("7x7 stride 2 and max-pool, or 3x3 stride 2 alone for small pictures")] = "imagenet"
+    stem: Annotated[Stem, Help("7x7 stride 2 and max-pool, or only 3x3 stride 2 for small pictures")] = "imagenet"
     stem_channels: Annotated[Literal[3, 4], Help("input channels; 4: a zero channel more, as MXNet's kernels had")] = 3
     init: Annotated[Literal["mlperf", "torchvision"], Help("initial weights")] = "torchvision"
     zero_init_last_gamma: Annotated[bool, Help("start each residual branch at zero")] = False

@@ -117,7 +117,7 @@ class BoxInput(ObjectInput):
     crop_side: Annotated[tuple[Share, Share], Help("range of the crop's width and height, of the photo's")] = (0.3, 1.0)
     crop_aspect: Annotated[Ratios, Help("range of the crop's width / height, as shares of the photo's")] = (0.5, 2.0)
     crop_free: Annotated[FreeCrop, Help("unconstrained option: any crop, or one that touches every object")] = "any"
-    zoom_out: Annotated[Times, Help("every second photo lies on a canvas of up to so many times its sides (4)")] = 1.0
+    zoom_out: Annotated[Times, Help("every second photo lies on a canvas of up to this many times its sides (4)")] = 1.0
     mosaic: Annotated[Fraction, Help("probability of parts of four photos, in place of crop and zoom-out")] = 0.0
     jitter: Annotated[Jitter, Help("colour jitter: in HSV (reference), DALI's, TensorFlow's, or none")] = "hsv"
     resize: Annotated[BoxResize, Help("resizing to `size`; tensorflow: crops by corners")] = "bilinear-antialias"

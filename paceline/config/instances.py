@@ -109,7 +109,7 @@ class MaskHead:
     channels: Annotated[Channels, Help("their width; 0: as the pyramid")] = 0
     side: Annotated[int, Ge(2), Help("cells along a pooled region's side; masks have twice as many")] = 14
     target: Annotated[MaskTarget, Help("share of the object in a cell, or at least a half (MLPerf)")] = "soft"
-    canvas: Annotated[int, Ge(8), Help("masks of larger objects are stored at so many points along a side")] = 112
+    canvas: Annotated[int, Ge(8), Help("masks of larger objects are stored at this many points along a side")] = 112
     sampling_ratio: Annotated[Whole, Help("sample points of targets along a cell's side; 0: its pixels")] = 0
 
 

@@ -70,7 +70,7 @@ class Optim:
     momentum_form: Annotated[MomentumForm, Help("where lr stands: out of the velocity, inside, or corrected")] = "torch"
     nesterov: Annotated[bool, Help("look-ahead gradient; momentum_form torch only")] = False
     weight_decay: Annotated[ZeroOrMore, Help("L2 coefficient, added to the gradient; adamw: times lr")] = 1e-4
-    decay_on: Annotated[DecayOn, Help("tensors that decay: all, all but BatchNorm's, or weights alone")] = "all"
+    decay_on: Annotated[DecayOn, Help("tensors that decay: all, all but BatchNorm's, or only weights")] = "all"
     lars_eta: Annotated[AboveZero, Help("LARS trust coefficient")] = 0.001
     lars_eps: Annotated[ZeroOrMore, Help("LARS epsilon in the trust ratio's denominator")] = 0.0
     clip_value: Annotated[ZeroOrMore, Help("largest absolute gradient element, before the decay; 0: off")] = 0.0

@@ -56,8 +56,8 @@ class Controls:
     log_every: Annotated[Whole, Help("steps between train events; 0: about 200 in a run, at most 100 steps apart")] = 0
     save_every: Annotated[Whole, Help("steps between checkpoints; 0: one an epoch")] = 0
     eval_every: Annotated[Whole, Help("steps between evaluations; 0: as the recipe says")] = 0
-    eval_ranks: Annotated[Whole, Help("last N of the started ranks only evaluate, beside training; 0: all do both")] = 0
-    keep: Annotated[Count, Help("newest checkpoints that stay on disk, beside the best")] = 2
+    eval_ranks: Annotated[Whole, Help("last N of the started ranks only evaluate during training; 0: all do both")] = 0
+    keep: Annotated[Count, Help("newest checkpoints that stay on disk, apart from the best")] = 2
     mirror: Annotated[str, Help("bucket folder to copy the run to, and to go on from: s3://BUCKET/PREFIX")] = ""
     keep_every: Annotated[Whole, Help("also keep every checkpoint whose step is a multiple of this; 0: none")] = 0
     overfit_one_batch: Annotated[bool, Help("train on the first batch again and again, read once")] = False
@@ -67,7 +67,7 @@ class Controls:
     quiet: Annotated[bool, Help("print only warnings, the end and where the report is")] = False
     json: Annotated[bool, Help("print the run's events to stdout, one JSON object a line, the rest to stderr")] = False
     sink: Annotated[tuple[str, ...], Help("followers: wandb, mlflow, or ./file.py:name (docs/watching.md)")] = ()
-    tensorboard: Annotated[bool, Help("write what TensorBoard shows into the run folder, as training goes on")] = True
+    tensorboard: Annotated[bool, Help("write what TensorBoard shows into the run folder, during training")] = True
     mlperf: Annotated[Submission, Help("what MLPerf's log says of the submission")] = field(default_factory=Submission)
 
 

@@ -55,12 +55,12 @@ class System:
     prefetch: Annotated[int, Ge(1), Le(MOST_PREFETCH), Help("steps that the loader keeps ready")] = 3
     cache: Annotated[str, Help("memory of a node for encoded photos, e.g. 40GiB; off; auto: half")] = "auto"
     check_photos: Annotated[bool, Help("compare each photo's bytes with the digest that prepare noted")] = True
-    score_beside: Annotated[bool, Help("compute an evaluation's metrics in a thread while training goes on")] = True
+    score_beside: Annotated[bool, Help("compute an evaluation's metrics in a thread during training")] = True
     bind: Annotated[Binding, Help("cores of a rank: exclusive, no-smt (one thread a core), node, off")] = "off"
     interface: Annotated[str, Help("network interface between nodes; empty: the one that leads to rank 0")] = ""
     fabric: Annotated[Fabric, Help("network between nodes: tcp, roce, ib or efa; empty: unknown")] = ""
     env: Annotated[tuple[str, ...], Help("environment variables of every rank, unless set: NAME=VALUE")] = ()
-    bucket_mib: Annotated[Size, Help("gradients travel in buckets of this many MiB, while the backward goes on")] = 25.0
+    bucket_mib: Annotated[Size, Help("gradients travel in buckets of this many MiB during the backward pass")] = 25.0
     compress: Annotated[Literal["none", "bf16", "fp16"], Help("number format of travelling gradients")] = "none"
     chip: Annotated[str, Help("the accelerator's name, for people and for published rates")] = ""
     sockets: Annotated[Threads, Help("CPU sockets of a node; 0: unknown")] = 0

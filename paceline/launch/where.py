@@ -60,7 +60,7 @@ class Where:
     walltime: Annotated[str, Help("longest time of the job, e.g. 90m or 2h; auto: as predicted, with a margin")] = ""
     port: Annotated[int, Help("where rank 0 listens; 0: found by itself")] = 0
     between: Annotated[str, Help("shell command that runs once on every node before the ranks start")] = ""
-    slurm: Annotated[Batch, Help("what sbatch is asked for beside nodes and time")] = field(default_factory=Batch)
+    slurm: Annotated[Batch, Help("what sbatch is asked for besides nodes and time")] = field(default_factory=Batch)
 
 
 def check_where(where: Where) -> None:

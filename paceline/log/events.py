@@ -41,7 +41,7 @@ class RunEvent:
     kind: ClassVar[str]
 
     def facts(self) -> dict[str, Any]:
-        """What the event has beside its kind, step, epoch and seconds."""
+        """What the event has besides its kind, step, epoch and seconds."""
         facts: dict[str, Any] = {}
         for name, value in vars(self).items():
             facts |= value if name in _SPREAD else {name: value} if value is not None else {}
@@ -77,7 +77,7 @@ class TrainEvent(RunEvent):
     update_ratios: Mapping[str, float] | None = None
     gradient_spike: float | None = None  # gradient_norm over the median of the readings before, from SPIKE times on
     peak_memory: int | None = None  # most bytes of any rank so far
-    rank_seconds: Sequence[float] | None = None  # of several ranks: each one's own part of a step
+    rank_seconds: Sequence[float] | None = None  # of several ranks: the part of a step that each computes
     slowest_rank: int | None = None
 
 
@@ -95,7 +95,7 @@ class EvalEvent(RunEvent):
     images: int  # number scored
     eval_seconds: float
     metrics: Mapping[str, float]  # top1, top5, box_ap, mask_ap, ...: each under its name, as a fraction, 0..1
-    # of eval_seconds: inference, gather to rank 0, and scoring, which may run beside training
+    # Of eval_seconds: inference, gather to rank 0, and scoring, which may run during training.
     eval_parts: Mapping[str, float] | None = None
     discarded_steps: int | None = None  # where the run ends with it: steps trained past it while it was being scored
     # On accelerators: unsettled_boxes as in train, of detections too; candidates_left_out, detections with enough score beyond the

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("clock"), NIGHT]
 
 FLAGS = "--steps 10 --save-every 5 --log-every 5"
 # Long enough to be cut off in the middle: an evaluation of some seconds every few steps.
-LONG = "--save-every 5 --log-every 2 --input.eval-size 160 --input.eval-resize 176 --limit-val 0 --eval-every 10"
+LONG = "--bn-span 4 --save-every 5 --log-every 2 --input.eval-size 160 --input.eval-resize 176 --limit-val 0 --eval-every 10"
 STARTERS = ["torchrun", "mpirun"]
 BOTH = ["torchrun", "mpirun"]
 # Of the processes that a launch starts on a host; orted alone may wait for a cable that was cut.

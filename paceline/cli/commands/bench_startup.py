@@ -22,7 +22,7 @@ class Flags:
     """What to measure."""
 
     workloads: Annotated[tuple[str, ...], Help("whose commands")] = tuple(WORKLOADS)
-    rounds: Annotated[int, Help("rounds; each command is started once in every one, after `import torch` alone")] = 5
+    rounds: Annotated[int, Help("rounds; each command is started once in every one, after a plain `import torch`")] = 5
     json: Annotated[bool, Help("print one JSON object instead of tables")] = False
     out: Annotated[str, Help("also write the JSON here")] = ""
 

@@ -27,8 +27,8 @@ class Flags:
     """Where from, and what stays."""
 
     from_: Annotated[str, tyro.conf.arg(name="from"), Help("a mirror's address or a folder that has the archives")] = ""
-    keep_archives: Annotated[bool, Help("archives stay beside what they held")] = False
-    unpack: Annotated[bool, Help("--no-unpack: archives alone, to train from them as they are")] = True
+    keep_archives: Annotated[bool, Help("keep the archives next to what they held")] = False
+    unpack: Annotated[bool, Help("--no-unpack: only the archives, to train from them as they are")] = True
 
 
 def run(printer: Printer, arguments: Sequence[str]) -> int:

@@ -40,9 +40,9 @@ class Flags:
     checkpoint: Annotated[str, Help("best, last or step-N")] = "best"
     pictures: Annotated[bool, Help("draw the photos with their answers")] = True
     score_above: Annotated[float | None, Help("objects: smallest score drawn; None: best by F1, else 0.3")] = None
-    classes: Annotated[tuple[str, ...], Help("objects: draw and print these classes alone; empty: all")] = ()
+    classes: Annotated[tuple[str, ...], Help("objects: draw and print only these classes; empty: all")] = ()
     max_objects: Annotated[int, Help("objects: draw and print the best N of a photo; 0: all")] = 0
-    labels: Annotated[bool, Help("objects: write names and scores beside the boxes")] = True
+    labels: Annotated[bool, Help("objects: write names and scores next to the boxes")] = True
     tile: Annotated[int, Help("objects: larger photos also in tiles of N pixels a side; 0: whole photos")] = 0
     overlap: Annotated[float, Help("share of a tile's side that its neighbor has too")] = 0.2
     every: Annotated[int, Help("of a video: answer each N-th frame")] = 1
@@ -53,7 +53,7 @@ class Flags:
     json: Annotated[bool, Help("print one JSON object a photo to stdout, and what is for people to stderr")] = False
     workload: Annotated[str, Help("file of the run's own workload, ./file.py:name, which is run as Python")] = ""
     recipe: Annotated[str, Help("recipe that the weights fit, with flags in quotes; empty: found by them")] = ""
-    trust: Annotated[bool, Help("open a .pt2, which can run code of whoever made it")] = False
+    trust: Annotated[bool, Help("open a .pt2, which can run code of its author")] = False
 
 
 def run(printer: Printer, arguments: Sequence[str]) -> int:

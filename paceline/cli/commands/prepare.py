@@ -61,7 +61,7 @@ class ImagenetFlags(FolderFlags):
 
     train_tar: Annotated[str, Help("ILSVRC2012_img_train.tar, a tar of 1000 tars; nothing is unpacked")] = ""
     val_tar: Annotated[str, Help("ILSVRC2012_img_val.tar")] = ""
-    devkit: Annotated[str, Help("ILSVRC2012_devkit_t12.tar.gz; empty: beside --val-tar")] = ""
+    devkit: Annotated[str, Help("ILSVRC2012_devkit_t12.tar.gz; empty: next to --val-tar")] = ""
 
 
 @dataclass(frozen=True)

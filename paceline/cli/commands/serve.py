@@ -43,10 +43,10 @@ class Flags:
     checkpoint: Annotated[str, Help("best, last or step-N")] = "best"
     workload: Annotated[str, Help("file of the run's own workload, ./file.py:name, which is run as Python")] = ""
     recipe: Annotated[str, Help("recipe that the weights fit, with flags in quotes; empty: found by them")] = ""
-    trust: Annotated[bool, Help("open a .pt2, which can run code of whoever made it")] = False
+    trust: Annotated[bool, Help("open a .pt2, which can run code of its author")] = False
     batch: Annotated[int, Help("most photos in one forward; 0: as many as suit the model")] = 0
     wait: Annotated[float, Help("milliseconds that a photo waits for others to share a forward")] = 5.0
-    queue: Annotated[int, Help("photos that may wait; a request beyond them is told to come again")] = 64
+    queue: Annotated[int, Help("photos that may wait; a request beyond them must come again")] = 64
     max_bytes: Annotated[int, Help("most of one upload")] = 32 << 20
     timeout: Annotated[float, Help("seconds that a client has for its upload, and again for taking the answer")] = 60.0
     connections: Annotated[int, Help("open at once")] = 256

@@ -61,7 +61,7 @@ class ShowFlags:
     eval_ranks: Annotated[int, Help("of these, the last N only evaluate")] = 0
     train_images: Annotated[int, Help("training images; 0: those of the data set")] = 0
     val_images: Annotated[int, Help("validation images; 0: those of the data set")] = 0
-    folds: Annotated[Whole, Help("with --data: divide its training images into so many parts, as train does")] = 0
+    folds: Annotated[Whole, Help("with --data: divide its training images into this many parts, as train does")] = 0
     fold: Annotated[Whole, Help("which of them is evaluated")] = 0
     auto: Annotated[bool, Help("with --data: choose by its images, as train does, and print the flags")] = False
     rate: Annotated[float, Help("images per second of a rank at this batch; 0: measured or published")] = 0.0
