@@ -17,7 +17,7 @@ from paceline.bench.harness import WARM_UP_STEPS, Contender, Made, Menu, Step, v
 from paceline.bench.step import laid_out, placed
 from paceline.bench.step_resnet import Photos, ResNetBench
 from paceline.config.system import Precision
-from paceline.machine.machine import autocast_for
+from paceline.distributed.device.setup import autocast_for
 
 LIBRARIES = ("torchvision", "timm")
 

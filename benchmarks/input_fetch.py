@@ -20,7 +20,7 @@ from rich.console import Console
 from paceline.bench.harness import all_rounds, format_ratio, machine_facts, ratio
 from paceline.bench.input import photos_in, rates, rates_of, require_linux
 from paceline.bench.input_contenders import ours, records_of
-from paceline.machine.detect import cpu_cores
+from paceline.distributed.device.detect import cpu_cores
 from paceline.store.byte_cache import CachedRecords, Shelf
 from paceline.store.records import Records
 

@@ -31,8 +31,8 @@ from paceline._utils.errors import DataError
 from paceline.bench.harness import all_rounds, format_ratio, machine_facts, ratio
 from paceline.bench.input import facts_of, installed_decoders, photos_in, rates_of, require_linux
 from paceline.bench.input_contenders import BATCH
+from paceline.distributed.device.detect import cpu_cores
 from paceline.input.decode import Decoder
-from paceline.machine.detect import cpu_cores
 from paceline.store.index import open_split
 from paceline.store.manifest import FILE_NAME, Manifest
 

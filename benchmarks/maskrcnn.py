@@ -26,7 +26,7 @@ from paceline.bench.profile import Part, part
 from paceline.bench.step_maskrcnn import MaskRCNNBench, Scene, scale_logits, scale_residuals
 from paceline.config.instances import MaskRCNNModel
 from paceline.config.system import Precision
-from paceline.machine.machine import autocast_for
+from paceline.distributed.device.setup import autocast_for
 
 __all__ = ["contenders", "operations", "prediction"]
 

@@ -21,7 +21,7 @@ from paceline.bench.step_ssd import Scene, SSDBench
 from paceline.boxes.anchors import boxes_a_cell, default_boxes
 from paceline.config.detection import grids
 from paceline.config.system import Precision
-from paceline.machine.machine import autocast_for
+from paceline.distributed.device.setup import autocast_for
 from paceline.weights.forms.mlperf import to_reference
 
 __all__ = ["contenders", "operations", "prediction"]

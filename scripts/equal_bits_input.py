@@ -17,8 +17,8 @@ from paceline.cli.flags import parse_recipe
 from paceline.config.plan import make_plan, shorten
 from paceline.config.run import Controls
 from paceline.datasets.shapes.render import render_shapes
-from paceline.ranks.launcher import read_launch
-from paceline.ranks.world import open_world
+from paceline.distributed.comm.launcher import read_launch
+from paceline.distributed.comm.world import open_world
 from paceline.tasks.task import InputRank
 from paceline.training.open_data import open_task
 

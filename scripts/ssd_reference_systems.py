@@ -24,10 +24,10 @@ from paceline.config.plan import make_plan, rates_at
 from paceline.config.recipe import Optim, Schedule
 from paceline.config.run import Controls, Run
 from paceline.config.system import System
+from paceline.distributed.comm.launcher import read_launch
+from paceline.distributed.comm.world import open_world
 from paceline.models.detector import Detector
 from paceline.models.ssd import initialise_ssd
-from paceline.ranks.launcher import read_launch
-from paceline.ranks.world import open_world
 from paceline.recipes.ssd import MLPERF_IMAGES, MLPERF_LR, SSDRecipe, mlperf
 from paceline.tasks.task import Task
 from paceline.tasks.workloads import WORKLOADS

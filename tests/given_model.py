@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from paceline.config.run import Run
-from paceline.ranks.world import World
+from paceline.distributed.comm.world import World
 from paceline.tasks.task import Task
 from paceline.training.building import build_model, build_state
 from paceline.training.state import State

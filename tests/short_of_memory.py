@@ -13,7 +13,7 @@ from paceline.config.plan import make_plan
 from paceline.config.recipe import Recipe
 from paceline.config.run import Controls, Run
 from paceline.config.system import System
-from paceline.ranks.world import World
+from paceline.distributed.comm.world import World
 from paceline.tasks.classification import ClassificationData
 from paceline.tasks.synthetic import synthetic_task
 from paceline.tasks.task import Task

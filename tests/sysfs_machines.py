@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from paceline.machine.topology import spelled
+from paceline.distributed.device.topology import spelled
 
 
 def lay_out(

@@ -27,8 +27,8 @@ MOST_AMBIGUOUS_NAMES, MOST_UPWARD_IMPORTS = 46, 14
 # longest name decides.
 LAYOUT = {
     "_utils": "_utils",
-    "config": "config machine.published recipes",
-    "distributed": "accelerators machine ranks",
+    "config": "config recipes",
+    "distributed": "distributed",
     "data": "batch boxes.run_lengths datasets input pages.check.suspicious store workers",
     "models": (
         "boxes input.box_sample input.copy_paste input.instance_sample input.mask_canvas input.mosaic models tasks "

@@ -11,12 +11,12 @@ import pytest
 
 from paceline._utils.errors import UserError
 from paceline.config.run import Controls
+from paceline.distributed.comm import launcher
 from paceline.log.console import Console
 from paceline.log.events import TrainEvent, read_events
 from paceline.log.recorder import Recorder
 from paceline.log.sinks import Facts
 from paceline.log.trackers import makers
-from paceline.ranks import launcher
 
 PAGES = Path(__file__).parents[1] / "docs" / "extending"
 

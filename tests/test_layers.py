@@ -13,15 +13,15 @@ import pytest
 from sources import nodes_of, tree_of
 
 import paceline
-from paceline.machine.detect import cpu_cores
+from paceline.distributed.device.detect import cpu_cores
 
 # With the other tests of the source, which share its syntax trees.
 pytestmark = pytest.mark.xdist_group("sources")
 PACKAGE = Path(paceline.__file__).parent
 LAYERS = [
     {"_utils"},
-    {"config", "batch", "boxes", "accelerators"},
-    {"ranks", "log", "models", "optim", "store", "workers"},
+    {"config", "batch", "boxes"},
+    {"distributed", "log", "models", "optim", "store", "workers"},
     {"input", "weights"},
     {"tasks", "machine"},
     {"pages", "recipes"},
@@ -115,6 +115,6 @@ def test_no_file_is_over_400_lines() -> None:
 def test_cores_are_counted_in_one_place_which_macos_can_answer_too(monkeypatch: pytest.MonkeyPatch) -> None:
     asking = [str(path.relative_to(PACKAGE)) for path in FILES if "sched_getaffinity" in path.read_text()]
     # Worker processes, which exist on Linux only, get the cores of the process that starts them.
-    assert asking == ["machine/detect.py", "workers/pool.py"]
+    assert asking == ["distributed/device/detect.py", "workers/pool.py"]
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
     assert cpu_cores() == os.cpu_count()

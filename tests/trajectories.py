@@ -20,8 +20,8 @@ from paceline.config.plan import Rates, lr_at, make_plan
 from paceline.config.recipe import Recipe
 from paceline.config.run import Controls, Run
 from paceline.config.system import System
-from paceline.ranks.launcher import read_launch
-from paceline.ranks.world import open_world
+from paceline.distributed.comm.launcher import read_launch
+from paceline.distributed.comm.world import open_world
 from paceline.training.state import State
 from paceline.training.step import TrainStep
 

@@ -21,12 +21,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from paceline.accelerators import device_name, synchronise
 from paceline.bench.timing import seconds_of_block
 from paceline.config.recipe import Recipe
-from paceline.ranks.exchange import smallest
-from paceline.ranks.gloo import without_gloo_lines
-from paceline.ranks.world import World
+from paceline.distributed.comm.collectives import smallest
+from paceline.distributed.comm.gloo import without_gloo_lines
+from paceline.distributed.comm.world import World
+from paceline.distributed.device.accelerators import device_name, synchronise
 from paceline.tasks.workloads import WORKLOADS
 
 OURS, PEER = "paceline", "torch"

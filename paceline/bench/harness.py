@@ -23,14 +23,14 @@ import torch
 from torch import Tensor
 
 from paceline._utils.errors import UserError
-from paceline.accelerators import device_name
 from paceline.bench.ceiling import Ceiling, Work, above
 from paceline.bench.profile import Part, where_time_goes
 from paceline.bench.timing import STEPS, Seconds, first_wait, seconds_of
 from paceline.config.system import Precision
-from paceline.machine.detect import cpu_cores
-from paceline.machine.machine import TYPES
-from paceline.machine.provenance import cpu_name, versions
+from paceline.distributed.device.accelerators import device_name
+from paceline.distributed.device.detect import cpu_cores
+from paceline.distributed.device.provenance import cpu_name, versions
+from paceline.distributed.device.setup import TYPES
 
 OURS = "paceline"
 WARM_UP_STEPS = 3  # on a GPU

@@ -34,8 +34,8 @@ from paceline.bench.process_tree import cpu_seconds
 from paceline.config.classification import Decoder, PhotoInput
 from paceline.config.recipe import Quality, Recipe
 from paceline.datasets.ensure import ensure_prepared
+from paceline.distributed.device.detect import cpu_cores
 from paceline.input.decode import require_decoder
-from paceline.machine.detect import cpu_cores
 from paceline.store.header import read_header
 from paceline.store.manifest import Manifest
 from paceline.tasks.workloads import WORKLOADS

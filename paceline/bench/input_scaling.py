@@ -22,7 +22,7 @@ from paceline.bench.harness import all_rounds, machine_facts
 from paceline.bench.input import Contest, facts_of, require_linux
 from paceline.bench.peers import WHERE, peers
 from paceline.bench.process_tree import cpu_seconds, memory_mib, voluntary_switches
-from paceline.machine.detect import cpu_cores
+from paceline.distributed.device.detect import cpu_cores
 
 WARM_UP_SECONDS, MOST_WORKERS = 2.0, 1024
 # Name of a measured value -> its column, and how it is printed.

@@ -24,17 +24,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from paceline.accelerators import streams_of, synchronise
 from paceline.batch import Batch
 from paceline.bench.input_advice import Demand
 from paceline.bench.input_contenders import task_loader
 from paceline.bench.process_tree import cpu_seconds
 from paceline.config.recipe import Quality, Recipe
 from paceline.config.system import System
+from paceline.distributed.device.accelerators import streams_of, synchronise
+from paceline.distributed.device.detect import cpu_cores
 from paceline.input.decode import decode_alone
 from paceline.input.draw import Draw, render, with_others
 from paceline.input.stream import permutation
-from paceline.machine.detect import cpu_cores
 from paceline.store.header import read_header
 from paceline.store.landing import Landing
 from paceline.store.records import Records

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from paceline.accelerators import synchronise
+from paceline.distributed.device.accelerators import synchronise
 
 MARK, NODE, REST = "part: ", "autograd::engine::evaluate_function: ", "rest"
 # The first match counts.

@@ -24,7 +24,6 @@ from typing import Any
 
 import torch
 
-from paceline.accelerators import device_name
 from paceline.bench.comm import OURS, Message, gradient_sizes, measure
 from paceline.bench.harness import in_turn
 from paceline.bench.input_contenders import task_loader
@@ -38,13 +37,14 @@ from paceline.bench.timing import Seconds, seconds_of
 from paceline.config.run import Controls
 from paceline.config.system import System
 from paceline.datasets.shapes.render import render_shapes
-from paceline.machine.detect import allowed_cpus, cpu_cores
-from paceline.machine.host_memory import keep_freed_memory
-from paceline.machine.machine import TYPES, make_exact, set_threads
-from paceline.machine.provenance import cpu_name
-from paceline.ranks.exchange import smallest
-from paceline.ranks.launcher import Launch
-from paceline.ranks.world import World
+from paceline.distributed.comm.collectives import smallest
+from paceline.distributed.comm.launcher import Launch
+from paceline.distributed.comm.world import World
+from paceline.distributed.device.accelerators import device_name
+from paceline.distributed.device.detect import allowed_cpus, cpu_cores
+from paceline.distributed.device.host_memory import keep_freed_memory
+from paceline.distributed.device.provenance import cpu_name
+from paceline.distributed.device.setup import TYPES, make_exact, set_threads
 from paceline.tasks.metrics.coco import score_boxes
 from paceline.tasks.workloads import WORKLOADS
 from paceline.training.open_data import open_task

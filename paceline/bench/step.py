@@ -26,8 +26,8 @@ from paceline.boxes.forms import use_triton
 from paceline.config.plan import Rates, make_plan
 from paceline.config.recipe import Recipe
 from paceline.config.system import Kernels, Precision, System
-from paceline.machine.host_memory import keep_freed_memory
-from paceline.machine.machine import autocast_for, choose_kernels, make_exact
+from paceline.distributed.device.host_memory import keep_freed_memory
+from paceline.distributed.device.setup import autocast_for, choose_kernels, make_exact
 from paceline.optim.optimiser import named_parameters
 from paceline.optim.sgd import SGD
 from paceline.optim.step_numbers import LossScaler

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from paceline.accelerators import synchronise
+from paceline.distributed.device.accelerators import synchronise
 
 STEPS = 20  # of a block on a GPU, at least: enough that the first ones' launches do not show
 

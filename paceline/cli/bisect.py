@@ -176,7 +176,7 @@ def _photos(side: Rerun, step: int) -> list[str]:
 
 def _elsewhere(facts: RunRecord) -> dict[str, list[str]]:
     """What the machine of a run had otherwise than this one: name -> [there, here]."""
-    from paceline.machine.provenance import host, versions
+    from paceline.distributed.device.provenance import host, versions
 
     compiled = {"compilation": "on"} if facts.system.get("compile") else {}
     there = {**facts.versions, **facts.host, **compiled}

@@ -13,9 +13,12 @@ from paceline._utils.commands import command
 from paceline._utils.errors import RecipeError
 from paceline._utils.text import Row
 from paceline.config.plan import Plan
+from paceline.config.published import RESULTS, Result, published_for, results_of
 from paceline.config.recipe import Recipe
 from paceline.config.run import RunRecord, run_folder
 from paceline.config.system import FORMS, HALF, Precision, System
+from paceline.distributed.device.step_rates import IMAGES, fastest
+from paceline.distributed.device.systems import SYSTEMS
 from paceline.log.events import read_events
 from paceline.machine.estimate import (
     Estimate,
@@ -28,9 +31,6 @@ from paceline.machine.estimate import (
     row_speed,
     run_minutes,
 )
-from paceline.machine.machines import SYSTEMS
-from paceline.machine.published import RESULTS, Result, published_for, results_of
-from paceline.machine.step_rates import IMAGES, fastest
 from paceline.tasks.workloads import WORKLOADS
 
 # Bounds of --rate and --link-gbit, beyond any machine and network.

@@ -16,11 +16,11 @@ from paceline.cli.nodes import nodes_of
 from paceline.cli.printing import SHARED, Printer
 from paceline.config.bounds import annotations_of
 from paceline.config.habits import elsewhere
+from paceline.config.published import published_for, system_for
 from paceline.config.recipe import NO_FLAG, Recipe, check_batch_and_lr, check_recipe, settle_length
 from paceline.config.run import Controls
 from paceline.config.system import System, check_system, merged_env
-from paceline.machine.published import published_for, system_for
-from paceline.ranks.launcher import is_first_on_node
+from paceline.distributed.comm.launcher import is_first_on_node
 from paceline.store.stores import scheme_of
 from paceline.training.choose import choose_recipe, choose_system
 from paceline.training.request import Request
@@ -181,7 +181,7 @@ def parse_recipe(
 
 def asks_machine(system_name: str, words: Sequence[str]) -> bool:
     """Whether this machine is detected after parsing; --help detects auto never and a named machine at once."""
-    from paceline.machine.machines import DETECTED
+    from paceline.distributed.device.systems import DETECTED
 
     return system_name in DETECTED and (system_name == "auto" or asked_for(words) is None)
 

@@ -15,7 +15,7 @@ from paceline._utils.errors import UserError
 from paceline._utils.text import WORDS, columns
 from paceline.config.bounds import annotations_of, bounds_in_words, shown, texts_of
 from paceline.config.recipe import NO_FLAG
-from paceline.ranks.launcher import is_first_on_node
+from paceline.distributed.comm.launcher import is_first_on_node
 
 HELP = ("-h", "--help", "--help-all")
 SCREEN = 25  # lines

@@ -14,12 +14,12 @@ from paceline.cli.flags import Asked
 from paceline.cli.nodes import published_there
 from paceline.cli.printing import Printer
 from paceline.config.plan import Plan, make_plan, shorten, training_ranks
+from paceline.config.published import recipe_for_nodes
 from paceline.config.recipe import DATA_IMAGES
 from paceline.config.run import read_run
 from paceline.config.system import System
 from paceline.launch.where import minutes_in
 from paceline.machine.estimate import predicted_minutes
-from paceline.machine.published import recipe_for_nodes
 from paceline.tasks.workloads import workload_of
 
 

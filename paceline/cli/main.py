@@ -20,8 +20,8 @@ from types import FrameType, ModuleType
 from paceline._utils.errors import UserError
 from paceline._utils.text import printable
 from paceline.cli.printing import Printer, print_error
+from paceline.distributed.comm.exit_code import FAILED, INTERRUPTED, USER_ERROR, leave_exit_code, settle_environment
 from paceline.log.output import guard_exit, lasting_output
-from paceline.ranks.exit_code import FAILED, INTERRUPTED, USER_ERROR, leave_exit_code, settle_environment
 
 # Command -> what it does. Its module in commands/ has a function `run(printer, arguments) -> exit code`.
 VERBS = {
@@ -134,7 +134,7 @@ def _outcome(words: Sequence[str], printer: Printer) -> int:
     except SystemExit as ending:  # the flag parser has already printed its message
         return ending.code if isinstance(ending.code, int) else USER_ERROR
     except Exception as error:
-        from paceline.machine.shortage import shortage
+        from paceline.distributed.device.oom import shortage
 
         if (short := shortage(error)) is not None:
             print_error(f"paceline: {short}", short)

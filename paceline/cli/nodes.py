@@ -7,7 +7,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from paceline._utils.errors import RecipeError
-from paceline.machine.published import check_nodes
+from paceline.config.published import check_nodes
 
 if TYPE_CHECKING:
     from paceline.cli.flags import Asked

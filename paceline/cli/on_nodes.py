@@ -87,7 +87,7 @@ def launched_answer(
     system = choose_system(system_name or "auto")
     system = replace(system, per_node=ranks or system.per_node)
     if system.accelerator != "cpu" and (where.through, where.container) == ("local", "none"):
-        from paceline.machine.machine import choose_device
+        from paceline.distributed.device.setup import choose_device
 
         choose_device(system, 0, system.per_node)  # too few devices are refused once, here
     check_devices(system_name or "auto", system, where)

@@ -17,7 +17,7 @@ from paceline._utils.atomic_write import KEY, write_output
 from paceline._utils.errors import RankError
 from paceline._utils.reporter import Lines, Reporter
 from paceline._utils.text import one_line, printable
-from paceline.ranks.launcher import is_first_on_node
+from paceline.distributed.comm.launcher import is_first_on_node
 
 LINE_EVERY = 30.0  # seconds between two lines of progress where there is no terminal
 

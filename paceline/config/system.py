@@ -28,7 +28,7 @@ MOST_THREADS, MOST_RANKS, MOST_PREFETCH, MOST_IMAGES, MOST_GIB = 4096, 4096, 409
 Threads = Annotated[int, Ge(0), Le(MOST_THREADS)]
 Forward = Annotated[int, Ge(0), Le(MOST_IMAGES)]
 Size = Annotated[float, Gt(0), Le(MOST_GIB)]
-# What a launcher tells a process about its place (ranks/launcher.py), and our secret, which must not stand in run.json.
+# What a launcher tells a process about its place (distributed/comm/launcher.py), and our secret, which must not stand in run.json.
 NOT_OURS_TO_SET = re.compile(
     r"(LOCAL_)?(RANK|WORLD_SIZE)|GROUP_.*|ROLE_.*|MASTER_(ADDR|PORT)|(SLURM|OMPI|PMI|PMIX|PALS|TORCHELASTIC)_.*|PACELINE_SECRET"
 )

@@ -22,8 +22,8 @@ from paceline._utils.errors import DataError
 from paceline._utils.safe_read import read_plain
 from paceline.datasets.journal import PrepareJournal, read_journal
 from paceline.datasets.verify import NOT_JPEG, Facts, NotAnImage, verify
+from paceline.distributed.device.detect import cpu_cores
 from paceline.input.picture import dropped_of, is_deep, to_rgb
-from paceline.machine.detect import cpu_cores
 from paceline.store.header import MOST_BYTES, open_picture
 from paceline.store.index import whole_files
 from paceline.store.manifest import FILES

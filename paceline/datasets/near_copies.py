@@ -15,8 +15,8 @@ import numpy as np
 import simplejpeg
 from PIL import Image
 
+from paceline.distributed.device.detect import cpu_cores
 from paceline.input.picture import open_rgb
-from paceline.machine.detect import cpu_cores
 from paceline.store.header import open_picture
 from paceline.store.index import Index
 from paceline.workers.crew import in_order

@@ -19,13 +19,13 @@ from paceline._utils.errors import DataError, UserError
 from paceline._utils.formatting import metric_label
 from paceline._utils.text import counted
 from paceline.config.run import FOLD, Controls, data_from_here, fill
+from paceline.distributed.comm.launcher import read_launch
+from paceline.distributed.comm.world import open_world
 from paceline.export.graph import Graph
 from paceline.export.photos import inputs, named_photos
 from paceline.predict.graph_model import Input, calls, open_graph
 from paceline.predict.graph_scores import evaluate_file
 from paceline.predict.photos import Photo
-from paceline.ranks.launcher import read_launch
-from paceline.ranks.world import open_world
 from paceline.tasks.data_module import spread
 from paceline.tasks.task import Task
 from paceline.training.open_data import open_task

@@ -17,10 +17,10 @@ from paceline._utils.errors import UserError
 from paceline._utils.text import counted, some
 from paceline.boxes.geometry import pairwise_iou
 from paceline.config.card import NCHW, NHWC, make_card
+from paceline.distributed.device.provenance import versions
 from paceline.export.graph import Graph
 from paceline.export.photos import inputs
 from paceline.log.events import metrics_of
-from paceline.machine.provenance import versions
 from paceline.predict.graph_model import Input, through
 from paceline.predict.predictor import Predictor
 from paceline.predict.runners import Run, run_of

@@ -13,10 +13,10 @@ from pathlib import Path
 from paceline._utils.errors import UserError
 from paceline._utils.text import one_line
 from paceline.config.system import System
+from paceline.distributed.comm.exit_code import EXIT_CODE_FILE
 from paceline.launch.job import NODE_VARIABLES, File, Job, Words, environment
 from paceline.launch.mounts import working_directory
 from paceline.machine import host_facts
-from paceline.ranks.exit_code import EXIT_CODE_FILE
 
 # Called as in the image of containers/Dockerfile: its PATH begins with the environment that holds paceline.
 PYTHON: Words = ("python3",)

@@ -15,9 +15,9 @@ from types import FrameType
 from paceline._utils.names import CHECKPOINTS
 from paceline._utils.safe_read import open_plain_sized
 from paceline._utils.text import printable
+from paceline.distributed.comm.exit_code import FAILED, INTERRUPTED, USER_ERROR, read_exit_code
 from paceline.launch.job import Job, Running
 from paceline.log.events import read_events
-from paceline.ranks.exit_code import FAILED, INTERRUPTED, USER_ERROR, read_exit_code
 
 LOOK_SECONDS = 0.2
 LAST_LINES = 20

@@ -18,9 +18,9 @@ from typing import Annotated, Literal, Protocol
 from paceline._utils.names import LAUNCH_FOLDER
 from paceline.config.bounds import Help
 from paceline.config.system import System
-from paceline.ranks.environment import Variable
-from paceline.ranks.exit_code import EXIT_CODE_FILE
-from paceline.ranks.launcher import derived_port
+from paceline.distributed.comm.environment import Variable
+from paceline.distributed.comm.exit_code import EXIT_CODE_FILE
+from paceline.distributed.comm.launcher import derived_port
 
 # A command: its words, not yet quoted for any shell.
 Words = tuple[str, ...]

@@ -21,8 +21,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from paceline._utils.text import one_line, printable
+from paceline.distributed.comm.interfaces import is_address_of_this_host
 from paceline.launch.job import Words
-from paceline.ranks.interfaces import is_address_of_this_host
 
 LOOK_SECONDS = 0.1
 # For what a host printed last to be read; somebody who outlives it may hold the pipe open.

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import shlex
 
+from paceline.distributed.comm.exit_code import FAILED
 from paceline.launch.containers import CONTAINER
 from paceline.launch.job import Job, Words, in_lines, store_port
 from paceline.launch.starters import START
-from paceline.ranks.exit_code import FAILED
 
 
 def program(job: Job, names: Words = ()) -> Words:

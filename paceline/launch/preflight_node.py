@@ -25,9 +25,11 @@ from typing import Any
 from paceline._utils.atomic_write import write_whole
 from paceline._utils.cache import cache_folder
 from paceline.config.system import System
+from paceline.distributed.comm.interfaces import free_port, interface_towards, interfaces, is_address_of_this_host
+from paceline.distributed.comm.launcher import SINGLE
+from paceline.distributed.device.detect import allowed_cpus
 from paceline.launch.preflight_rank import Board
 from paceline.launch.preflight_report import Preflight, write_report
-from paceline.machine.detect import allowed_cpus
 from paceline.machine.doctor.compare import Finding, examine_nodes
 from paceline.machine.doctor.measure import (
     Listener,
@@ -41,8 +43,6 @@ from paceline.machine.doctor.measure import (
 )
 from paceline.machine.doctor.node import from_json, known_fields, look_here
 from paceline.machine.doctor.preflight import Look, Reach, bad, judge
-from paceline.ranks.interfaces import free_port, interface_towards, interfaces, is_address_of_this_host
-from paceline.ranks.launcher import SINGLE
 from paceline.training.choose import choose_system
 
 # For every node to report what it is: a Python that starts from a slow shared disk, and a second of measuring.
@@ -120,7 +120,7 @@ def _look(flags: argparse.Namespace, number: int, listener: Listener) -> Look:
 
 def _address(flags: argparse.Namespace) -> str:
     """Where the others find this node: its address on the network that ranks will use, as World chooses gloo's."""
-    from paceline.ranks.gloo import ANYWHERE
+    from paceline.distributed.comm.gloo import ANYWHERE
 
     there = interfaces()
     candidates = (

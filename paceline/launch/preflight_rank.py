@@ -20,8 +20,8 @@ from paceline._utils.atomic_write import write_whole
 from paceline._utils.errors import UserError
 from paceline._utils.safe_read import read_entry
 from paceline._utils.text import printable
-from paceline.ranks.exit_code import USER_ERROR, settle_environment
-from paceline.ranks.launcher import is_first_on_node, read_launch
+from paceline.distributed.comm.exit_code import USER_ERROR, settle_environment
+from paceline.distributed.comm.launcher import is_first_on_node, read_launch
 from paceline.training.choose import choose_system
 
 # A contender's time for each message, and the largest one: a CPU's ranks have no use for a network's whole gradient here.
@@ -77,10 +77,10 @@ def run(folder: Path, system_name: str, number: str) -> int:
     import torch
 
     from paceline.bench.comm import MIB, measure, messages
+    from paceline.distributed.comm.environment import environment
+    from paceline.distributed.comm.world import open_world
+    from paceline.distributed.device.setup import choose_device
     from paceline.machine.doctor.together import examine_together
-    from paceline.machine.machine import choose_device
-    from paceline.ranks.environment import environment
-    from paceline.ranks.world import open_world
 
     torch.set_num_threads(1)
     launch = read_launch(os.environ)

@@ -11,11 +11,11 @@ import os
 from signal import SIGTERM
 
 from paceline._utils.platform import SIGUSR1
+from paceline.distributed.device.topology import Topology, described, processing_elements, read_topology
 from paceline.launch.containers import CONTAINER
 from paceline.launch.job import Job, Starter, Words, environment, needs
-from paceline.machine.topology import Topology, described, processing_elements, read_topology
 
-SECRET = "PACELINE_SECRET"  # as ranks/secret.py reads it, which loads torch
+SECRET = "PACELINE_SECRET"  # as distributed/comm/secret.py reads it, which loads torch
 
 
 def _torchrun(job: Job, program: Words) -> Words:

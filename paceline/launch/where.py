@@ -15,12 +15,12 @@ from paceline._utils.errors import UserError
 from paceline._utils.text import one_line, parse_duration
 from paceline.config.bounds import Help
 from paceline.config.system import System
+from paceline.distributed.device.detect import cpu_cores
 from paceline.launch.carry_out import USUAL_START, check_together
 from paceline.launch.containers import CONTAINER
 from paceline.launch.image_build import usual_image
 from paceline.launch.job import Batch, Job, Variable, Words
 from paceline.launch.mounts import mounts_of
-from paceline.machine.detect import cpu_cores
 
 MOST_NODES = 65536
 # Variables of ours and of Python that a rank on another node must find as they are here.

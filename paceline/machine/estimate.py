@@ -20,10 +20,10 @@ from itertools import pairwise
 from pathlib import Path
 
 from paceline.config.plan import Plan
+from paceline.config.published import Result
 from paceline.config.recipe import Recipe
 from paceline.config.system import System
 from paceline.config.table import read_menu
-from paceline.machine.published import Result
 
 # Processes, interpreters, networks compiled, the index read, the step that is thrown away: minutes reserved for every start.
 START_MINUTES = 5.0

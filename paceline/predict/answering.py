@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from paceline._utils.errors import DataError, UserError
 from paceline._utils.safe_read import read_plain
 from paceline._utils.text import did_you_mean, some
+from paceline.distributed.device.detect import cpu_cores
 from paceline.input.picture import dropped_notes, dropped_of
-from paceline.machine.detect import cpu_cores
 from paceline.pages.pictures import jpeg
 from paceline.predict.answers import Answers, picture_names
 from paceline.predict.folders import Listing, Unreadable

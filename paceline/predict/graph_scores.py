@@ -11,9 +11,9 @@ import numpy as np
 import torch
 
 from paceline.batch import Batch, FoundInstances
-from paceline.machine.detect import cpu_cores
+from paceline.distributed.comm.world import World
+from paceline.distributed.device.detect import cpu_cores
 from paceline.predict.graph_model import GraphModel, Input, Outputs, detections
-from paceline.ranks.world import World
 from paceline.store.index import Index
 from paceline.tasks.task import Evaluation, Task
 from paceline.training.evaluate import Scoring

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple, TypeAlias, cast, overload
 import numpy as np
 
 from paceline._utils.errors import DataError
+from paceline.distributed.device.detect import cpu_cores
 from paceline.log.events import read_events
-from paceline.machine.detect import cpu_cores
 from paceline.predict.folders import Unreadable, find_photos
 from paceline.predict.photos import WANTED, Photo, is_photo, name_of, whole_photo
 from paceline.predict.results import Answer, Found, Result

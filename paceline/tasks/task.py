@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from paceline.batch import Batch
 from paceline.config.recipe import Recipe
 from paceline.config.system import System
-from paceline.ranks.launcher import Place
+from paceline.distributed.comm.launcher import Place
 from paceline.tasks.memory import MemoryEstimate, memory_of
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from paceline._utils.version import PACKAGE
 from paceline.config.recipe import Recipe
 from paceline.config.run import Controls, Run
 from paceline.config.system import System
-from paceline.machine.provenance import versions
-from paceline.ranks.agreement import digest
+from paceline.distributed.comm.consistency import digest
+from paceline.distributed.device.provenance import versions
 from paceline.tasks.task import Task
 from paceline.training.checkpoint.write import Snapshot
 from paceline.weights.weight_file import names_of_run

@@ -14,13 +14,13 @@ from paceline.config.card import has_card, read_card
 from paceline.config.plan import Plan
 from paceline.config.recipe import Recipe
 from paceline.config.run import NONE, Run, named_weights
+from paceline.distributed.comm.world import World
 from paceline.models.batch_norm import configure_batch_norm
 from paceline.models.trunk import rate_factors
 from paceline.optim import make_optimiser
 from paceline.optim.average import WeightAverage
 from paceline.optim.optimiser import named_parameters
 from paceline.optim.step_numbers import LossScaler
-from paceline.ranks.world import World
 from paceline.tasks.synthetic import HASH
 from paceline.tasks.task import Task
 from paceline.tasks.workloads import workload_of

@@ -19,8 +19,8 @@ from paceline.config.habits import elsewhere
 from paceline.config.recipe import NO_FLAG, Recipe, override
 from paceline.config.run import Controls, Run, fill
 from paceline.config.submission import Submission
+from paceline.distributed.comm.launcher import read_launch
 from paceline.log.console import Console
-from paceline.ranks.launcher import read_launch
 from paceline.tasks.workload import Workload
 from paceline.training.checkpoint.layout import LAST
 from paceline.training.choose import choose_recipe, choose_system
@@ -72,7 +72,7 @@ def train(
     Raises UserError, with one of its kinds, for anything that a user can mend: an unknown name, a value that cannot be, data
     that cannot be used, a folder that is finished or in use. paceline.UserError is their common class.
     """
-    from paceline.machine.published import system_for
+    from paceline.config.published import system_for
 
     if not isinstance(recipe, str | Recipe):
         raise UserError(f"paceline.train({recipe!r:.60}): the first argument is a recipe's name, or a Recipe.")

@@ -43,7 +43,7 @@ def choose_system(name: str) -> System:
 
     Raises RecipeError naming the nearest neighbours.
     """
-    from paceline.machine.machines import SYSTEMS
+    from paceline.distributed.device.systems import SYSTEMS
 
     return _choose(name, SYSTEMS, (System,), "system")
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from paceline.config.length import Due
 from paceline.config.run import Run
+from paceline.distributed.comm.roles import Roles
+from paceline.distributed.comm.world import World
 from paceline.log.events import CheckpointEvent
 from paceline.log.recorder import Recorder
-from paceline.ranks.roles import Roles
-from paceline.ranks.world import World
 from paceline.tasks.task import InputRank, Task
 from paceline.training.checkpoint.background import CheckpointWriter
 from paceline.training.checkpoint.layout import step_name

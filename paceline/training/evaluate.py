@@ -23,11 +23,11 @@ from paceline._utils.atomic_write import write_whole
 from paceline._utils.journal import cannot_write
 from paceline._utils.threads import Thread, failure_in_thread
 from paceline.config.system import System
-from paceline.machine.machine import autocast_for
-from paceline.ranks.exchange import from_main
-from paceline.ranks.roles import Roles
-from paceline.ranks.stop import StopVote
-from paceline.ranks.world import World
+from paceline.distributed.comm.collectives import from_main
+from paceline.distributed.comm.roles import Roles
+from paceline.distributed.comm.stop import StopVote
+from paceline.distributed.comm.world import World
+from paceline.distributed.device.setup import autocast_for
 from paceline.tasks.task import Evaluation, Evaluator, InputRank, Score, Task
 from paceline.training.state import State
 

@@ -21,8 +21,8 @@ from paceline.config.classification import RESNET
 from paceline.config.plan import Plan
 from paceline.config.recipe import Recipe
 from paceline.config.system import FORMS, System
-from paceline.machine.detect import cpu_cores
-from paceline.machine.step_rates import fastest
+from paceline.distributed.device.detect import cpu_cores
+from paceline.distributed.device.step_rates import fastest
 from paceline.tasks.workload import Workload
 
 

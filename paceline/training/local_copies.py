@@ -23,9 +23,9 @@ from paceline._utils.formatting import byte_size
 from paceline._utils.reporter import Reporter
 from paceline._utils.text import counted
 from paceline.config.system import System, cache_bytes
-from paceline.machine.host_memory import free_memory
-from paceline.machine.placing import node_name
-from paceline.ranks.world import World
+from paceline.distributed.comm.world import World
+from paceline.distributed.device.affinity import node_name
+from paceline.distributed.device.host_memory import free_memory
 from paceline.store.byte_cache import CachedRecords, Shelf, bytes_of, file_of, new_file
 from paceline.store.index import Index
 from paceline.store.manifest import prepare_again

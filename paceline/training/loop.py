@@ -17,11 +17,11 @@ from paceline._utils.names import STOP_FILE
 from paceline.config.length import Due
 from paceline.config.plan import evaluation_batch, rates_at
 from paceline.config.run import Run
+from paceline.distributed.comm.collectives import smallest
+from paceline.distributed.comm.stop import StopVote, stop_vote
+from paceline.distributed.comm.world import World
 from paceline.log.events import EndEvent, EvalEvent, TrainEvent, facts_of
 from paceline.log.trace import Tracer
-from paceline.ranks.exchange import smallest
-from paceline.ranks.stop import StopVote, stop_vote
-from paceline.ranks.world import World
 from paceline.tasks.metrics import reached
 from paceline.tasks.metrics.stored import intervals_at_end
 from paceline.training.context import Checkpointer, TrainContext

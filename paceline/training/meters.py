@@ -14,10 +14,10 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from paceline.accelerators import module_of
+from paceline.distributed.comm.collectives import smallest_and_each
+from paceline.distributed.comm.world import World
+from paceline.distributed.device.accelerators import module_of
 from paceline.optim.step_numbers import LossScaler
-from paceline.ranks.exchange import smallest_and_each
-from paceline.ranks.world import World
 
 NEVER = torch.iinfo(torch.int64).max
 # A network is shown in at least this many parts, where it has them, of at most this many levels of names.

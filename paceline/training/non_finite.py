@@ -21,8 +21,8 @@ from paceline._utils.errors import UserError
 from paceline._utils.journal import cannot_write
 from paceline.batch import Batch
 from paceline.config.run import Run
-from paceline.machine.machine import autocast_for
-from paceline.ranks.world import World
+from paceline.distributed.comm.world import World
+from paceline.distributed.device.setup import autocast_for
 from paceline.tasks.task import InputRank, Task
 from paceline.training.building import weights_file
 from paceline.training.checkpoint.layout import list_steps, step_name

@@ -16,7 +16,7 @@ from paceline.store.splits import fold_in_words, half_in_words
 from paceline.training.request import check_recipe, data_folder
 
 if TYPE_CHECKING:
-    from paceline.ranks.world import World
+    from paceline.distributed.comm.world import World
     from paceline.tasks.task import Task
 
 

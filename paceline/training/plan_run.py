@@ -22,12 +22,12 @@ from paceline.config.plan import MOST_FIRST_WEIGHTS, Plan, first_weights_share, 
 from paceline.config.recipe import Recipe
 from paceline.config.run import Run, profile_steps, seconds_in
 from paceline.config.system import System
-from paceline.machine.machine import choose_kernels
-from paceline.machine.provenance import provenance
-from paceline.machine.shortage import failures_in_words
-from paceline.ranks.exchange import from_main
-from paceline.ranks.roles import Roles
-from paceline.ranks.world import World
+from paceline.distributed.comm.collectives import from_main
+from paceline.distributed.comm.roles import Roles
+from paceline.distributed.comm.world import World
+from paceline.distributed.device.oom import failures_in_words
+from paceline.distributed.device.provenance import provenance
+from paceline.distributed.device.setup import choose_kernels
 from paceline.tasks.memory import MemoryEstimate, images_that_fit
 from paceline.tasks.task import InputRank, Task
 from paceline.training.building import build_model, build_state

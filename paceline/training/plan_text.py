@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 from paceline._utils.reporter import Reporter
 from paceline._utils.text import Row, counted
 from paceline.config.plan import Plan, lr_at
+from paceline.config.published import as_published, results_of
 from paceline.config.recipe import Recipe
 from paceline.config.run import NONE, Run
 from paceline.config.system import System
-from paceline.machine.published import as_published, results_of
-from paceline.machine.torch_builds import pinned_for
+from paceline.distributed.device.torch_builds import pinned_for
 from paceline.tasks.workloads import workload_of
 from paceline.weights.forms.bring import PUBLISHED, fitting
 

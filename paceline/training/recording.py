@@ -8,18 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from paceline._utils.formatting import metric_label, target_text
-from paceline.accelerators import device_name, peak_memory
 from paceline.config.run import Run, seconds_in
 from paceline.config.submission import division_of
+from paceline.distributed.comm.world import World
+from paceline.distributed.device.accelerators import device_name, peak_memory
+from paceline.distributed.device.compiler import compilations
+from paceline.distributed.device.power import PowerMeter, gpus_of, power_meter
 from paceline.log.console import Console
 from paceline.log.events import ResumeEvent, read_events
 from paceline.log.pace import Clock, Interval, Neighbours, Spikes, Stragglers
 from paceline.log.recorder import Recorder
 from paceline.log.sinks import Facts
 from paceline.log.trackers import makers
-from paceline.machine.compiler import compilations
-from paceline.machine.power import PowerMeter, gpus_of, power_meter
-from paceline.ranks.world import World
 from paceline.tasks.memory import MemoryEstimate
 from paceline.tasks.workload import Workload
 from paceline.training.run_folder import RunFolder

@@ -18,8 +18,8 @@ from paceline.config.recipe import Recipe
 from paceline.config.run import Controls, check_controls, check_first_weights, profile_steps, run_file
 from paceline.config.submission import check_submission
 from paceline.config.system import System
+from paceline.distributed.comm.launcher import Launch
 from paceline.log.trackers import makers
-from paceline.ranks.launcher import Launch
 from paceline.store.containers.exports import prepare_first
 from paceline.tasks.workloads import workload_of
 from paceline.training.few_photos import refuse_auto

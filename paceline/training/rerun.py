@@ -22,10 +22,10 @@ from paceline.batch import Batch
 from paceline.config.plan import make_plan, rates_at, shorten
 from paceline.config.recipe import Recipe
 from paceline.config.run import Controls, Run, RunRecord, data_from_here, fill, named_weights, saved_system
+from paceline.distributed.comm.launcher import SINGLE
+from paceline.distributed.comm.world import World, open_world
+from paceline.distributed.device.setup import TYPES, choose_device, choose_kernels, set_threads
 from paceline.log.events import facts_of, numbers_back, plain, read_events
-from paceline.machine.machine import TYPES, choose_device, choose_kernels, set_threads
-from paceline.ranks.launcher import SINGLE
-from paceline.ranks.world import World, open_world
 from paceline.tasks.task import InputRank
 from paceline.training.building import build_model, build_state, first_weights, load_first_weights
 from paceline.training.checkpoint.layout import list_steps, step_name

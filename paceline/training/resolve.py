@@ -15,8 +15,8 @@ from paceline.config.length import FITTED
 from paceline.config.recipe import Recipe
 from paceline.config.run import Controls
 from paceline.config.system import System
-from paceline.ranks.exchange import from_main
-from paceline.ranks.roles import Roles
+from paceline.distributed.comm.collectives import from_main
+from paceline.distributed.comm.roles import Roles
 from paceline.tasks.metrics import in_words
 from paceline.tasks.task import InputRank, Task
 from paceline.tasks.workloads import workload_of

@@ -23,8 +23,8 @@ from paceline.config.recipe import Recipe
 from paceline.config.run import Controls, RunRecord, fill, read_run, saved_system, seconds_in
 from paceline.config.submission import Submission
 from paceline.config.system import FORMS, MOST_THREADS, System
+from paceline.distributed.device.detect import cpu_cores
 from paceline.log.events import metrics_of, read_events
-from paceline.machine.detect import cpu_cores
 from paceline.tasks.metrics import in_words, reached
 from paceline.training.look import chosen_before
 

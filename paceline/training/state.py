@@ -18,11 +18,11 @@ import torch
 from torch import Tensor, nn
 
 from paceline._utils.errors import CheckpointError
+from paceline.distributed.comm.world import World
 from paceline.models.batch_norm import average_running_statistics, batch_norms
 from paceline.optim.average import WeightAverage
 from paceline.optim.optimiser import Optimiser
 from paceline.optim.step_numbers import LossScaler
-from paceline.ranks.world import World
 from paceline.training.checkpoint.write import Snapshot
 from paceline.training.meters import Meters
 

@@ -26,7 +26,7 @@ from paceline.batch import DIVIDE_BY, Batch
 from paceline.boxes.forms import fixed
 from paceline.config.plan import Plan, Rates
 from paceline.config.system import System
-from paceline.machine.machine import autocast_for
+from paceline.distributed.device.setup import autocast_for
 from paceline.models.batch_norm import commit_running_statistics
 from paceline.optim.step_numbers import StepNumbers
 from paceline.training.graph import Capture, Replayable, captures_on

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from paceline._utils.errors import CheckpointError, UserError
 from paceline._utils.reporter import WARNINGS, Reporter
-from paceline.accelerators import preferred
 from paceline.config.recipe import Recipe
 from paceline.config.run import RunRecord, read_run, run_folder, saved_classes, saved_system
-from paceline.machine.machine import autocast_for
+from paceline.distributed.device.accelerators import preferred
+from paceline.distributed.device.setup import autocast_for
 from paceline.tasks.workload import Workload
 from paceline.tasks.workloads import saved_recipe, workload_of
 from paceline.training.checkpoint.read import check_file, find_checkpoint, load_found

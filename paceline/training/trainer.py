@@ -16,19 +16,19 @@ from paceline._utils.errors import UserError
 from paceline._utils.reporter import SILENT, Reporter
 from paceline.config.length import Due
 from paceline.config.run import Run
+from paceline.distributed.comm.environment import environment
+from paceline.distributed.comm.failure import is_echo
+from paceline.distributed.comm.launcher import Launch, read_launch
+from paceline.distributed.comm.roles import Roles, assign
+from paceline.distributed.comm.world import open_world
+from paceline.distributed.device.affinity import bound, choose_adapter
+from paceline.distributed.device.host_memory import keep_freed_memory
+from paceline.distributed.device.oom import check_addresses, failures_in_words
+from paceline.distributed.device.provenance import untested_torch
+from paceline.distributed.device.setup import choose_device, choose_kernels, make_exact, set_threads
 from paceline.input.device_render import renderer_for
 from paceline.log.console import Console, open_console
 from paceline.log.output import lasting_output
-from paceline.machine.host_memory import keep_freed_memory
-from paceline.machine.machine import choose_device, choose_kernels, make_exact, set_threads
-from paceline.machine.placing import bound, choose_adapter
-from paceline.machine.provenance import untested_torch
-from paceline.machine.shortage import check_addresses, failures_in_words
-from paceline.ranks.environment import environment
-from paceline.ranks.failure import is_echo
-from paceline.ranks.launcher import Launch, read_launch
-from paceline.ranks.roles import Roles, assign
-from paceline.ranks.world import open_world
 from paceline.tasks.memory import MemoryEstimate
 from paceline.tasks.task import InputRank, Task
 from paceline.tasks.workload import Workload

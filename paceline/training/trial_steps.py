@@ -23,19 +23,19 @@ from torch import nn
 
 from paceline._utils.errors import RecipeError, Shortage
 from paceline._utils.reporter import Reporter
-from paceline.accelerators import peak_memory, release, synchronise
 from paceline.config.length import Due
 from paceline.config.plan import Plan, evaluation_batch, rates_at
 from paceline.config.run import Run, seconds_in
+from paceline.distributed.comm.collectives import smallest
+from paceline.distributed.comm.roles import Roles
+from paceline.distributed.comm.world import World
+from paceline.distributed.device.accelerators import peak_memory, release, synchronise
+from paceline.distributed.device.compiler import allow_forms, compilations
+from paceline.distributed.device.oom import in_images, lacks_memory, shortage, smaller_cut
 from paceline.log.events import WarmUpEvent
 from paceline.log.pace import Clock
 from paceline.log.recorder import Recorder
-from paceline.machine.compiler import allow_forms, compilations
-from paceline.machine.shortage import in_images, lacks_memory, shortage, smaller_cut
 from paceline.models.batch_norm import batch_norms
-from paceline.ranks.exchange import smallest
-from paceline.ranks.roles import Roles
-from paceline.ranks.world import World
 from paceline.tasks.data_module import each_shape_counts
 from paceline.tasks.memory import MemoryEstimate
 from paceline.tasks.task import InputRank, Task

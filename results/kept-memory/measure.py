@@ -26,7 +26,7 @@ def alone(name: str, precision: str, seconds: float) -> None:
     from paceline.bench.step import our_step
     from paceline.bench.step_resnet import ResNetBench
     from paceline.config.system import System
-    from paceline.machine.host_memory import keep_freed_memory
+    from paceline.distributed.device.host_memory import keep_freed_memory
 
     device, system = torch.device("cpu"), System(accelerator="cpu", channels_last=True)
     bench = ResNetBench(

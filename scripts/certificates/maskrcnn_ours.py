@@ -17,9 +17,9 @@ from paceline.config.plan import make_plan, rates_at
 from paceline.config.recipe import Optim, Recipe, Schedule
 from paceline.config.run import Controls, Run
 from paceline.config.system import System
+from paceline.distributed.comm.launcher import read_launch
+from paceline.distributed.comm.world import open_world
 from paceline.models.segmenter import Segmenter
-from paceline.ranks.launcher import read_launch
-from paceline.ranks.world import open_world
 from paceline.recipes.maskrcnn import MaskRCNNRecipe, gluoncv, mlperf
 from paceline.tasks.task import Task
 from paceline.training.building import build_model, build_state

@@ -20,9 +20,9 @@ from paceline.boxes.matching import match
 from paceline.config.plan import make_plan, rates_at
 from paceline.config.run import Controls, Run
 from paceline.config.system import System
+from paceline.distributed.comm.launcher import read_launch
+from paceline.distributed.comm.world import open_world
 from paceline.models.detector import Detector
-from paceline.ranks.launcher import read_launch
-from paceline.ranks.world import open_world
 from paceline.recipes.ssd import SSDRecipe, gaudi, gaudi_cosine
 from paceline.tasks.task import Task
 from paceline.tasks.workloads import WORKLOADS

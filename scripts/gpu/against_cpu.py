@@ -20,7 +20,7 @@ from paceline.bench.step_maskrcnn import MaskRCNNBench
 from paceline.bench.step_resnet import ResNetBench
 from paceline.bench.step_ssd import SSDBench
 from paceline.config.system import System
-from paceline.machine.machine import autocast_for
+from paceline.distributed.device.setup import autocast_for
 
 CPU = torch.device("cpu")
 # Most that loss and gradient may be off, relative to their size. Rounding to bf16 has 8 bits; a gradient through fifty layers of

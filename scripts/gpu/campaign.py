@@ -228,7 +228,8 @@ def go_on(campaign: Campaign) -> None:
 def describe(campaign: Campaign) -> None:
     """env.txt: machine, versions, commit."""
     lines = [f"python {platform.python_version()}  {platform.platform()}  {os.cpu_count()} cores"]
-    code = "from paceline.machine.provenance import versions, git_commit, cpu_name; print(versions(), git_commit(), cpu_name())"
+    module = "paceline.distributed.device.provenance"
+    code = f"from {module} import versions, git_commit, cpu_name; print(versions(), git_commit(), cpu_name())"
     for words in (
         [sys.executable, "-c", code],
         [sys.executable, "-m", "paceline", "doctor"],

@@ -21,7 +21,7 @@ import torch
 
 from paceline.bench.timing import STEPS
 from paceline.config.system import System
-from paceline.machine.detect import gpu
+from paceline.distributed.device.detect import gpu
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,11 @@ import torch.nn.functional as F
 from item import Item, run
 from torch import Tensor
 
-from paceline.accelerators import synchronise
 from paceline.bench.input_contenders import bare_decode, draw_unlabelled, ours, records_of
 from paceline.bench.process_tree import cpu_seconds
 from paceline.bench.timing import seconds_of
 from paceline.config.classification import PhotoInput
+from paceline.distributed.device.accelerators import synchronise
 from paceline.input.device_render import DeviceRenderer, nvjpeg_on
 from paceline.store.header import read_header
 

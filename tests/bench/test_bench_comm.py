@@ -14,9 +14,9 @@ from torch.nn.parallel import DistributedDataParallel
 from paceline.bench.comm import MIB, Message, _is_right, buckets, bus_share, fit, gradient_sizes, messages
 from paceline.cli.commands.bench_comm import Flags, _measure
 from paceline.config.system import System
-from paceline.ranks.launcher import SINGLE, Place
-from paceline.ranks.messages import Messages
-from paceline.ranks.world import World
+from paceline.distributed.comm.launcher import SINGLE, Place
+from paceline.distributed.comm.messages import Messages
+from paceline.distributed.comm.world import World
 
 
 def test_gradients_are_as_large_as_the_published_networks_say():
@@ -142,7 +142,7 @@ def test_ranks_find_the_secret_beside_the_answer_or_in_the_working_directory(out
         raise InterruptedError(secret_folder)
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("paceline.ranks.world.open_world", opened)
+    monkeypatch.setattr("paceline.distributed.comm.world.open_world", opened)
     with pytest.raises(InterruptedError) as found:
         _measure(Flags(out=out), System("cpu"), SINGLE)
     assert found.value.args == (tmp_path / folder,)

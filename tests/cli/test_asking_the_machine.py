@@ -10,7 +10,7 @@ from paceline._utils.errors import RecipeError
 from paceline.cli.commands.show import ShowFlags
 from paceline.cli.flags import parse_recipe
 from paceline.config.system import System
-from paceline.machine.machines import DETECTED, SYSTEMS
+from paceline.distributed.device.systems import DETECTED, SYSTEMS
 from paceline.training import choose
 
 FOUND = System("cuda", per_node=4, memory_gib=33.0, precision="fp16", channels_last="off", loader_threads=5)

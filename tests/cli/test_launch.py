@@ -20,9 +20,9 @@ from shared_runs import SSD
 from paceline.cli.commands.launch import LaunchFlags, _checked, _parsed, without
 from paceline.cli.main import main
 from paceline.cli.printing import Printer
+from paceline.config.published import pairings_of
 from paceline.launch.where import NETWORK_PREFIXES, Where
 from paceline.log.events import EventLog
-from paceline.machine.published import pairings_of
 from paceline.training.saved_run import FinishedError
 
 

@@ -19,8 +19,8 @@ from paceline.config.classification import Decoder
 from paceline.config.habits import OTHERWISE, OURS, SAME
 from paceline.config.recipe import DATA_CLASSES, DATA_IMAGES
 from paceline.datasets.shapes.outlines import CLASSES
+from paceline.distributed.device.systems import SYSTEMS
 from paceline.log.recorder import Recorder
-from paceline.machine.machines import SYSTEMS
 from paceline.recipes import GROUPS, RECIPES
 from paceline.recipes.rows import ROWS
 from paceline.tasks.workloads import WORKLOADS

@@ -12,7 +12,7 @@ from tiny_runs import TINY_CHANGES, command, refused
 
 import paceline
 from paceline.cli.commands.show import machine_flags, on_its_machine
-from paceline.machine.machines import SYSTEMS
+from paceline.distributed.device.systems import SYSTEMS
 from paceline.recipes import RECIPES
 from paceline.recipes.rows import LIKE, ROWS
 

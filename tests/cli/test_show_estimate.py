@@ -14,12 +14,12 @@ from tiny_runs import command
 from paceline._utils.text import laid_out
 from paceline.cli.estimate import estimate_of, not_known, speed_for, speed_of_run
 from paceline.config.plan import make_plan
+from paceline.config.published import RESULTS, system_for
 from paceline.config.recipe import DATA_IMAGES
 from paceline.config.run import RunRecord
+from paceline.distributed.device.step_rates import RATES
+from paceline.distributed.device.systems import SYSTEMS
 from paceline.log.events import EventLog
-from paceline.machine.machines import SYSTEMS
-from paceline.machine.published import RESULTS, system_for
-from paceline.machine.step_rates import RATES
 from paceline.recipes import RECIPES
 
 EIGHT_NODES = ("resnet50-mlperf-3200-8x8", "dgx-h100", 8)  # published

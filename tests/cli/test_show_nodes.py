@@ -13,7 +13,7 @@ from paceline.cli.commands.show import ShowFlags
 from paceline.cli.flags import parse_recipe
 from paceline.config.run import Controls
 from paceline.config.system import env_pairs
-from paceline.machine.machines import SYSTEMS
+from paceline.distributed.device.systems import SYSTEMS
 from paceline.recipes import RECIPES
 
 

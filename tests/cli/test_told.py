@@ -124,7 +124,7 @@ def test_every_flag_that_a_message_of_training_names_exists():
         "config",
         "store/*.py",
         "input",
-        "ranks",
+        "distributed",
         "machine/*.py",
         "log",
         "optim",

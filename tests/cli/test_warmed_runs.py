@@ -11,7 +11,7 @@ from run_files import events_of, tensor_files
 from short_of_memory import out_of_memory
 from tiny_runs import TINY, command, make_photos
 
-import paceline.machine.compiler as compiler
+import paceline.distributed.device.compiler as compiler
 import paceline.training.trainer as trainer
 import paceline.training.trial_steps as trial_steps
 from paceline._utils.errors import RecipeError

@@ -7,7 +7,7 @@ import pytest
 from paceline.config.length import Due
 from paceline.config.plan import make_plan
 from paceline.config.run import Controls
-from paceline.machine.machines import h100x8
+from paceline.distributed.device.systems import h100x8
 from paceline.recipes import RECIPES
 
 

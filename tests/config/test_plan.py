@@ -14,7 +14,7 @@ from messages import raises
 from paceline._utils.errors import RecipeError
 from paceline.config.plan import ema_at, first_weights_share, lr_at, make_plan, shorten, split_batch, training_ranks
 from paceline.config.recipe import DATA_IMAGES, override
-from paceline.machine.machines import SYSTEMS, h100x8
+from paceline.distributed.device.systems import SYSTEMS, h100x8
 from paceline.recipes import RECIPES
 
 IMAGENET = DATA_IMAGES["imagenet"]

@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 from fault_flags import outweigh
 
-import paceline.ranks.stop
+import paceline.distributed.comm.stop
 import paceline.training.trainer
 from paceline.training.loop import STOP_FILE
 
@@ -62,7 +62,7 @@ def ask(told: str, path: str) -> None:
 
 def stop_file(told: str, path: str) -> None:
     """RUN/STOP, or a "folder" of that name. It is looked for at every step from now on."""
-    paceline.ranks.stop.FILE_SECONDS = 0.0
+    paceline.distributed.comm.stop.FILE_SECONDS = 0.0
     stop = roots["run"] / STOP_FILE
     if told == "folder":
         stop.mkdir()

@@ -34,7 +34,7 @@ import training_rank
 
 import paceline.training.call
 import paceline.training.state
-from paceline.ranks.stop import StopVote
+from paceline.distributed.comm.stop import StopVote
 from paceline.training.evaluate import Scoring
 
 # Audit events of file operations -> their name here. Each is raised before the operation is done.

@@ -31,7 +31,7 @@ from played import NOT_PLAYED, Played, outcome_of, problems_of
 from workloads import SYSTEM, WORKLOADS, make_data
 from zygote import Ended, Zygote, by_hand
 
-from paceline.ranks.interfaces import free_port
+from paceline.distributed.comm.interfaces import free_port
 
 # Before torch is loaded: see paceline/cli/main.py.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")

@@ -15,8 +15,8 @@ import torch
 from paceline._utils.errors import Shortage
 from paceline.config.recipe import override
 from paceline.config.run import Controls
+from paceline.distributed.device.detect import gpu
 from paceline.log.events import read_events
-from paceline.machine.detect import gpu
 from paceline.recipes import RECIPES
 from paceline.training.request import Request
 from paceline.training.standing import Ending

@@ -12,8 +12,8 @@ from messages import raises
 from paceline._utils.errors import RecipeError
 from paceline.config.plan import Plan, evaluation_batch, make_plan
 from paceline.config.recipe import DATA_IMAGES
+from paceline.distributed.device.systems import h100x8
 from paceline.input.stream import batch_indices, permutation, shard
-from paceline.machine.machines import h100x8
 from paceline.recipes import RECIPES
 
 RANKS = 1024

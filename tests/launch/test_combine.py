@@ -12,11 +12,11 @@ from messages import raises
 
 from paceline._utils.errors import UserError
 from paceline.config.system import System
+from paceline.distributed.device.systems import SYSTEMS
 from paceline.launch.carry_out import THROUGH, command_of, files_of, refusal, write_files
 from paceline.launch.containers import CONTAINER
 from paceline.launch.job import Batch, Job, Variable
 from paceline.launch.starters import START
-from paceline.machine.machines import SYSTEMS
 
 WORDS = ("train", "ssd-tiny", "--out", "/runs/a b")
 # (through, start) -> containers that go with them; on one node.
@@ -170,7 +170,7 @@ def test_ranks_of_a_cpu_share_its_cores():
     assert compute_threads(System(per_node=8), {}, local=False) == 0
     assert compute_threads(System(per_node=8), {"OMP_NUM_THREADS": "3"}, local=False) == 3
     assert compute_threads(System(per_node=4096), {}, local=True) == 1
-    # The system's own number, as the ranks take it (paceline/machine/machine.py): before the shell's and before the cores.
+    # The system's own number, as the ranks take it (paceline/distributed/device/setup.py): before the shell's and before the cores.
     assert compute_threads(SYSTEMS["p3dn"](), {}, local=False) == 2
     assert compute_threads(SYSTEMS["dgx-h100"](), {"OMP_NUM_THREADS": "7"}, local=False) == 1
 

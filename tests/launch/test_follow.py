@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from paceline.distributed.comm.exit_code import EXIT_CODE_FILE, leave_exit_code, read_exit_code
 from paceline.launch import through_slurm
 from paceline.launch.follow import Tail, _asked_to_stop, exit_code, follow
 from paceline.launch.job import Job
 from paceline.launch.through_local import Process
 from paceline.launch.through_slurm import JOB_NUMBER
 from paceline.log.events import EventLog
-from paceline.ranks.exit_code import EXIT_CODE_FILE, leave_exit_code, read_exit_code
 
 
 def end(folder: Path, status: str, reason: str = "done") -> None:

@@ -14,8 +14,8 @@ import yaml
 
 from paceline.cli.flags import parse_recipe
 from paceline.config.run import Controls
+from paceline.distributed.comm.exit_code import EXIT_CODE_FILE
 from paceline.launch.job import NODE_VARIABLES
-from paceline.ranks.exit_code import EXIT_CODE_FILE
 from paceline.training.choose import choose_system
 
 PAGE = (Path(__file__).parents[2] / "docs" / "kubernetes.md").read_text()

@@ -9,10 +9,10 @@ from typing import Any, cast
 import pytest
 import torch
 
+from paceline.distributed.comm.world import World
 from paceline.log import recorder
 from paceline.log.console import Console
 from paceline.log.events import EvalEvent, metrics_of, read_events
-from paceline.ranks.world import World
 from paceline.training.loop import report_interval
 from paceline.training.meters import Meters
 

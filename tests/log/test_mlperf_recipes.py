@@ -15,7 +15,7 @@ from paceline.config.plan import make_plan
 from paceline.config.recipe import DATA_IMAGES, Recipe
 from paceline.config.run import Controls, Run
 from paceline.config.submission import Submission, division_of
-from paceline.machine.machines import SYSTEMS
+from paceline.distributed.device.systems import SYSTEMS
 from paceline.mlperf.judge import package_folder
 from paceline.recipes import RECIPES
 from paceline.recipes.rows import ROWS

@@ -15,11 +15,11 @@ from paceline.config.plan import epoch_ends
 from paceline.config.recipe import DATA_CLASSES, DATA_IMAGES
 from paceline.config.run import Controls, Run
 from paceline.config.submission import Submission
+from paceline.distributed.device.systems import SYSTEMS
 from paceline.log.console import Console
 from paceline.log.events import EndEvent, EvalEvent
 from paceline.log.mllog import MLLog
 from paceline.log.recorder import Recorder
-from paceline.machine.machines import SYSTEMS
 from paceline.mlperf.judge import Verdict, compliance
 from paceline.recipes import RECIPES
 from paceline.tasks.workloads import WORKLOADS

@@ -9,12 +9,12 @@ import torch
 from messages import check_lines, check_text
 
 from paceline._utils.formatting import flop_rate
-from paceline.accelerators import peak_memory
+from paceline.distributed.comm.collectives import smallest_and_each
+from paceline.distributed.comm.launcher import SINGLE
+from paceline.distributed.comm.world import open_world
+from paceline.distributed.device.accelerators import peak_memory
 from paceline.log import pace
 from paceline.log.pace import SLOW_INTERVALS, WATCHED_SECONDS, Interval, Neighbours, Stragglers, machine_seconds
-from paceline.ranks.exchange import smallest_and_each
-from paceline.ranks.launcher import SINGLE
-from paceline.ranks.world import open_world
 
 CPU = torch.device("cpu")
 

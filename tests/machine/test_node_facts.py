@@ -7,10 +7,10 @@ from pathlib import Path
 
 import torch
 
+from paceline.distributed.comm.launcher import SINGLE
+from paceline.distributed.device.topology import listed
 from paceline.machine.doctor.node import look_here
 from paceline.machine.doctor.together import _nccl_log, teraflops
-from paceline.machine.topology import listed
-from paceline.ranks.launcher import SINGLE
 
 
 def test_this_machine_has_a_processor_memory_and_room(tmp_path):

@@ -8,6 +8,7 @@ import pytest
 from messages import check_lines
 from tiny_runs import command
 
+from paceline.distributed.comm.launcher import SINGLE
 from paceline.machine.doctor.node import gaudi_driver, look_here
 from paceline.machine.doctor.nvidia import (
     ask_gpus,
@@ -18,7 +19,6 @@ from paceline.machine.doctor.nvidia import (
     read_links,
     too_old,
 )
-from paceline.ranks.launcher import SINGLE
 
 QUERY = """\
 0, NVIDIA H100 80GB HBM3, 81559, 550.54.15, 1980, 1980, 41, 312.55, 0, 0x0000000000000004

@@ -13,10 +13,7 @@ from tiny_runs import command, refused
 
 from paceline._utils.errors import RecipeError
 from paceline.config.plan import make_plan, split_batch
-from paceline.config.recipe import DATA_IMAGES
-from paceline.config.system import check_system
-from paceline.machine.machines import DETECTED, SYSTEMS
-from paceline.machine.published import (
+from paceline.config.published import (
     PAIRINGS,
     RESULTS,
     as_published,
@@ -27,6 +24,9 @@ from paceline.machine.published import (
     results_of,
     system_for,
 )
+from paceline.config.recipe import DATA_IMAGES
+from paceline.config.system import check_system
+from paceline.distributed.device.systems import DETECTED, SYSTEMS
 from paceline.recipes import RECIPES
 
 # Machines --------------------------------------------------------------------------------------------------------------

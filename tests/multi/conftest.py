@@ -9,7 +9,7 @@ import pytest
 from small_run import UNTIL_STOPPED, Trainer
 from zygote import Zygote
 
-from paceline.ranks.interfaces import free_port
+from paceline.distributed.comm.interfaces import free_port
 
 
 @pytest.fixture(scope="session")

@@ -15,8 +15,8 @@ from paceline.config.plan import Rates, make_plan
 from paceline.config.recipe import Optim
 from paceline.config.run import Controls, Run
 from paceline.config.system import System
-from paceline.ranks.launcher import read_launch
-from paceline.ranks.world import World, open_world
+from paceline.distributed.comm.launcher import read_launch
+from paceline.distributed.comm.world import World, open_world
 from paceline.training.step import TrainStep
 
 # Objects of the eight images: everywhere, none in the second half (a rank without any), nowhere.

@@ -27,9 +27,9 @@ from paceline.config.recipe import Optim, Quality, Recipe, Schedule
 from paceline.config.run import Controls, Run
 from paceline.config.system import System
 from paceline.datasets.ensure import ensure_prepared
+from paceline.distributed.comm.launcher import read_launch
+from paceline.distributed.comm.world import World, open_world
 from paceline.models.mask_rcnn import initialise_mask_rcnn
-from paceline.ranks.launcher import read_launch
-from paceline.ranks.world import World, open_world
 from paceline.store.manifest import Manifest
 from paceline.tasks.task import InputRank
 from paceline.tasks.workloads import WORKLOADS

@@ -14,9 +14,9 @@ from tape import Recorder
 from paceline.boxes import forms
 from paceline.config.plan import rates_at
 from paceline.config.system import System
+from paceline.distributed.comm.launcher import read_launch
+from paceline.distributed.comm.world import World, open_world
 from paceline.optim.step_numbers import StepNumbers
-from paceline.ranks.launcher import read_launch
-from paceline.ranks.world import World, open_world
 from paceline.training.step import TrainStep
 
 CPU, STEPS = torch.device("cpu"), 6

@@ -23,8 +23,8 @@ from PIL import Image
 from run_files import tensor_files
 from zygote import Ended, Job, Zygote, by_hand
 
+from paceline.distributed.comm.interfaces import free_port
 from paceline.log.events import MEASURED, read_events
-from paceline.ranks.interfaces import free_port
 
 if TYPE_CHECKING:
     from torch import Tensor

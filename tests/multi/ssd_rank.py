@@ -23,9 +23,9 @@ from paceline.config.plan import Rates, make_plan
 from paceline.config.recipe import Optim, Quality, Recipe, Schedule
 from paceline.config.run import Controls, Run
 from paceline.config.system import System
+from paceline.distributed.comm.launcher import read_launch
+from paceline.distributed.comm.world import open_world
 from paceline.models.ssd import initialise_ssd
-from paceline.ranks.launcher import read_launch
-from paceline.ranks.world import open_world
 from paceline.tasks.workloads import WORKLOADS
 from paceline.training.step import TrainStep
 

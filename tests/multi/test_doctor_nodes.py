@@ -10,7 +10,7 @@ from small_run import PLAIN, Trainer, said, torchrun
 from tiny_runs import command, refused
 from zygote import Ended, by_hand
 
-from paceline.ranks.interfaces import free_port
+from paceline.distributed.comm.interfaces import free_port
 
 pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("clock")]
 

@@ -55,7 +55,7 @@ def launch(trainer: Trainer, run: Path, words: str, flags: str = UNTIL_STOPPED) 
 def test_ranks_on_both_slurm_nodes_find_the_host_of_rank_0(slurm):
     program = """
 import os, socket
-from paceline.ranks.launcher import read_launch
+from paceline.distributed.comm.launcher import read_launch
 launch = read_launch(os.environ)
 print(os.environ["SLURMD_NODENAME"], launch.rank, launch.nodes, socket.gethostbyname(launch.address))
 """

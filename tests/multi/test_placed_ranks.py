@@ -11,8 +11,8 @@ from messages import check_text
 from run_files import without_card
 from small_run import last_event, mpirun, said, step_reached, tensor_files, torchrun, wait_until
 
-from paceline.machine.detect import allowed_cpus
-from paceline.machine.topology import listed
+from paceline.distributed.device.detect import allowed_cpus
+from paceline.distributed.device.topology import listed
 
 pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("clock")]
 two_cores = pytest.mark.skipif(len(allowed_cpus()) < 2, reason="one core cannot be divided between two ranks")

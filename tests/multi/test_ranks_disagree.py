@@ -25,7 +25,7 @@ def refused(trainer: Trainer, run: Path, own: list[list[str]]) -> str:
     return line.removeprefix("paceline: the ranks do not agree: ")
 
 
-# Every kind of flag: tests/ranks/test_agreement.py.
+# Every kind of flag: tests/distributed/test_consistency.py.
 @pytest.mark.parametrize(
     ("flag", "values", "named"),
     [

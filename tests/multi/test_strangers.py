@@ -14,8 +14,8 @@ from messages import check_line
 from small_run import said, wait_until
 from zygote import Job, Zygote, by_hand
 
-from paceline.ranks.interfaces import free_port
-from paceline.ranks.secret import VARIABLE
+from paceline.distributed.comm.interfaces import free_port
+from paceline.distributed.comm.secret import VARIABLE
 
 # The ranks' patience with each other is counted in seconds here.
 pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("clock")]

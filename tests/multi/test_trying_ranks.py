@@ -8,7 +8,7 @@ from messages import check_line, check_text
 from small_run import said
 from zygote import by_hand
 
-from paceline.ranks.interfaces import free_port
+from paceline.distributed.comm.interfaces import free_port
 
 pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("ranks")]
 

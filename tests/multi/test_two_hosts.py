@@ -17,7 +17,7 @@ from messages import check_line, check_text
 from small_run import ROOT, Trainer, events, last_event, step_reached, tensor_files, told, wait_until
 from two_hosts import MISSING, SCRIPT, TwoHosts, port_holder
 
-from paceline.ranks.interfaces import free_port
+from paceline.distributed.comm.interfaces import free_port
 
 NIGHT = pytest.mark.nightly("two hosts in network namespaces")
 pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("clock"), NIGHT]

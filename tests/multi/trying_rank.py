@@ -12,11 +12,11 @@ from toy_loss_groups import toy_batch
 
 from paceline._utils.reporter import Lines
 from paceline.config.plan import Rates
+from paceline.distributed.comm.launcher import read_launch
+from paceline.distributed.comm.roles import Roles, assign
+from paceline.distributed.comm.world import open_world
 from paceline.input.stream import stream_positions
 from paceline.models.batch_norm import batch_norms
-from paceline.ranks.launcher import read_launch
-from paceline.ranks.roles import Roles, assign
-from paceline.ranks.world import open_world
 from paceline.training.building import build_model, build_state
 from paceline.training.step import TrainStep
 from paceline.training.trial_steps import run_that_fits

@@ -13,9 +13,9 @@ from pathlib import Path
 import torch
 
 from paceline._utils.errors import UserError
-from paceline.ranks.launcher import read_launch
-from paceline.ranks.stop import StopVote, catch_stop
-from paceline.ranks.world import World, open_world
+from paceline.distributed.comm.launcher import read_launch
+from paceline.distributed.comm.stop import StopVote, catch_stop
+from paceline.distributed.comm.world import World, open_world
 
 
 def talk(world: World) -> None:

@@ -23,7 +23,7 @@ from stand_in_predictors import predictor_of
 from paceline._utils.errors import DataError, UserError
 from paceline.config.classification import PhotoInput
 from paceline.config.recipe import Recipe
-from paceline.machine.detect import cpu_cores
+from paceline.distributed.device.detect import cpu_cores
 from paceline.predict.folders import Unreadable
 from paceline.predict.photos import encoded, whole_photo
 from paceline.predict.predictor import Predictor

@@ -25,7 +25,7 @@ from paceline.config.plan import make_plan, shorten
 from paceline.config.recipe import DATA_IMAGES, Recipe, check_recipe
 from paceline.config.run import Controls, Run, fill, read_run
 from paceline.config.system import System, check_system
-from paceline.machine.machines import SYSTEMS, a100x8, h100x8, h200x8, v100x8
+from paceline.distributed.device.systems import SYSTEMS, a100x8, h100x8, h200x8, v100x8
 from paceline.recipes import RECIPES
 from paceline.tasks.workloads import WORKLOADS
 

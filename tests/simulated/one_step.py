@@ -27,9 +27,9 @@ from torch.utils.flop_counter import flop_registry
 from paceline.config.plan import make_plan, rates_at
 from paceline.config.run import Controls, Run
 from paceline.config.system import System
-from paceline.machine.machine import choose_kernels, make_exact
-from paceline.ranks.launcher import read_launch
-from paceline.ranks.world import open_world
+from paceline.distributed.comm.launcher import read_launch
+from paceline.distributed.comm.world import open_world
+from paceline.distributed.device.setup import choose_kernels, make_exact
 from paceline.recipes import RECIPES
 from paceline.tasks.memory import memory_of
 from paceline.tasks.workloads import WORKLOADS

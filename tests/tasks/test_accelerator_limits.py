@@ -22,7 +22,7 @@ from paceline.config.plan import make_plan
 from paceline.config.recipe import DATA_IMAGES, override
 from paceline.config.system import System
 from paceline.datasets.ensure import ensure_prepared
-from paceline.machine.machines import h200x8
+from paceline.distributed.device.systems import h200x8
 from paceline.recipes import RECIPES
 from paceline.store.manifest import Manifest
 from paceline.tasks import memory as memory_module

@@ -16,9 +16,9 @@ from paceline.bench.input_contenders import task_loader
 from paceline.config.plan import make_plan
 from paceline.config.run import Controls
 from paceline.config.system import System
+from paceline.distributed.comm.launcher import SINGLE
+from paceline.distributed.comm.world import open_world
 from paceline.input.loader import Loader
-from paceline.ranks.launcher import SINGLE
-from paceline.ranks.world import open_world
 from paceline.recipes import RECIPES
 from paceline.tasks.task import InputRank
 from paceline.training.open_data import open_task

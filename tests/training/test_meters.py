@@ -8,8 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.ranks.launcher import SINGLE
-from paceline.ranks.world import open_world
+from paceline.distributed.comm.launcher import SINGLE
+from paceline.distributed.comm.world import open_world
 from paceline.training.meters import Meters
 
 CPU = torch.device("cpu")

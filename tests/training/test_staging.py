@@ -17,9 +17,9 @@ from tiny_runs import command, make_photos, refused, train, without_report
 from paceline._utils.errors import DataError
 from paceline._utils.reporter import SILENT, Lines
 from paceline.config.run import Controls
+from paceline.distributed.comm.launcher import SINGLE
+from paceline.distributed.comm.world import World, open_world
 from paceline.log.events import MEASURED, read_events
-from paceline.ranks.launcher import SINGLE
-from paceline.ranks.world import World, open_world
 from paceline.recipes import RECIPES
 from paceline.store.object_store import ObjectStore
 from paceline.training.local_copies import staged_photos

@@ -16,7 +16,7 @@ from tiny_runs import train
 
 from paceline.config.plan import make_plan
 from paceline.config.system import FORMS, System
-from paceline.machine.step_rates import RATES
+from paceline.distributed.device.step_rates import RATES
 from paceline.recipes import RECIPES
 from paceline.tasks.workloads import WORKLOADS
 from paceline.training import forms, plan_run

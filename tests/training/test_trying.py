@@ -13,14 +13,14 @@ from messages import check_text
 from short_of_memory import OBJECTS, Short, out_of_memory, recipe_of, run_of, short_task, state_of
 from toy_loss_groups import IMAGES, toy_batch
 
-from paceline import accelerators
 from paceline._utils.errors import RecipeError, Shortage
 from paceline._utils.reporter import Lines
 from paceline.config.plan import Rates, recut
+from paceline.distributed.comm.launcher import read_launch
+from paceline.distributed.comm.roles import Roles
+from paceline.distributed.comm.world import open_world
+from paceline.distributed.device import accelerators
 from paceline.models.batch_norm import batch_norms
-from paceline.ranks.launcher import read_launch
-from paceline.ranks.roles import Roles
-from paceline.ranks.world import open_world
 from paceline.training.step import TrainStep
 from paceline.training.trial_steps import run_that_fits, worth_trying
 

@@ -15,7 +15,7 @@ from tiny_runs import TINY, of_its_own
 from paceline.cli.flags import parse_recipe
 from paceline.cli.main import main
 from paceline.config.run import Controls
-from paceline.ranks.stop import StopRequest, StopVote
+from paceline.distributed.comm.stop import StopRequest, StopVote
 from paceline.training.checkpoint.read import load_checkpoint
 from paceline.training.context import TrainContext
 from paceline.training.loop import validator_of

@@ -16,7 +16,7 @@ from paceline.cli.flags import parse
 from paceline.cli.on_nodes import Elsewhere, is_launched, launch_verb
 from paceline.cli.printing import Printer, write_answer
 from paceline.config.bounds import Help
-from paceline.ranks.launcher import SINGLE, Launch, read_launch
+from paceline.distributed.comm.launcher import SINGLE, Launch, read_launch
 from paceline.training.choose import choose_system
 
 if TYPE_CHECKING:
@@ -81,11 +81,11 @@ def _measure(flags: Flags, system: System, launch: Launch) -> int:
     import torch
 
     from paceline.bench.comm import MIB, measure, messages
-    from paceline.machine.detect import cpu_cores
-    from paceline.machine.machine import choose_device
-    from paceline.machine.provenance import cpu_name
-    from paceline.ranks.environment import environment
-    from paceline.ranks.world import open_world
+    from paceline.distributed.comm.environment import environment
+    from paceline.distributed.comm.world import open_world
+    from paceline.distributed.device.detect import cpu_cores
+    from paceline.distributed.device.provenance import cpu_name
+    from paceline.distributed.device.setup import choose_device
 
     torch.set_num_threads(1)  # sums of a message are gloo's own threads' work
     found = messages(flags.bucket_mib or system.bucket_mib)

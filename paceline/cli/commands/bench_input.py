@@ -167,9 +167,9 @@ def run_stages(printer: Printer, arguments: Sequence[str]) -> int:
     from paceline.bench.harness import machine_facts
     from paceline.bench.input_advice import advice, emulated, gap, table
     from paceline.bench.input_stages import bench_task_recipe, measure_stages
-    from paceline.machine.machine import choose_device, set_threads
-    from paceline.ranks.launcher import read_launch
-    from paceline.ranks.world import open_world
+    from paceline.distributed.comm.launcher import read_launch
+    from paceline.distributed.comm.world import open_world
+    from paceline.distributed.device.setup import choose_device, set_threads
     from paceline.training.local_copies import photos_in_memory
 
     recipe, device = bench_task_recipe(asked.recipe), choose_device(asked.system, 0)

@@ -166,7 +166,7 @@ def _measure(flags: Flags, bench: StepBench, title: str) -> int:
 
     from paceline.bench.step import run_step_bench
     from paceline.bench.tables import print_operations, print_prediction, print_step
-    from paceline.machine.machine import choose_device
+    from paceline.distributed.device.setup import choose_device
 
     # Written after each part: a machine that is taken away leaves what it has measured.
     facts = run_step_bench(

@@ -93,7 +93,7 @@ def _flags(text: str) -> list[str]:
 
 
 def _values() -> tuple[str, str]:
-    from paceline.machine.machines import SYSTEMS
+    from paceline.distributed.device.systems import SYSTEMS
     from paceline.weights.forms.bring import PUBLISHED
 
     return " ".join(SYSTEMS), " ".join([*PUBLISHED, "none"])

@@ -19,12 +19,12 @@ from paceline.cli.on_nodes import Elsewhere, is_launched, launch_verb
 from paceline.cli.printing import Printer, write_answer
 from paceline.config.bounds import Help
 from paceline.config.system import System
-from paceline.ranks.launcher import SINGLE, read_launch
+from paceline.distributed.comm.launcher import SINGLE, read_launch
 from paceline.training.choose import choose_system
 
 if TYPE_CHECKING:
+    from paceline.distributed.comm.launcher import Launch
     from paceline.machine.doctor.compare import Finding
-    from paceline.ranks.launcher import Launch
 
 MARKS = {"ok": "[green]ok[/]     ", "note": "[yellow]note[/]   ", "problem": "[red]problem[/]"}
 ABOUT = """Say what this machine has for training and what is missing. Under torchrun, srun or mpirun, or started with --nodes N
@@ -109,9 +109,9 @@ def in_number(findings: Sequence[Finding]) -> str:
 
 def run_nodes(flags: Flags, launch: Launch) -> int:
     """One rank's part. Rank 0 prints; -> 2 with a problem, else 0; the other ranks always 0."""
+    from paceline.distributed.comm.environment import environment
     from paceline.machine.doctor.compare import Finding, examine_nodes, line, names, problems, worst
     from paceline.machine.doctor.together import examine_together
-    from paceline.ranks.environment import environment
 
     system = choose_system(flags.system) if flags.system else None
     with environment(system or System(), launch, named=False) as notes:

@@ -41,8 +41,8 @@ from paceline.config.run import (
     saved_system,
 )
 from paceline.config.system import System
+from paceline.distributed.comm.launcher import read_launch
 from paceline.log.console import open_console
-from paceline.ranks.launcher import read_launch
 from paceline.store.splits import fold_in_words, half_in_words
 from paceline.tasks.workloads import workload_of
 from paceline.training.choose import choose_system
@@ -50,8 +50,8 @@ from paceline.training.named_run import means_weights, named_recipe, open_run, s
 from paceline.training.request import check_request
 
 if TYPE_CHECKING:
+    from paceline.distributed.comm.world import World
     from paceline.predict.foreign_scores import Answers
-    from paceline.ranks.world import World
     from paceline.store.manifest import Manifest
     from paceline.tasks.task import Evaluation, Task
 
@@ -82,10 +82,10 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
     _refuse_early(subject.recipe, flags.data if launch.world == 1 else "")
 
     from paceline.cli.eval_weights import classes_of
-    from paceline.machine.machine import choose_device, choose_kernels, set_threads
-    from paceline.machine.placing import bound, choose_adapter
-    from paceline.ranks.environment import environment
-    from paceline.ranks.world import open_world
+    from paceline.distributed.comm.environment import environment
+    from paceline.distributed.comm.world import open_world
+    from paceline.distributed.device.affinity import bound, choose_adapter
+    from paceline.distributed.device.setup import choose_device, choose_kernels, set_threads
     from paceline.tasks.metrics.interval import intervals
     from paceline.tasks.task import InputRank
     from paceline.training.alike import data_facts, request_facts, weight_facts
@@ -365,6 +365,6 @@ def _system(run: Path, facts: RunRecord, asked: str) -> System:
     own = saved_system(facts, run)
     if own.accelerator == "cpu":
         return own
-    from paceline.accelerators import count
+    from paceline.distributed.device.accelerators import count
 
     return own if count(own.accelerator) else choose_system("auto")

@@ -75,8 +75,8 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
 def _build(printer: Printer, arguments: Sequence[str], extra: Words) -> int:
     """`extra`: the words behind `--`, for the engine as they are."""
     flags = parse(printer, arguments, BuildFlags(), "image build", "Build the image of this checkout.")
+    from paceline.distributed.device.provenance import git_commit
     from paceline.launch.image_build import ENGINES, Build, build_command, engine_found, source, tag
-    from paceline.machine.provenance import git_commit
 
     root = source()
     name = flags.tag or tag()
@@ -100,7 +100,7 @@ def _constraints(printer: Printer, system_name: str, torch: str) -> str:
     """
     if not system_name:
         return ""
-    from paceline.machine.torch_builds import pinned_for
+    from paceline.distributed.device.torch_builds import pinned_for
 
     system = choose_system(system_name)
     if system.accelerator not in ("cpu", "cuda"):

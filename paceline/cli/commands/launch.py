@@ -23,18 +23,18 @@ from paceline.cli.launch_checks import check_devices, check_plan, check_port, wa
 from paceline.cli.printing import Printer
 from paceline.cli.saved_request import saved_request
 from paceline.config.bounds import Help
+from paceline.config.published import published_for
 from paceline.config.run import Controls, check_controls, named_weights
 from paceline.config.submission import check_submission
+from paceline.distributed.comm.environment import check_interface
+from paceline.distributed.comm.interfaces import interfaces
+from paceline.distributed.comm.launcher import SINGLE
 from paceline.launch.carry_out import launch
 from paceline.launch.follow import CODES, INTERRUPTED
 from paceline.launch.job import Batch
 from paceline.launch.where import Where, check_walltime, check_where, job_of, left_outside
 from paceline.log.events import read_events
-from paceline.machine.published import published_for
 from paceline.mlperf.logs import LEAST_FOR_MEAN, olympic_mean
-from paceline.ranks.environment import check_interface
-from paceline.ranks.interfaces import interfaces
-from paceline.ranks.launcher import SINGLE
 from paceline.tasks.workloads import workload_of
 from paceline.training.choose import is_folder
 from paceline.training.request import check_not_finished, check_request, check_weights_named

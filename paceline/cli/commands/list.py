@@ -124,8 +124,8 @@ def _rows() -> list[dict[str, Any]]:
 
 
 def _systems() -> list[dict[str, Any]]:
-    from paceline.machine.machines import DETECTED, SYSTEMS
-    from paceline.machine.published import pairings_of
+    from paceline.config.published import pairings_of
+    from paceline.distributed.device.systems import DETECTED, SYSTEMS
 
     rows = []
     for name, make in SYSTEMS.items():

@@ -50,10 +50,10 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
     check_request(asked.recipe, flags.data)
     import torch
 
+    from paceline.distributed.comm.launcher import read_launch
+    from paceline.distributed.comm.world import open_world
     from paceline.pages.marks import sample_picture
     from paceline.pages.pictures import mosaic
-    from paceline.ranks.launcher import read_launch
-    from paceline.ranks.world import open_world
 
     with open_world(read_launch({}), device=torch.device("cpu")) as world:
         task = open_task(asked.recipe, Controls(data=flags.data), world, printer)

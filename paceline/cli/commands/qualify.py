@@ -19,8 +19,8 @@ from paceline.cli.flags import parse
 from paceline.cli.on_nodes import Elsewhere, is_launched, launched_answer
 from paceline.cli.printing import Printer, write_answer
 from paceline.config.bounds import Help
-from paceline.machine.detect import cpu_cores
-from paceline.ranks.launcher import SINGLE, Launch, read_launch
+from paceline.distributed.comm.launcher import SINGLE, Launch, read_launch
+from paceline.distributed.device.detect import cpu_cores
 from paceline.training.choose import choose_system
 
 if TYPE_CHECKING:
@@ -91,10 +91,10 @@ def cpu_ranks(system: System) -> int:
 def _measured(printer: Printer, flags: Flags, system: System, launch: Launch, folder: Path) -> dict[str, Any] | None:
     """What all ranks found; None but on rank 0."""
     from paceline.bench.qualify import measure_rank
-    from paceline.machine.machine import choose_device
-    from paceline.machine.provenance import versions
-    from paceline.ranks.environment import environment
-    from paceline.ranks.world import open_world
+    from paceline.distributed.comm.environment import environment
+    from paceline.distributed.comm.world import open_world
+    from paceline.distributed.device.provenance import versions
+    from paceline.distributed.device.setup import choose_device
 
     # One table for CPUs with and without bf16.
     system = replace(system, precision="fp32") if system.accelerator == "cpu" else system

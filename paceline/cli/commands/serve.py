@@ -109,7 +109,7 @@ def _listen(flags: Flags) -> socket.socket:
 
 
 def _serve(printer: Printer, flags: Flags, token: str, predictor: PhotoPredictor, listener: socket.socket) -> int:
-    from paceline.ranks.exit_code import INTERRUPTED
+    from paceline.distributed.comm.exit_code import INTERRUPTED
 
     server = server_of(predictor, flags, token)
     host, port = listener.getsockname()[:2]

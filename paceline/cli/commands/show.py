@@ -300,8 +300,8 @@ def _opened(shown: Shown, own: Controls, reporter: Reporter) -> tuple[Any, Recip
     import torch
 
     from paceline.cli.commands.launch import without
-    from paceline.ranks.launcher import read_launch
-    from paceline.ranks.world import open_world
+    from paceline.distributed.comm.launcher import read_launch
+    from paceline.distributed.comm.world import open_world
     from paceline.training.look import command_without, look
     from paceline.training.open_data import opened_again
     from paceline.training.resolve import settle_target

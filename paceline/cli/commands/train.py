@@ -15,9 +15,9 @@ from paceline.cli.help import HELP
 from paceline.cli.printing import Printer
 from paceline.cli.saved_request import saved_request
 from paceline.config.run import Controls
+from paceline.distributed.comm.launcher import is_first_on_node, read_launch
 from paceline.log.console import open_console
 from paceline.log.output import guard_exit
-from paceline.ranks.launcher import is_first_on_node, read_launch
 from paceline.training.choose import is_folder
 from paceline.training.request import validate
 

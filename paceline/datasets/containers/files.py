@@ -30,7 +30,7 @@ from paceline._utils.cache import cache_folder
 from paceline._utils.commands import to_install
 from paceline._utils.errors import DataError
 from paceline._utils.hashing import sha256
-from paceline.machine.detect import cpu_cores
+from paceline.distributed.device.detect import cpu_cores
 from paceline.store.containers.reading import Truncated, compression
 from paceline.store.manifest import Expect
 from paceline.store.object_store import store_of

@@ -45,7 +45,7 @@ from paceline.datasets.pack.plan import (
 from paceline.datasets.pack.record import PackRecord, locked
 from paceline.datasets.pack.write import Pool, write_shard
 from paceline.datasets.verify import Facts
-from paceline.machine.detect import cpu_cores
+from paceline.distributed.device.detect import cpu_cores
 from paceline.store.box_split import BoxSplit
 from paceline.store.index import Index, open_split
 from paceline.store.manifest import FILE_NAME as MANIFEST

@@ -28,7 +28,7 @@ from paceline._utils.cache import cache_folder
 from paceline._utils.errors import DataError, UserError
 from paceline.datasets.shapes.outlines import CLASSES
 from paceline.datasets.shapes.scenes import SPLITS, Kind, annotate, draw_picture
-from paceline.machine.detect import cpu_cores
+from paceline.distributed.device.detect import cpu_cores
 
 # Part of the cache folder's name: raise it with every change that alters a picture or an annotation.
 GENERATOR_VERSION = 2

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from paceline.config.system import System
+from paceline.distributed.device.topology import listed, spelled
 from paceline.machine.doctor.node import NodeFacts
 from paceline.machine.doctor.nvidia import too_old
-from paceline.machine.topology import listed, spelled
 
 # problem: a run fails, or is slow for it. note: worth knowing. ok: as it should be.
 Level = Literal["ok", "note", "problem"]

@@ -14,18 +14,18 @@ from paceline._utils.cache import cache_folder
 from paceline._utils.commands import to_install
 from paceline._utils.errors import RecipeError, UserError
 from paceline._utils.text import short
-from paceline.accelerators import NAMES, device_name, found
-from paceline.machine.detect import auto, cpu_cores
+from paceline.distributed.comm.interfaces import interfaces
+from paceline.distributed.comm.launcher import pty_note, read_launch
+from paceline.distributed.device.accelerators import NAMES, device_name, found
+from paceline.distributed.device.affinity import device_addresses, read_device
+from paceline.distributed.device.detect import auto, cpu_cores
+from paceline.distributed.device.provenance import cpu_name, versions
+from paceline.distributed.device.topology import cores_of, processing_elements, read_topology, spelled
+from paceline.distributed.device.torch_builds import no_code_for, pinned_for
 from paceline.machine.doctor.compare import LOW_DISK_GIB, LOW_SHM_GIB, Finding, Level
 from paceline.machine.doctor.node import gaudi_driver
 from paceline.machine.doctor.nvidia import ask_gpus
 from paceline.machine.host_facts import VARIABLE, facts
-from paceline.machine.placing import device_addresses, read_device
-from paceline.machine.provenance import cpu_name, versions
-from paceline.machine.topology import cores_of, processing_elements, read_topology, spelled
-from paceline.machine.torch_builds import no_code_for, pinned_for
-from paceline.ranks.interfaces import interfaces
-from paceline.ranks.launcher import pty_note, read_launch
 
 GIB = 2**30
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from paceline._utils.text import short
-from paceline.machine.detect import allowed_cpus
+from paceline.distributed.comm.launcher import Launch
+from paceline.distributed.device.detect import allowed_cpus
+from paceline.distributed.device.provenance import versions
+from paceline.distributed.device.topology import SYSFS, listed, read_topology, spelled
 from paceline.machine.doctor.nvidia import Gpu, ask, ask_gpus, ask_links, driver_cuda, driver_version, links_in_words
-from paceline.machine.provenance import versions
-from paceline.machine.topology import SYSFS, listed, read_topology, spelled
-from paceline.ranks.launcher import Launch
 
 GIB = 2**30
 PROC = Path("/proc")

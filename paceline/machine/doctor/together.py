@@ -26,14 +26,14 @@ import torch.distributed as dist
 
 from paceline._utils.errors import UserError
 from paceline._utils.text import short
+from paceline.distributed.comm.collectives import from_main, smallest
+from paceline.distributed.comm.interfaces import interface_towards, interfaces
+from paceline.distributed.comm.launcher import Launch
+from paceline.distributed.comm.world import World, open_world
 from paceline.machine.doctor.compare import merged
 from paceline.machine.doctor.measure import offset
 from paceline.machine.doctor.node import NodeFacts, from_json, look_here, see_devices
 from paceline.machine.doctor.nvidia import ask_gpus
-from paceline.ranks.exchange import from_main, smallest
-from paceline.ranks.interfaces import interface_towards, interfaces
-from paceline.ranks.launcher import Launch
-from paceline.ranks.world import World, open_world
 
 NUMBERS = 1 << 20  # of the sum that is exchanged
 NCCL_SECONDS = 120

@@ -10,7 +10,7 @@ from typing import Any
 
 from paceline._utils.errors import UserError
 from paceline._utils.text import did_you_mean
-from paceline.machine.machines import SYSTEMS
+from paceline.distributed.device.systems import SYSTEMS
 from paceline.recipes.migrate import ORIGINALS
 from paceline.recipes.migrate.flags import FlagError, read_flags
 from paceline.recipes.migrate.shell import Command, Shell, commands_of, substitute

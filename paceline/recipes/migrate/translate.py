@@ -12,10 +12,10 @@ from typing import Any
 from paceline._utils.errors import UserError
 from paceline._utils.names import flatten
 from paceline._utils.text import counted
+from paceline.config.published import published_for, system_for
 from paceline.config.recipe import differing
 from paceline.config.system import System
-from paceline.machine.machines import SYSTEMS
-from paceline.machine.published import published_for, system_for
+from paceline.distributed.device.systems import SYSTEMS
 from paceline.recipes import RECIPES
 from paceline.recipes.migrate import ORIGINALS
 from paceline.recipes.migrate.calls import HOSTS, NoProgramError, Reader, read_call

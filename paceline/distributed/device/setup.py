@@ -1,0 +1,156 @@
+"""What a rank sets on its machine before it computes: device, threads, exactness."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+
+from paceline._utils.errors import RecipeError
+from paceline._utils.reporter import SILENT, Reporter
+from paceline.boxes.forms import use_triton
+from paceline.config.system import MOST_THREADS, System
+from paceline.distributed.comm.collectives import smallest
+from paceline.distributed.comm.launcher import pty_note
+from paceline.distributed.comm.world import World
+from paceline.distributed.device.accelerators import NAMES, count
+from paceline.distributed.device.detect import cpu_cores
+from paceline.distributed.device.torch_builds import no_code_for
+
+# Number formats of matrix products that autocast knows; fp32 needs none.
+TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def choose_device(system: System, local_rank: int, local_world: int = 1) -> torch.device:
+    """This rank's device.
+
+    Raises RecipeError when torch has too few devices of the system's kind, or no code for them, on every rank of the node alike:
+    only the first of them prints the message.
+    """
+    if system.accelerator == "cpu":
+        return torch.device("cpu")
+    ranks, devices, kind = max(local_world, local_rank + 1), count(system.accelerator), NAMES[system.accelerator]
+    if ranks > devices:
+        raise RecipeError(
+            f"this system computes on {kind}, but torch sees {devices} {kind} devices here for {ranks} rank{'s'[: ranks > 1]}. "
+            f"{'Start fewer ranks' if devices else 'Use another machine'}, or use --system cpu; `paceline doctor` says what "
+            "torch sees."
+        )
+    if system.accelerator == "cuda" and torch.version.cuda:
+        capability = torch.cuda.get_device_capability(local_rank)
+        if why := no_code_for(f"cuda:{local_rank}", capability, torch.__version__, torch.cuda.get_arch_list()):
+            raise RecipeError(f"{why}.")
+    if system.precision == "tf32" and (torch.version.hip or torch.cuda.get_device_capability(local_rank) < (8, 0)):
+        raise RecipeError("--system.precision tf32: this GPU does not compute in TF32. Use fp32 or fp16.")
+    return torch.device(system.accelerator, local_rank)
+
+
+def set_threads(system: System, world: World, reporter: Reporter = SILENT, share: int = 0) -> dict[str, int]:
+    """Fix the number of compute threads, which decides the bits of a sum; -> what was chosen, for run.json.
+
+    share  cores that this rank can count on, where it is bound to some; 0 = its part of those of the process
+    All ranks call it: where nobody named a number, the smallest that a rank would take is taken by all, which is printed.
+    """
+    if note := pty_note(os.environ, world.world):
+        reporter.warning(note)
+    share = share or max(1, cpu_cores() // max(1, world.local_world))
+    compute, why = compute_threads(system.intra_op_threads, share, world.local_world, os.environ)
+    if why:
+        (reporter.line if compute == 1 and not system.intra_op_threads else reporter.warning)(why)
+    if not system.intra_op_threads:
+        compute, most = smallest(world, compute), -smallest(world, -compute)
+        if compute != most:
+            reporter.warning(
+                f"{compute} compute threads on every rank, the smallest number that a rank would take (the largest is {most})"
+            )
+    torch.set_num_threads(compute)
+    return {"intra_op": compute, "loader": system.loader_threads or share}
+
+
+def compute_threads(asked: int, share: int, local_world: int, environ: Mapping[str, str]) -> tuple[int, str]:
+    """-> (compute threads of one rank, a line if OMP_NUM_THREADS is not obeyed, or leaves cores idle; else "").
+
+    asked        --system.intra-op-threads; 0 = choose
+    share        this rank's share of the cores
+    local_world  ranks on this machine
+    """
+    text = environ.get("OMP_NUM_THREADS", "").strip()
+    first = text.partition(",")[0].strip()  # OpenMP takes a list, a number for each level of nesting
+    wished = int(first) if first.isascii() and first.isdigit() else 0
+    if asked:
+        other = wished not in (0, asked)
+        return asked, f"OMP_NUM_THREADS={text} gives way to --system.intra-op-threads {asked}" if other else ""
+    if not text:
+        return share, ""
+    if not 0 < wished <= MOST_THREADS:
+        return (
+            share,
+            f"OMP_NUM_THREADS={text!r} is no number of threads: {share} compute threads a rank, this rank's share of the cores",
+        )
+    # torchrun sets 1 for its workers wherever nobody set anything, "to avoid overloading": that is nobody's wish.
+    if wished == 1 < share and local_world > 1 and "TORCHELASTIC_RUN_ID" in environ:
+        return share, (
+            f"OMP_NUM_THREADS=1 is torchrun's own default: {share} compute threads a rank instead, its share of the cores "
+            "(--system.intra-op-threads 1 asks for one)"
+        )
+    return wished, "" if wished > 1 or share == 1 else (
+        f"OMP_NUM_THREADS=1 is set in the environment: 1 compute thread per rank, though it has {share} cores. To use them, unset it, "
+        f"or set --system.intra-op-threads {share}"
+    )
+
+
+def autocast_for(system: System, device: torch.device) -> Callable[[], AbstractContextManager]:
+    """Return a function that makes autocast contexts for the system's precision; weights, norms, and losses stay float32.
+
+    Also sets TF32 for the process (`set_tf32`), so that backward passes outside of the contexts use the same precision.
+    """
+    set_tf32(system)
+
+    def autocast() -> AbstractContextManager:
+        number = TYPES.get(system.precision)
+        return nullcontext() if number is None else torch.autocast(device.type, dtype=number)
+
+    return autocast
+
+
+def set_tf32(system: System) -> None:
+    """Let CUDA round the inputs of float32 convolutions and matrix products to TF32 only if the precision is tf32.
+
+    The setting is global to the process. torch's own default is to round the inputs of convolutions.
+    """
+    # torch has two interfaces for this and does not allow a mix of them. torch.compile reads this one, of which torch 2.9 warns.
+    warnings.filterwarnings("ignore", message="Please use the new API settings to control TF32")
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = system.precision == "tf32"
+
+
+def choose_kernels(system: System) -> None:
+    """Apply --system.kernels and the precision to the rest of the process. Raises RecipeError if Triton is missing."""
+    set_tf32(system)
+    wanted = system.kernels == "triton"
+    if wanted and importlib.util.find_spec("triton") is None:
+        raise RecipeError(
+            "--system.kernels triton: Triton is not installed. torch's CUDA build brings it; or use --system.kernels torch."
+        )
+    use_triton(wanted)
+
+
+def make_exact(exact: bool, *, varied: bool = False) -> None:
+    """Allow deterministic kernels only, or set whether cuDNN searches for the fastest kernel of each convolution.
+
+    exact    --exact: deterministic kernels only
+    varied   True if the run's images have several shapes
+    The search builds and times the kernels of each convolution once per shape. On one H200, with a search, the warm-up
+    of five shapes of Mask R-CNN in fp32 took 52 s, and the peak was 73.3 GiB, while the step needs 12.5 without
+    workspaces (results/gpu). torch allocates the largest workspace of all kernels that fits the free memory.
+    torch.backends.cudnn.benchmark_limit bounds how many kernels are timed, but not how many are built, nor the
+    workspace. If shapes vary, cuDNN therefore takes the kernel that its heuristics rank first.
+    """
+    if exact:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS wants it for deterministic sums
+        torch.use_deterministic_algorithms(True)
+    if exact or torch.cuda.is_available():
+        torch.backends.cudnn.benchmark = not (exact or varied)
