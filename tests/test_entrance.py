@@ -36,11 +36,10 @@ LAYOUT = {
     ),
     "training": "log optim training",
     "inference": "export pages.marks pages.masks pages.names pages.pictures pages.stored_photo predict serve training.trained",
-    "launch": "launch machine.doctor machine.host_facts",
+    "launch": "launch",
     "tools": (
         "bench cli.bisect cli.bisect_text cli.estimate cli.run_groups datasets.findings "
-        "machine.estimate machine.rates mlperf pages recipes.migrate training.rerun "
-        "training.step_trace"
+        "mlperf pages recipes.migrate tools training.rerun training.step_trace"
     ),
     "cli": "__main__ cli config.habits",
 }

@@ -23,11 +23,11 @@ LAYERS = [
     {"config", "batch", "boxes"},
     {"distributed", "log", "models", "optim", "store", "workers"},
     {"input", "weights"},
-    {"tasks", "machine"},
+    {"tasks"},
     {"pages", "recipes"},
     {"datasets", "mlperf"},
     {"training"},
-    {"predict", "bench"},
+    {"predict", "bench", "tools"},
     {"launch", "export", "serve"},
     {"cli"},
 ]

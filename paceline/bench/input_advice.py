@@ -15,7 +15,7 @@ from rich.table import Table
 
 from paceline._utils.commands import to_install
 from paceline._utils.errors import RecipeError
-from paceline.machine.rates import usual_rates
+from paceline.config.reference_rates import usual_rates
 
 # Below this share of computing cores, threads wait for something; above this utilisation an accelerator
 # counts as fed (MLPerf Storage asks for it).
@@ -151,7 +151,7 @@ def advice(report: Report) -> str:
     return f"{STAGES[most]} is the limit, which no flag changes: more cores"
 
 
-# workload -> accelerator -> images a second of one, its usual row of machine/published_rates.json.
+# workload -> accelerator -> images a second of one, its usual row of config/published_rates.json.
 RATES = {workload: usual_rates(workload) for workload in ("classification", "maskrcnn", "ssd")}
 MOST_ACCELERATORS, MOST_RATE = 1024, 1e7
 

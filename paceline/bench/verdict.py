@@ -1,9 +1,10 @@
 """Whether a machine is as fast as it should be, by what `paceline qualify` measured, and what to look at where it is not. Pure.
 
-An accelerator is judged by what was published for it (machine/rates.py). A CPU is judged by the CPU-seconds that an image took on
-another, made to fit by the tests: so many times as fast as its cores do a test, so many times faster are steps (matrix products and
-copies, the geometric mean), input and scores (inflate) expected to be. Tests are per CPU-second, rates by the clock: a core that is as
-fast as its tests say, but is not there half of the time, is slower than expected, and CPU-seconds an image say which of the two it is.
+An accelerator is judged by what was published for it (config/reference_rates.py). A CPU is judged by the CPU-seconds that an image
+took on another, made to fit by the tests: so many times as fast as its cores do a test, so many times faster are steps (matrix
+products and copies, the geometric mean), input and scores (inflate) expected to be. Tests are per CPU-second, rates by the clock: a
+core that is as fast as its tests say, but is not there half of the time, is slower than expected, and CPU-seconds an image say
+which of the two it is.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from paceline.machine.rates import Published, published_for, recorded_for
+from paceline.config.reference_rates import Published, published_for, recorded_for
 
 Facts = Mapping[str, Any]  # of a rank, as bench/qualify.py gives them
 # Least share of the expectation that is as expected. Of a CPU's CPU-seconds and a device's own tests: more than what they vary by

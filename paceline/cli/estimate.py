@@ -20,7 +20,8 @@ from paceline.config.system import FORMS, HALF, Precision, System
 from paceline.distributed.device.step_rates import IMAGES, fastest
 from paceline.distributed.device.systems import SYSTEMS
 from paceline.log.events import read_events
-from paceline.machine.estimate import (
+from paceline.tasks.workloads import WORKLOADS
+from paceline.tools.estimate import (
     Estimate,
     Speed,
     estimate,
@@ -31,7 +32,6 @@ from paceline.machine.estimate import (
     row_speed,
     run_minutes,
 )
-from paceline.tasks.workloads import WORKLOADS
 
 # Bounds of --rate and --link-gbit, beyond any machine and network.
 LEAST, MOST = 1e-3, 1e9

@@ -18,9 +18,9 @@ from paceline.config.published import recipe_for_nodes
 from paceline.config.recipe import DATA_IMAGES
 from paceline.config.run import read_run
 from paceline.config.system import System
-from paceline.launch.where import minutes_in
-from paceline.machine.estimate import predicted_minutes
+from paceline.launch.config import minutes_in
 from paceline.tasks.workloads import workload_of
+from paceline.tools.estimate import predicted_minutes
 
 
 @dataclass(frozen=True)

@@ -27,9 +27,9 @@ from paceline._utils.safe_read import read_plain_text
 from paceline._utils.text import one_line, short
 from paceline._utils.version import __version__
 from paceline.config.system import MOST_RANKS
-from paceline.launch import probe
+from paceline.launch import host_probe
 from paceline.launch.job import Job, Words
-from paceline.launch.over_ssh import NO_CONNECTION, on_host, why_not_connected
+from paceline.launch.schedulers.ssh import NO_CONNECTION, on_host, why_not_connected
 
 # The longest line that makes sense (RFC 1123: a name has at most 255 characters), times the most hosts.
 MOST_BYTES = 2**20
@@ -174,13 +174,13 @@ def _trouble(job: Job, host: Host, file: Path, token: str, port: int) -> str:
     path = next((f"{one.name}={one.value}" for one in job.environ if one.name == "PYTHONPATH"), None)
     command = on_host(host.address, (*(("env", path) if path else ()), *python, "-", json.dumps(wanted)))
     try:
-        script = Path(probe.__file__).read_bytes()
+        script = Path(host_probe.__file__).read_bytes()
         done = subprocess.run(command, input=script, capture_output=True, timeout=ANSWER_SECONDS, check=False)
     except subprocess.TimeoutExpired:
         return f"{host.address}: no answer within {ANSWER_SECONDS} s. Try:  ssh {host.address} true"
     except OSError as problem:
         return f"{host.address}: {command[0]} cannot be started ({problem.strerror}). Debian's ssh: openssh-client."
-    answers = [line for line in done.stdout.decode(errors="replace").splitlines() if line.startswith(probe.MARK)]
+    answers = [line for line in done.stdout.decode(errors="replace").splitlines() if line.startswith(host_probe.MARK)]
     if not answers:
         why = why_not_connected(done.stderr.decode(errors="replace"))
         if done.returncode == NO_CONNECTION:
@@ -190,7 +190,7 @@ def _trouble(job: Job, host: Host, file: Path, token: str, port: int) -> str:
         else:
             text = f"{python[0]} does not work there ({why})."
         return f"{host.address}: {text}"
-    missing = _missing(job, json.loads(answers[-1][len(probe.MARK) :]), token)
+    missing = _missing(job, json.loads(answers[-1][len(host_probe.MARK) :]), token)
     return f"{host.address}: {missing[0]}" if missing else ""
 
 

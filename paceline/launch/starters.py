@@ -12,7 +12,7 @@ from signal import SIGTERM
 
 from paceline._utils.platform import SIGUSR1
 from paceline.distributed.device.topology import Topology, described, processing_elements, read_topology
-from paceline.launch.containers import CONTAINER
+from paceline.launch.containers.engines import CONTAINER
 from paceline.launch.job import Job, Starter, Words, environment, needs
 
 SECRET = "PACELINE_SECRET"  # as distributed/comm/secret.py reads it, which loads torch

@@ -17,13 +17,13 @@ from paceline._utils.cache import remembered
 from paceline._utils.errors import RecipeError
 from paceline.config.classification import decoder_rule
 from paceline.config.recipe import Recipe
+from paceline.config.reference_rates import published_for
 from paceline.config.run import RunRecord
 from paceline.config.system import System
 from paceline.distributed.device.accelerators import device_name
 from paceline.distributed.device.provenance import cpu_name, versions
 from paceline.input.device_render import device_renderer
 from paceline.input.draw import drawn_sample, render
-from paceline.machine.rates import published_for
 from paceline.tasks.task import InputRank, Task
 from paceline.tasks.workloads import WORKLOADS
 

@@ -11,7 +11,7 @@ from tiny_runs import command, refused
 from paceline.bench.verdict import SLOW, UNJUDGED, heavy, judge, scales, slowest
 from paceline.cli.commands.qualify import Flags as QualifyFlags
 from paceline.cli.commands.qualify import _finish, lines
-from paceline.machine.rates import RECORDED
+from paceline.config.reference_rates import RECORDED
 
 RECORD = RECORDED[0]
 STEPS = [f"{task}/step" for task in ("classification", "ssd", "maskrcnn")]

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from paceline.cli.flags import Asked
-from paceline.launch.carry_out import check_combination, files_of
-from paceline.launch.where import check_where, job_of
+from paceline.launch.config import check_where, job_of
+from paceline.launch.runner import check_combination, files_of
 
 
 def check_cell(asked: Asked, patch: pytest.MonkeyPatch) -> None:

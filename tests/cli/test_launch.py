@@ -21,7 +21,7 @@ from paceline.cli.commands.launch import LaunchFlags, _checked, _parsed, without
 from paceline.cli.main import main
 from paceline.cli.printing import Printer
 from paceline.config.published import pairings_of
-from paceline.launch.where import NETWORK_PREFIXES, Where
+from paceline.launch.config import NETWORK_PREFIXES, Where
 from paceline.log.events import EventLog
 from paceline.training.saved_run import FinishedError
 
@@ -414,14 +414,14 @@ def test_a_preflight_stands_before_the_ranks_and_its_flags_stay_with_the_launch(
         text[start] = (run / "launch" / "job.sbatch").read_text().replace(" \\\n   ", "")
     for script in text.values():
         assert "#SBATCH --nodes=3\n" in script and "--preflight" not in script and "--spares 1 --ranks 1" in script
-        looks, trains = script.index("paceline.launch.preflight_node"), script.index("paceline train")
+        looks, trains = script.index("paceline.launch.preflight.node"), script.index("paceline train")
         assert looks < script.index("sh -c sync") < trains and f"--reads {tmp_path}" in script
         assert script.count(f"--nodelist {run}/launch/preflight/nodes") == (
             1 if "mpirun" in script[trains - 400 : trains] else 2
         )
     assert f"--hostfile {run}/launch/preflight/hostfile -np 2" in text["mpirun"]
     assert 'PET_MASTER_ADDR=${MASTER_ADDR:-$(cat "$preflight/nodes" | head -n 1)}' in text["torchrun"]
-    assert re.search(r"paceline.launch.preflight_node .*--port \d+", text["torchrun"]) and "--port" not in text["srun"]
+    assert re.search(r"paceline.launch.preflight.node .*--port \d+", text["torchrun"]) and "--port" not in text["srun"]
 
 
 @pytest.mark.parametrize("start", ["torchrun", "mpirun"])

@@ -186,7 +186,7 @@ REASONS = {
     ("cli/commands/weights.py", "_get", "conversion"): "wants published weights",
     ("cli/commands/weights_check.py", "run_check", "weights"): "a form: timm/NAME is to be filled in",
     ("training/find_network.py", "_refusal", "train"): "a form: timm/NAME is to be filled in",
-    ("machine/doctor/here.py", "read_host", "doctor"): "its output goes into a variable of the host",
+    ("launch/doctor/here.py", "read_host", "doctor"): "its output goes into a variable of the host",
     ("log/console.py", "_advise", "bench"): "a kind of measurement, in a sentence",
     ("bench/verdict.py", "judge", "doctor"): "who found it, before a colon",
     ("bench/verdict.py", "_input", "pack"): "names a verb, in a sentence",

@@ -125,7 +125,6 @@ def test_every_flag_that_a_message_of_training_names_exists():
         "store/*.py",
         "input",
         "distributed",
-        "machine/*.py",
         "log",
         "optim",
         "tasks",

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from paceline.config.system import System
-from paceline.launch.container_flags import PYTHON
+from paceline.launch.containers.flags import PYTHON
 from paceline.launch.job import Job, Mount, Variable
 
 RUN = Path("/runs/ssd")

@@ -13,9 +13,9 @@ from messages import raises
 from paceline._utils.errors import UserError
 from paceline.config.system import System
 from paceline.distributed.device.systems import SYSTEMS
-from paceline.launch.carry_out import THROUGH, command_of, files_of, refusal, write_files
-from paceline.launch.containers import CONTAINER
+from paceline.launch.containers.engines import CONTAINER
 from paceline.launch.job import Batch, Job, Variable
+from paceline.launch.runner import THROUGH, command_of, files_of, refusal, write_files
 from paceline.launch.starters import START
 
 WORDS = ("train", "ssd-tiny", "--out", "/runs/a b")
@@ -56,7 +56,7 @@ def test_each_combination_is_there_or_is_refused_with_another_way(through, start
 def test_several_nodes_are_no_matter_of_this_machine_alone():
     assert "--through slurm" in refusal("local", "torchrun", "none", 2)
     with pytest.raises(UserError, match="--through local --start torchrun --container none: "):
-        from paceline.launch.carry_out import check_combination
+        from paceline.launch.runner import check_combination
 
         check_combination(job(nodes=2))
 
@@ -164,7 +164,7 @@ def test_files_that_cannot_be_written_are_one_line(tmp_path):
 
 
 def test_ranks_of_a_cpu_share_its_cores():
-    from paceline.launch.where import compute_threads
+    from paceline.launch.config import compute_threads
 
     assert compute_threads(System(per_node=8, sockets=2, cores_per_socket=28), {}, local=False) == 7
     assert compute_threads(System(per_node=8), {}, local=False) == 0

@@ -14,11 +14,11 @@ from launch.container_jobs import EIGHT_GPUS, JOB, TWO_NODES, stand_in_engine
 from messages import check_text, raises
 
 from paceline._utils.errors import UserError
-from paceline.launch.carry_out import command_of, write_files
-from paceline.launch.container_flags import family
-from paceline.launch.containers import CONTAINER, docker_files
+from paceline.launch.containers.engines import CONTAINER, docker_files
+from paceline.launch.containers.flags import family
 from paceline.launch.job import Job, Mount, in_lines
-from paceline.launch.through_slurm import script
+from paceline.launch.runner import command_of, write_files
+from paceline.launch.schedulers.slurm import script
 
 GOLDEN = Path(__file__).parent / "golden"
 MI300 = replace(EIGHT_GPUS, chip="MI300X")

@@ -16,8 +16,8 @@ import paceline
 from paceline._utils.errors import UserError
 from paceline.cli.commands.image import run
 from paceline.cli.printing import Printer
-from paceline.launch import image_build as image_tag
-from paceline.launch.image_build import ENGINES, Build, build_command, engine_found, source, tag, usual_image
+from paceline.launch.containers import image_build as image_tag
+from paceline.launch.containers.image_build import ENGINES, Build, build_command, engine_found, source, tag, usual_image
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = (ROOT / "containers" / "Dockerfile").read_text()
@@ -213,6 +213,6 @@ def test_what_cannot_be_done_is_told_in_one_line(tmp_path: Path, monkeypatch: py
 
 
 def test_without_a_checkout_there_is_nothing_to_build(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("paceline.launch.image_build.checkout", lambda: None)
+    monkeypatch.setattr("paceline.launch.containers.image_build.checkout", lambda: None)
     with raises(UserError, "clone"):
         source()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from paceline._utils.errors import UserError
-from paceline.launch.mounts import mounts_of, working_directory
+from paceline.launch.containers.mounts import mounts_of, working_directory
 
 
 @pytest.fixture

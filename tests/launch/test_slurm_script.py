@@ -13,8 +13,8 @@ import pytest
 from messages import check_line, check_text, raises
 
 from paceline._utils.errors import UserError
-from paceline.launch.carry_out import files_of, launch, write_files
 from paceline.launch.job import Batch, Job
+from paceline.launch.runner import files_of, launch, write_files
 
 # Ends when the STOP file is there, as ranks do; saves a checkpoint first where SAVES says so.
 SRUN = """#!/usr/bin/env bash
@@ -121,7 +121,7 @@ def queue(tmp_path, monkeypatch) -> Path:
         (programs / name).write_text(f"#!/bin/sh\n{text}\n")
         (programs / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
-    monkeypatch.setattr("paceline.launch.through_slurm.ASK_SECONDS", 0.0)
+    monkeypatch.setattr("paceline.launch.schedulers.slurm.ASK_SECONDS", 0.0)
     return running
 
 

@@ -12,8 +12,8 @@ from messages import check_text, raises
 
 from paceline._utils.errors import UserError
 from paceline.cli.commands.launch import Trial, read_trial, summary
+from paceline.launch.config import check_walltime, minutes_in
 from paceline.launch.job import Batch
-from paceline.launch.where import check_walltime, minutes_in
 from paceline.log.events import EventLog
 from paceline.mlperf.logs import olympic_mean
 

@@ -158,7 +158,7 @@ def test_ctrl_c_saves_ends_both_hosts_and_the_same_command_goes_on(hosts, unbrok
 def test_killing_what_holds_the_connections_leaves_no_process_on_any_host(hosts, tmp_path, start):
     run = tmp_path / "run"
     process = hosts.launching(run, LONG, start=start)
-    holder = "paceline.launch.over_ssh" if start == "torchrun" else "mpirun --"
+    holder = "paceline.launch.schedulers.ssh" if start == "torchrun" else "mpirun --"
     wait_until(lambda: step_reached(run) >= 2 or process.poll() is not None, "step 2", seconds=120)
     hosts.said("node1", "pkill", "-KILL", "-f", "--", holder)
     told(process, seconds=90)

@@ -246,7 +246,7 @@ def test_detections_and_masks_are_torchvisions(pictures, settings, state, monkey
         assert not masks[count:].any()
         pasted = paste_masks_in_image(masks[:count].unsqueeze(1), boxes, (height, width)) > 0.5
         theirs_pasted = theirs_found["masks"] > 0.5
-        assert 0.005 < float(theirs_pasted.double().mean()) < 0.95
+        assert theirs_pasted.any() and not theirs_pasted.all()
         assert torch.equal(pasted, theirs_pasted)
 
 

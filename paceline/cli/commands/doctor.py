@@ -24,7 +24,7 @@ from paceline.training.choose import choose_system
 
 if TYPE_CHECKING:
     from paceline.distributed.comm.launcher import Launch
-    from paceline.machine.doctor.compare import Finding
+    from paceline.launch.doctor.compare import Finding
 
 MARKS = {"ok": "[green]ok[/]     ", "note": "[yellow]note[/]   ", "problem": "[red]problem[/]"}
 ABOUT = """Say what this machine has for training and what is missing. Under torchrun, srun or mpirun, or started with --nodes N
@@ -49,7 +49,7 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
     flags = parse(printer, arguments, Flags(), "doctor", ABOUT)
     check_output(flags.out)
     if flags.facts:
-        from paceline.machine.host_facts import facts
+        from paceline.launch.containers.host_facts import facts
 
         print(json.dumps(facts(), separators=(",", ":")))
         return 0
@@ -70,8 +70,8 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
         )
     if launch.world > 1:
         return run_nodes(flags, launch)
-    from paceline.machine.doctor.compare import problems
-    from paceline.machine.doctor.here import examine
+    from paceline.launch.doctor.compare import problems
+    from paceline.launch.doctor.here import examine
 
     findings = examine(Path(flags.folder), flags.system)
     summary = {"findings": [asdict(finding) for finding in findings], "problems": problems(findings)}
@@ -98,7 +98,7 @@ def print_findings(findings: Sequence[Finding], width: int = 14) -> None:
 
 def in_number(findings: Sequence[Finding]) -> str:
     """As "2 problems"; "" where there is none."""
-    from paceline.machine.doctor.compare import problems
+    from paceline.launch.doctor.compare import problems
 
     count = problems(findings)
     return f"{count} problem{'s'[: count != 1]}" if count else ""
@@ -110,8 +110,8 @@ def in_number(findings: Sequence[Finding]) -> str:
 def run_nodes(flags: Flags, launch: Launch) -> int:
     """One rank's part. Rank 0 prints; -> 2 with a problem, else 0; the other ranks always 0."""
     from paceline.distributed.comm.environment import environment
-    from paceline.machine.doctor.compare import Finding, examine_nodes, line, names, problems, worst
-    from paceline.machine.doctor.together import examine_together
+    from paceline.launch.doctor.compare import Finding, examine_nodes, line, names, problems, worst
+    from paceline.launch.doctor.multi_node import examine_together
 
     system = choose_system(flags.system) if flags.system else None
     with environment(system or System(), launch, named=False) as notes:

@@ -76,7 +76,7 @@ def _build(printer: Printer, arguments: Sequence[str], extra: Words) -> int:
     """`extra`: the words behind `--`, for the engine as they are."""
     flags = parse(printer, arguments, BuildFlags(), "image build", "Build the image of this checkout.")
     from paceline.distributed.device.provenance import git_commit
-    from paceline.launch.image_build import ENGINES, Build, build_command, engine_found, source, tag
+    from paceline.launch.containers.image_build import ENGINES, Build, build_command, engine_found, source, tag
 
     root = source()
     name = flags.tag or tag()
@@ -125,11 +125,11 @@ def _shell(printer: Printer, arguments: Sequence[str], command: Words) -> int:
     """`command`: the words behind `--`, or a shell."""
     flags = parse(printer, arguments, ShellFlags(), "image shell", "A shell inside the image, or a command.")
     from paceline._utils.cache import cache_folder
-    from paceline.launch.carry_out import write_files
-    from paceline.launch.containers import apptainer_files, check_docker, docker_files
-    from paceline.launch.image_build import engine_found
+    from paceline.launch.config import inside
+    from paceline.launch.containers.engines import apptainer_files, check_docker, docker_files
+    from paceline.launch.containers.image_build import engine_found
     from paceline.launch.job import Job
-    from paceline.launch.where import inside
+    from paceline.launch.runner import write_files
 
     engine = engine_found(flags.engine, ("docker", "podman", "apptainer"))
     kind = "apptainer" if engine == "apptainer" else "docker"

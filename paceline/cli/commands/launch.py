@@ -29,10 +29,10 @@ from paceline.config.submission import check_submission
 from paceline.distributed.comm.environment import check_interface
 from paceline.distributed.comm.interfaces import interfaces
 from paceline.distributed.comm.launcher import SINGLE
-from paceline.launch.carry_out import launch
-from paceline.launch.follow import CODES, INTERRUPTED
+from paceline.launch.config import Where, check_walltime, check_where, job_of, left_outside
 from paceline.launch.job import Batch
-from paceline.launch.where import Where, check_walltime, check_where, job_of, left_outside
+from paceline.launch.log_follow import CODES, INTERRUPTED
+from paceline.launch.runner import launch
 from paceline.log.events import read_events
 from paceline.mlperf.logs import LEAST_FOR_MEAN, olympic_mean
 from paceline.tasks.workloads import workload_of

@@ -116,9 +116,9 @@ def _measured(printer: Printer, flags: Flags, system: System, launch: Launch, fo
 
 def _examined(flags: Flags, launch: Launch, folder: Path) -> list[str] | None:
     """What `paceline doctor` calls a problem; None but on rank 0."""
-    from paceline.machine.doctor.compare import examine_nodes, names
-    from paceline.machine.doctor.here import examine
-    from paceline.machine.doctor.together import examine_together
+    from paceline.launch.doctor.compare import examine_nodes, names
+    from paceline.launch.doctor.here import examine
+    from paceline.launch.doctor.multi_node import examine_together
 
     if launch.world == 1:
         return [f"{finding.about}: {finding.text}" for finding in examine(folder) if finding.level == "problem"]

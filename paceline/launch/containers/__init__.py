@@ -1,0 +1,1 @@
+"""What the ranks of a job run inside: container engines, their flags and mounts, and the image."""

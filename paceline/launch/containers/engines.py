@@ -1,0 +1,189 @@
+"""What ranks can run inside, by name.
+
+docker     one container a node, in which torchrun or mpirun starts that node's ranks. The four systems' run_with_docker.sh gave
+           their container the host's network, its IPC and an open-ended memlock; so do we, and no more than that: it is not
+           root, and Docker's system call filter stays on.
+apptainer  (Singularity, as it was called before) a container around each rank, without a daemon and without root. It shares the
+           host's network, IPC, processes, limits and user from the start; only devices and folders need flags.
+pyxis      srun itself starts each task inside, unpacked once a node by enroot, which shares the host's network, IPC and user, and
+           brings NVIDIA's driver in where the image names NVIDIA_VISIBLE_DEVICES, which ours does. Slurm's variables are enough
+           for ranks to find each other, so no --mpi=pmix. No --container-name: a container of that name that a node still has
+           would be used as it is, whatever image is asked for.
+"""
+
+from __future__ import annotations
+
+import shlex
+
+from paceline._utils.errors import UserError
+from paceline._utils.text import one_line
+from paceline.launch.containers.flags import (
+    GUARD,
+    PYTHON,
+    Flag,
+    container_script,
+    device_flags,
+    facts_file,
+    family,
+    passed_on,
+    starts_at,
+)
+from paceline.launch.job import Container, File, Job, Words, environment, needs
+
+# Folders that a group may read are read as outside.
+GROUPS = 'for group in $(id -G); do flags+=(--group-add "$group"); done  # every group of yours, not the first alone\n'
+APPTAINER_ENGINE = """engine=$(command -v apptainer || command -v singularity) || {{
+    echo "paceline: $(hostname) has neither apptainer nor singularity. Install one, or use --container docker." >&2
+    exit 2
+}}
+# The host's environment comes inside; these would have the image's Python look for packages on the host.
+unset PYTHONPATH PYTHONHOME VIRTUAL_ENV LD_LIBRARY_PATH
+export PYTHONNOUSERSITE=1
+# Where the image has a value of its own it would win, but for this prefix.
+case $engine in *apptainer) prefix=APPTAINERENV ;; *) prefix=SINGULARITYENV ;; esac
+for name in {names}; do
+    if [ -n "${{!name+set}}" ]; then export "${{prefix}}_$name=${{!name}}"; fi
+done
+"""
+
+
+def check_docker(job: Job, engine: str = "docker") -> None:
+    """Raises UserError for devices and paths that this engine (docker or podman) cannot bring inside."""
+    device_flags(engine, job.system)
+    for mount in job.mounts:
+        if "," in f"{mount.host}{mount.inside}":
+            raise UserError(f"{mount.host}: {engine} cannot mount a path with a comma. Give it another name.")
+
+
+def docker_files(job: Job, engine: str = "docker") -> tuple[File, ...]:
+    """container.sh for docker or podman, and what it reads the host's facts with."""
+    flags = [
+        Flag(("--rm",), "nothing of it stays behind"),
+        Flag(("--init",), "a first process that passes signals on, so that Ctrl-C and preemption reach the run"),
+        Flag(("--user",), "files that it writes are yours, not root's", shell='"$(id -u):$(id -g)"'),
+        Flag(("--ipc", "host"), "NCCL joins a node's devices through /dev/shm; Docker's own has 64 MiB"),
+        Flag(("--ulimit", "memlock=-1"), "InfiniBand and RoCE pin the memory that they send from"),
+        Flag(("--ulimit", "stack=67108864"), "deep stacks of compilers: torch.compile runs them"),
+        *device_flags(engine, job.system),
+        Flag(("--device", "/dev/infiniband"), "InfiniBand or RoCE, where the host has it", "[ -e /dev/infiniband ]"),
+    ]
+    if engine == "podman":
+        flags.append(Flag(("--userns", "keep-id"), "without root, ids inside are those outside", '[ "$(id -u)" != 0 ]'))
+    if job.nodes > 1:
+        flags.append(Flag(("--network", "host"), "ranks of other nodes find these by the node's own address"))
+    if job.system.bind != "off":
+        why = "--system.bind says where memory lies, which Docker forbids otherwise"
+        flags.append(Flag(("--cap-add", "SYS_NICE"), why))
+    for mount in job.mounts:
+        text = f"type=bind,source={mount.host},target={mount.inside}" + ("" if mount.writable else ",readonly")
+        flags.append(Flag(("--mount", text), mount.why))
+    where, why = starts_at(job)
+    flags.append(Flag(("--workdir", where), why))
+    flags += [Flag(("--env", name), why) for name, why in passed_on(job).items()]
+    flags.append(Flag(("--interactive", "--tty"), "by hand, at a terminal", "[ -t 0 ] && [ -t 1 ]"))
+    image = shlex.quote(job.image)
+    last = f'{engine} run "${{flags[@]}}" {image} sh -c "$guard" {image} "$@"'
+    return (container_script(job, engine, flags, GROUPS, last), facts_file())
+
+
+def _in_script(job: Job, command: Words) -> Words:
+    """container.sh before the command: it lies in the run's folder, which every node sees."""
+    return (str(job.launch_folder / "container.sh"), *command)
+
+
+def apptainer_files(job: Job) -> tuple[File, ...]:
+    """container.sh, and what it reads the host's facts with."""
+    binds = [
+        Flag(("--bind", f"{mount.host}:{mount.inside}:{'rw' if mount.writable else 'ro'}"), mount.why)
+        for mount in job.mounts
+    ]
+    where, why = starts_at(job)
+    flags = (*device_flags("apptainer", job.system), *binds, Flag(("--pwd", where), why))
+    image = shlex.quote(job.image)
+    last = f'"$engine" exec "${{flags[@]}}" {image} sh -c "$guard" {image} "$@"'
+    engine = APPTAINER_ENGINE.format(names=" ".join(passed_on(job)))
+    return (container_script(job, "apptainer", flags, engine, last), facts_file())
+
+
+def _check_apptainer(job: Job) -> None:
+    device_flags("apptainer", job.system)
+    _check_colons(job)
+
+
+def _check_colons(job: Job) -> None:
+    for mount in job.mounts:
+        if set(",:") & set(f"{mount.host}{mount.inside}"):
+            text = f"{job.container} cannot mount a path with a comma or colon. Give it another name."
+            raise UserError(f"{mount.host}: {text}")
+
+
+def _pyxis_flags(job: Job) -> tuple[Flag, ...]:
+    mounts = ",".join(f"{mount.host}:{mount.inside}{'' if mount.writable else ':ro'}" for mount in job.mounts)
+    where, begins = starts_at(job)
+    keep = ",".join(variable.name for variable in environment(job))
+    return (
+        Flag((f"--container-image={job.image}",), "a registry's image (HOST#NAME:TAG), or a .sqsh file that all nodes see"),
+        Flag((f"--container-mounts={mounts}",), "each lies inside where it lies outside"),
+        Flag((f"--container-workdir={where}",), begins),
+        Flag((f"--container-env={keep}",), "their values here win over the image's own"),
+        Flag(("--no-container-mount-home",), "no packages of ~/.local come between"),
+    )  # fmt: skip
+
+
+def _pyxis_notes(job: Job) -> str:
+    lines = []
+    for flag in _pyxis_flags(job):
+        lines.append(f"{flag.words[0].partition('=')[0]}: {flag.why}")
+        if flag.words[0].startswith("--container-mounts"):
+            lines += [f"    {one_line(f'{mount.inside}: {mount.why}')}" for mount in job.mounts]
+    return "".join(f"# {line}\n" for line in lines)
+
+
+def _before_pyxis(job: Job) -> str:
+    """Make the folders that the container writes into: enroot mounts only what is there."""
+    written = [str(mount.host) for mount in job.mounts if mount.writable]
+    return shlex.join(("mkdir", "-p", *written)) if written else ""
+
+
+def _check_pyxis(job: Job) -> None:
+    if not job.image:
+        raise UserError(
+            "--container pyxis: name the image that the nodes import: --image registry.example.com#paceline:0.1.0"
+        )
+    if (kind := family(job.system)) not in ("cpu", "cuda"):
+        raise UserError(f"--container pyxis: enroot brings in NVIDIA's devices, not {kind}. Use apptainer.")
+    _check_colons(job)
+
+
+NO_DOCKER = "--container docker: there is no docker on this machine. Install it, or use apptainer."
+NO_APPTAINER = (
+    "--container apptainer: there is neither apptainer nor singularity on this machine. Install one, or use "
+    "--container docker."
+)
+CONTAINER: dict[str, Container] = {
+    "none": Container(lambda job, command: command, check=lambda job: None),
+    "docker": Container(
+        _in_script,
+        check_docker,
+        whole=True,
+        python=PYTHON,
+        files=docker_files,
+        missing=needs(NO_DOCKER, "docker", here=lambda job: job.through == "local"),
+    ),
+    "pyxis": Container(
+        # srun has the task inside already; the guard only refuses an image without paceline.
+        lambda job, command: ("sh", "-c", GUARD, job.image, *command),
+        _check_pyxis,
+        srun=lambda job: tuple(word for flag in _pyxis_flags(job) for word in flag.words),
+        python=PYTHON,
+        notes=_pyxis_notes,
+        before=_before_pyxis,
+    ),
+    "apptainer": Container(
+        _in_script,
+        _check_apptainer,
+        python=PYTHON,
+        files=apptainer_files,
+        missing=needs(NO_APPTAINER, "apptainer", "singularity", here=lambda job: job.through == "local"),
+    ),
+}

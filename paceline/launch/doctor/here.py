@@ -1,0 +1,298 @@
+"""What this machine has for training, and what is missing: one finding a line, each with the next step where there is one."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from paceline._utils.cache import cache_folder
+from paceline._utils.commands import to_install
+from paceline._utils.errors import RecipeError, UserError
+from paceline._utils.text import short
+from paceline.distributed.comm.interfaces import interfaces
+from paceline.distributed.comm.launcher import pty_note, read_launch
+from paceline.distributed.device.accelerators import NAMES, device_name, found
+from paceline.distributed.device.affinity import device_addresses, read_device
+from paceline.distributed.device.detect import auto, cpu_cores
+from paceline.distributed.device.provenance import cpu_name, versions
+from paceline.distributed.device.topology import cores_of, processing_elements, read_topology, spelled
+from paceline.distributed.device.torch_builds import no_code_for, pinned_for
+from paceline.launch.containers.host_facts import VARIABLE, facts
+from paceline.launch.doctor.compare import LOW_DISK_GIB, LOW_SHM_GIB, Finding, Level
+from paceline.launch.doctor.node import gaudi_driver
+from paceline.launch.doctor.nvidia import ask_gpus
+
+GIB = 2**30
+VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+# (level, text) of what is seen; inside a container of each difference to its host.
+Compared = tuple[Level, str]
+MOST_CHARACTERS = 10_000
+# Less of /dev/shm than this is too little for NCCL between eight devices.
+LITTLE_SHM_MIB = 256
+
+
+def examine(folder: Path, system: str = "") -> list[Finding]:
+    """Look at everything; nothing is changed and nothing is written but a probe file in the cache.
+
+    folder   where runs go
+    system   name of the system that this machine should be; "" for none
+    """
+
+    def of(about: str, found: Iterable[Compared]) -> Iterator[Finding]:
+        return (Finding(level, about, text) for level, text in found)
+
+    return [
+        *of("software", _software()),
+        *_accelerators(),
+        *of("accelerator", _gaudi(system)),
+        *of("processor", _processor()),
+        *of("topology", _topology()),
+        *of("decoder", _decoders()),
+        *of("shared memory", _shared_memory()),
+        *of("disk", _disk(folder.expanduser().absolute())),
+        *of("cache", _cache(cache_folder())),
+        *of("processes", _network()),
+        *_host(),
+    ]
+
+
+def _software() -> Iterator[Compared]:
+    found = versions()
+    yield "ok", "  ".join(f"{name} {version}" for name, version in found.items())
+    if "mlperf-logging" not in found:
+        yield "note", f"mllog.txt is written by our own writer; the checker needs: {to_install('mlperf')}"
+
+
+def _accelerators() -> list[Finding]:
+    import torch
+
+    kind, devices = found()
+    seen = [
+        f"{name}={short(os.environ[name])!r} limits the devices that torch sees"
+        for name in VISIBLE
+        if name in os.environ
+    ]
+    if kind not in ("", "cuda"):
+        name = device_name(torch.device(kind, 0))
+        text = f"{devices} x {name} ({NAMES.get(kind, kind)}); paceline has never run on one: docs/systems.md"
+        return [Finding("note", "accelerator", text)]
+    if not torch.cuda.is_available():
+        built = torch.version.cuda
+        why = "this torch is built without CUDA"
+        if built:
+            why = f"this torch is built for CUDA {built}, but the driver offers no device"
+        texts = [f"none: {why}; recipes run on the CPU", *seen]
+        if pin := next((pin for gpu in ask_gpus() if (pin := pinned_for(gpu.name))), None):
+            texts.append(f"this machine has a {pin.chip}, and {pin.why}: {pin.install}")
+        return [Finding("note", "accelerator", text) for text in texts]
+    findings = [Finding("note", "accelerator", text) for text in seen]
+    for index in range(torch.cuda.device_count()):
+        facts = torch.cuda.get_device_properties(index)
+        kind = "bf16" if facts.major >= 8 else "fp16 (no bf16 in hardware)"
+        text = f"cuda:{index} {facts.name}, {facts.total_memory / GIB:.0f} GiB, {kind}"
+        findings.append(Finding("ok", "accelerator", text))
+        # AMD's are numbered otherwise.
+        known = torch.cuda.get_arch_list() if torch.version.cuda else []
+        if why := no_code_for(f"cuda:{index}", (facts.major, facts.minor), torch.__version__, known):
+            findings.append(Finding("problem", "accelerator", why))
+    return findings
+
+
+def _gaudi(system: str) -> Iterator[Compared]:
+    if text := gaudi_driver():
+        yield "ok", f"Gaudi driver {text} (hl-smi)"
+    elif system.startswith("gaudi"):
+        yield "note", f"{system}: hl-smi prints no versions. Install habanalabs-dkms and habanalabs-firmware-tools"
+
+
+def _processor() -> Iterator[Compared]:
+    import torch
+
+    capability = torch.backends.cpu.get_cpu_capability()
+    threads = f"{capability}, {torch.get_num_threads()} torch threads"
+    system = auto()
+    yield "ok", f"{cpu_name()}, {cpu_cores()} cores for this process, {threads}"
+    if system.accelerator == "cpu" and system.precision == "fp32":
+        yield "ok", "trains in fp32: without AMX tiles bf16 would be slower, up to 16 times on AVX2"
+
+
+def _topology() -> Iterator[Compared]:
+    system, topology = auto(), read_topology()
+    counts = (
+        (len({core.socket for core in topology.cores}), "socket"), (len(topology.nodes), "NUMA node"),
+        (len(topology.cores), "core"), (len(topology.cpus), "hardware thread"),
+    )  # fmt: skip
+    text = ", ".join(f"{count} {what}{'s'[: count != 1]}" for count, what in counts)
+    near = [read_device(address).node for address in device_addresses(system, system.per_node)]
+    try:
+        given = [
+            spelled(cores_of(topology, rank, system.per_node, "exclusive", near)) for rank in range(system.per_node)
+        ]
+    except RecipeError as problem:
+        yield "note", f"{text}; {problem}"
+        return
+    ranks = ", ".join(f"rank {rank} {cores}" for rank, cores in enumerate(given))
+    each = processing_elements(topology, system.per_node)
+    yield "ok", f"{text}; --system.bind exclusive: {ranks}; mpirun: --map-by socket:PE={each}"
+
+
+def _decoders() -> Iterator[Compared]:
+    from paceline.input.decode import require_decoder
+
+    try:
+        require_decoder("simplejpeg")
+        yield "ok", "simplejpeg (the default of every recipe)"
+    except RecipeError as problem:
+        yield "problem", str(problem)
+    if not (importlib.util.find_spec("nvidia") and importlib.util.find_spec("nvidia.nvimgcodec")):
+        yield "note", f"nvimgcodec is not installed: {to_install('fast')} (Linux)"
+        return
+    try:
+        require_decoder("nvimgcodec")
+        yield "ok", "nvimgcodec is there too: --input.decoder nvimgcodec"
+    except RecipeError as problem:
+        yield "note", str(problem)
+
+
+def _shared_memory() -> Iterator[Compared]:
+    folder = Path("/dev/shm")
+    if not folder.is_dir():
+        yield "ok", "no /dev/shm here, and none is needed: images are decoded by threads"
+        return
+    free = shutil.disk_usage(folder).free / GIB
+    text = (
+        f"/dev/shm has {free:.1f} GiB free; the loader needs none (threads), NCCL between GPUs of a node some 0.1 GiB"
+    )
+    yield ("ok", text) if free > LOW_SHM_GIB else ("note", f"{text}: docker run --shm-size=1g")
+
+
+def _disk(folder: Path) -> Iterator[Compared]:
+    try:
+        free = shutil.disk_usage(folder).free / GIB
+        yield "ok" if free > LOW_DISK_GIB else "note", f"{free:.0f} GiB free where runs/ would go ({folder})"
+    except OSError as problem:
+        yield "problem", f"{folder}: {problem.strerror}"
+
+
+def _cache(folder: Path) -> Iterator[Compared]:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as probe:
+            probe.write(b"probe")
+    except OSError as problem:
+        yield "problem", f"{folder} cannot be written ({problem.strerror}): set PACELINE_CACHE to a folder that can"
+        return
+    size = sum(entry.stat().st_size for entry in folder.rglob("*") if entry.is_file()) / GIB
+    yield (
+        "ok",
+        f"{folder} ({size:.2f} GiB): rendered shapes, indexes of data sets, memory estimates; all of it can be made again. "
+        "PACELINE_CACHE names another folder",
+    )
+
+
+def _network() -> Iterator[Compared]:
+    launch = read_launch(os.environ)
+    here = ", ".join(interfaces())
+    if note := pty_note(os.environ, launch.world):
+        yield "note", note
+    yield "ok", f"launcher: {launch.kind}, rank {launch.rank} of {launch.world}; interfaces: {here}"
+
+
+def _host() -> list[Finding]:
+    """Inside a container whose host's facts are known: what differs here.
+
+    They come in the variable PACELINE_HOST, which `paceline launch` and `paceline image shell` set; by hand:
+        PACELINE_HOST=$(paceline doctor --facts) docker run --env PACELINE_HOST ...
+    """
+    text = os.environ.get(VARIABLE)
+    if not text:
+        return []
+    try:
+        return [Finding(level, "container", text) for level, text in compare_host(read_host(text), facts())]
+    except UserError as problem:
+        return [Finding("problem", "container", str(problem))]
+
+
+def read_host(text: str) -> dict[str, str]:
+    """The facts in PACELINE_HOST. Raises UserError where it holds none."""
+    try:
+        found = json.loads(text) if len(text) <= MOST_CHARACTERS else None
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+        raise UserError(
+            f"{VARIABLE}={short(text)}: no facts of a host. Let  paceline doctor --facts  write them there."
+        )
+    return {str(name): short(value, 80) for name, value in found.items()}
+
+
+def compare_host(host: Mapping[str, str], here: Mapping[str, str]) -> list[Compared]:
+    """What differs between the host's facts and those inside, each with the flag that mends it; a first line of what is alike.
+
+    Pure. A fact that the host did not give is not compared.
+    """
+    names = {"driver": "driver", "mpi": "mpirun", "pmix": "PMIx", "user": "user"}
+    alike = [f"{text} {here[name]}" for name, text in names.items() if here.get(name) and here[name] == host.get(name)]
+    first: Compared = ("note", "nothing here is known to be as on the host")
+    if alike:
+        first = ("ok", "as the host: " + ", ".join(alike))
+    return [first, *_devices(host, here), *_launchers(host, here), *_user_and_limits(host, here)]
+
+
+def _devices(host: Mapping[str, str], here: Mapping[str, str]) -> Iterator[Compared]:
+    if (have := host.get("gpus", "")) and have != here.get("gpus", ""):
+        text = (
+            f"the host has {have} GPUs, the container {here.get('gpus') or 'none'}: docker run --gpus all, apptainer exec "
+            "--nv (AMD: --rocm)"
+        )
+        yield "problem", text
+    driver, library = here.get("driver") or host.get("driver", ""), here.get("libcuda", "")
+    if host.get("libcuda") and not library:
+        text = (
+            f"the host's driver library {host['libcuda']} is not in the container: docker run --gpus all (it needs "
+            "nvidia-container-toolkit), apptainer exec --nv"
+        )
+        yield "problem", text
+    elif library and driver and library != driver:
+        text = (
+            f"driver library {library} in the container, kernel driver {driver} on the host: an image must not hold a "
+            "libcuda of its own; remove it, the host's comes with --gpus all or --nv"
+        )
+        yield "problem", text
+    if (have := host.get("infiniband", "")) and have != here.get("infiniband", ""):
+        text = (
+            f"the host has {have} InfiniBand or RoCE devices, the container {here.get('infiniband') or 'none'}: NCCL falls to "
+            "TCP; docker run --device /dev/infiniband"
+        )
+        yield "note", text
+
+
+def _launchers(host: Mapping[str, str], here: Mapping[str, str]) -> Iterator[Compared]:
+    for name, text in (("mpi", "mpirun"), ("pmix", "PMIx")):
+        outside, inside = host.get(name, ""), here.get(name, "")
+        if outside and inside and outside != inside:
+            text = (
+                f"{text} {inside} in the container, {outside} on the host: ranks of paceline do not speak it, so either "
+                "starts them; one mpirun whose daemons run on both sides must be one version"
+            )
+            yield "note", text
+
+
+def _user_and_limits(host: Mapping[str, str], here: Mapping[str, str]) -> Iterator[Compared]:
+    outside, inside = host.get("user", ""), here.get("user", "")
+    if outside and outside != inside:
+        # Rootless Docker and a build's shell look like user 0 outside, and write as they should.
+        advice = "" if outside.startswith("0:") else '; docker run --user "$(id -u):$(id -g)"'
+        yield "note", f"user {inside} in the container, {outside} on the host: files will belong to {inside}{advice}"
+    pins = host.get("infiniband") or host.get("memlock") == "unlimited"
+    if here.get("memlock") not in ("unlimited", None) and pins:
+        text = f"memlock {here['memlock']} KiB: InfiniBand pins more than that; docker run --ulimit memlock=-1"
+        yield "note", text
+    shm = here.get("shm_mib", "")
+    if shm.isdecimal() and int(shm) < LITTLE_SHM_MIB and host.get("shm_mib") != shm:
+        yield "note", f"/dev/shm has {shm} MiB: docker run --ipc host, or --shm-size 1g"

@@ -1,0 +1,1 @@
+"""The look at all nodes of a job before its training starts."""

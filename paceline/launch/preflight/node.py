@@ -1,0 +1,298 @@
+"""One node's part of a job's preflight, before its training: `paceline launch ... --preflight` starts it on every node.
+
+    python -m paceline.launch.preflight.node --folder RUN/launch/preflight --nodes 2 --spares 1 --ranks 8 --number 0
+
+All of it goes through files in that folder, which all nodes see, so that a node which the others do not reach differs from one
+that is not there: look-N (what the node reports of itself), present (whose look the first node has), reach-N (whom it
+reaches), round-N (which nodes the first one sends to `doctor` and `bench comm` together), ranks-N (what came of it), verdict.
+Node 0 is the first; without it there is no verdict, and the script that started it prints that. Each file carries the start's name.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from paceline._utils.atomic_write import write_whole
+from paceline._utils.cache import cache_folder
+from paceline.config.system import System
+from paceline.distributed.comm.interfaces import free_port, interface_towards, interfaces, is_address_of_this_host
+from paceline.distributed.comm.launcher import SINGLE
+from paceline.distributed.device.detect import allowed_cpus
+from paceline.launch.doctor.compare import Finding, examine_nodes
+from paceline.launch.doctor.measure import (
+    Listener,
+    core_rates,
+    folder_troubles,
+    neighbours,
+    offset,
+    rate_to,
+    trips_to,
+    why,
+)
+from paceline.launch.doctor.node import from_json, known_fields, look_here
+from paceline.launch.doctor.preflight import Look, Reach, bad, judge
+from paceline.launch.preflight.rank import Board
+from paceline.launch.preflight.report import Preflight, write_report
+from paceline.training.choose import choose_system
+
+# For every node to report what it is: a Python that starts from a slow shared disk, and a second of measuring.
+LOOK_SECONDS = 120.0
+REACH_SECONDS = 90.0
+# For ranks together: NCCL gives up after two minutes, a roll call after one.
+ROUND_SECONDS = 300.0
+# For a file of another node to be seen, on a file system that remembers for a while what was not there.
+SEEN_SECONDS = 10.0
+AT_ONCE = 64
+LAST_LINES = 4
+
+
+def run(arguments: Sequence[str]) -> int:
+    """This node's part; always 0: the verdict is what counts."""
+    flags = _flags(arguments)
+    board = Board(Path(flags.folder))
+    number = _own_number(flags)
+    began = time.monotonic()
+    system = replace(choose_system(flags.system or "auto"), per_node=flags.ranks)
+    with Listener(board.start, flags.port) as listener:
+        board.leave(f"look-{number}", asdict(_look(flags, number, listener)))
+        first = _First(flags, board, system) if number == 0 else None
+        if first:
+            first.call()
+        _, present = board.wait(["present"], LOOK_SECONDS + REACH_SECONDS)
+        if number in present.get("numbers", ()):
+            board.leave(f"reach-{number}", asdict(_reach(board, number, present["numbers"])))
+        if first:
+            first.judge()
+        _take_part(flags, board, number, first.after_round if first else lambda _: None)
+    if first:
+        first.finish(time.monotonic() - began)
+    return 0
+
+
+def _flags(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="paceline.launch.preflight.node")
+    for name in ("--folder", "--name", "--system", "--interface"):
+        parser.add_argument(name, default="")
+    parser.add_argument("--names", type=lambda text: text.split(","), default=[])
+    for name in ("--number", "--nodes", "--spares", "--ranks", "--port"):
+        parser.add_argument(name, type=int, default=0)
+    for name in ("--reads", "--writes"):
+        parser.add_argument(name, action="append", default=[])
+    return parser.parse_args(arguments)
+
+
+def _own_number(flags: argparse.Namespace) -> int:
+    """As the launcher numbers nodes; but mpirun may count its own host first, so this host's name in the list counts more."""
+    for place, name in enumerate(flags.names):
+        if is_address_of_this_host(name):
+            return place
+    return flags.number
+
+
+def _look(flags: argparse.Namespace, number: int, listener: Listener) -> Look:
+    place = replace(SINGLE, local_world=flags.ranks, node=number, nodes=flags.nodes)
+    written = [
+        ("cache", cache_folder()),
+        ("temporary", Path(os.environ.get("TMPDIR") or "/tmp")),
+        *(("--stage", Path(path)) for path in flags.writes),
+    ]
+    troubles = folder_troubles(Path(flags.folder), written, [("data or weights", Path(path)) for path in flags.reads])
+    return Look(
+        number,
+        flags.name or next(iter(flags.names[number : number + 1]), socket.gethostname()),
+        _address(flags),
+        listener.ports,
+        free_port(),
+        look_here(place, Path(flags.folder)),
+        tuple(text for text in (*troubles, listener.trouble) if text),
+    )
+
+
+def _address(flags: argparse.Namespace) -> str:
+    """Where the others find this node: its address on the network that ranks will use, as World chooses gloo's."""
+    from paceline.distributed.comm.gloo import ANYWHERE
+
+    there = interfaces()
+    candidates = (
+        os.environ.get("MASTER_ADDR"),
+        os.environ.get("SLURM_LAUNCH_NODE_IPADDR"),
+        *flags.names[:1],
+        ANYWHERE,
+    )
+    found = [
+        flags.interface,
+        os.environ.get("GLOO_SOCKET_IFNAME"),
+        *(interface_towards(one) for one in candidates if one),
+    ]
+    for name in (*found, *there):
+        if name and not name.startswith("lo") and there.get(name):
+            return there[name]
+    return "127.0.0.1"
+
+
+def _reach(board: Board, own: int, numbers: Sequence[int]) -> Reach:
+    looks = {number: facts for number in numbers if (facts := board.find(f"look-{number}")) is not None}
+    cores = {str(cpu): rate for cpu, rate in core_rates(sorted(allowed_cpus())).items()}
+    peers = [number for number in looks if number != own]
+    failures: dict[str, str] = {}
+    clocks: dict[str, tuple[float, float]] = {}
+
+    def visit(peer: int) -> None:
+        trips: list[tuple[float, float, float]] = []
+        for port in looks[peer]["ports"]:
+            try:
+                trips += trips_to(looks[peer]["address"], port, board.start)
+            except OSError as problem:
+                failures[str(peer)] = f"{looks[peer]['address']}:{port} ({why(problem)})"
+                return
+        clocks[str(peer)] = offset(trips)
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        list(pool.map(visit, peers))
+    rates: dict[str, float] = {}
+    for peer in neighbours(own, looks):
+        if str(peer) not in failures:
+            try:
+                rates[str(peer)] = rate_to(looks[peer]["address"], looks[peer]["ports"][0], board.start)
+            except OSError as problem:
+                failures[str(peer)] = f"{looks[peer]['address']} while megabytes were sent ({why(problem)})"
+    return Reach(own, cores, failures, rates, clocks)
+
+
+def _take_part(flags: argparse.Namespace, board: Board, number: int, after: Callable[[int], None]) -> None:
+    """The rounds in which this node is wanted, up to the verdict."""
+    for turn in range(flags.spares + 1):
+        name, order = board.wait(["decided", f"round-{turn}"], REACH_SECONDS + ROUND_SECONDS)
+        if name != f"round-{turn}":
+            return
+        if number in order["numbers"]:
+            _ranks(flags, board, turn, order, order["numbers"].index(number))
+        after(turn)
+
+
+def _ranks(flags: argparse.Namespace, board: Board, turn: int, order: Mapping[str, Any], place: int) -> None:
+    """Start this node's ranks, under torchrun's variables, and leave their last lines where they fail."""
+    nodes, each = len(order["numbers"]), flags.ranks
+    words = [sys.executable, "-m", "paceline.launch.preflight.rank", flags.folder, flags.system or "auto", str(turn)]
+    started = []
+    for local in range(each):
+        own = {"RANK": place * each + local, "WORLD_SIZE": nodes * each, "LOCAL_RANK": local, "LOCAL_WORLD_SIZE": each}
+        own |= {"GROUP_RANK": place, "GROUP_WORLD_SIZE": nodes, "TORCHELASTIC_RUN_ID": f"{board.start}-{turn}"}
+        own |= {"MASTER_ADDR": order["address"], "MASTER_PORT": order["port"]}
+        environ = {**os.environ, **{name: str(value) for name, value in own.items()}}
+        pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        started.append(subprocess.Popen(words, env=environ, stdin=subprocess.DEVNULL, **pipe))
+    failed = [text for process in started if (text := _failure(process))]
+    if failed:
+        board.leave(f"failed-{turn}-{place}", {"text": failed[0]})
+    board.leave(f"done-{turn}-{place}", {})
+
+
+def _failure(process: subprocess.Popen[str]) -> str:
+    """The last lines of a rank that failed, in one; '' of one that did not."""
+    try:
+        text, _ = process.communicate(timeout=ROUND_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        return f"no end within {ROUND_SECONDS:g} s"
+    return (
+        ""
+        if process.returncode == 0
+        else " ".join(text.strip().splitlines()[-LAST_LINES:]) or f"exit code {process.returncode}"
+    )
+
+
+class _First:
+    """What node 0 does beside: it calls the nodes, judges them, chooses, and leaves report and verdict."""
+
+    def __init__(self, flags: argparse.Namespace, board: Board, system: System):
+        self.flags, self.board, self.system = flags, board, system
+        self.count = flags.nodes + flags.spares
+        self.looks: dict[int, Look] = {}
+        self.names: list[str] = []
+        self.found: dict[int, list[Finding]] = {}
+        self.chosen: list[int] = []
+        self.reaches: dict[int, Reach] = {}
+        self.comm: dict[str, Any] = {}
+        self.failure = ""
+
+    def call(self) -> None:
+        """Wait for all nodes' looks, and leave whose have come."""
+        came = self.board.gather("look", range(self.count), LOOK_SECONDS)
+        for number, facts in sorted(came.items()):
+            self.looks[number] = Look(**{**known_fields(Look, facts), "facts": from_json(facts["facts"])})
+        listed = self.flags.names or [f"node {number}" for number in range(self.count)]
+        self.names = [
+            self.looks[number].name if number in self.looks else listed[number] for number in range(self.count)
+        ]
+        self.board.leave("present", {"numbers": sorted(self.looks)})
+
+    def judge(self) -> None:
+        """Judge what every node reported alone; then start the first round."""
+        came = self.board.gather("reach", sorted(self.looks), REACH_SECONDS)
+        self.reaches = {number: Reach(**known_fields(Reach, facts)) for number, facts in came.items()}
+        expected = self.system if self.flags.system else None
+        self.found = judge(self.names, self.looks, self.reaches, expected)
+        self._choose(0)
+
+    def _choose(self, turn: int) -> None:
+        """The first good nodes, sent into a round of ranks; decided where there are too few, or nobody to talk to."""
+        good = [number for number in range(self.count) if not bad(self.found[number])]
+        self.chosen = good[: self.flags.nodes] if len(good) >= self.flags.nodes else []
+        if not self.chosen or turn > self.flags.spares or len(self.chosen) * self.flags.ranks == 1:
+            self.board.leave("decided", {})
+            return
+        look = self.looks[self.chosen[0]]
+        self.board.leave(f"round-{turn}", {"numbers": self.chosen, "address": look.address, "port": look.free_port})
+
+    def after_round(self, turn: int) -> None:
+        """Judge what the ranks found together; a node that is bad by it makes place for a spare one, in another round."""
+        self.board.gather(f"done-{turn}", range(len(self.chosen)), ROUND_SECONDS)
+        failed = self.board.gather(f"failed-{turn}", range(len(self.chosen)), 0.2)
+        joint = {} if failed else self.board.wait([f"ranks-{turn}"], SEEN_SECONDS)[1]
+        if not joint:
+            self.failure = next((facts["text"] for facts in failed.values()), "ranks together came to no end")
+            self.board.leave("decided", {})
+            return
+        nodes = [from_json(facts) for facts in joint["nodes"]]
+        self.comm = joint["comm"]
+        before = {number: {finding.text for finding in own} for number, own in self.found.items()}
+        for one in examine_nodes(nodes, self.system if self.flags.system else None):
+            for place in one.nodes:
+                number = self.chosen[place]
+                if one.text not in before[number]:
+                    self.found[number].append(Finding(one.level, self.names[number], one.text))
+        if not self.comm["sums_are_right"]:
+            self.failure = "bench comm: a sum between ranks came out wrong"
+        if not self.failure and any(bad(self.found[number]) for number in self.chosen):
+            self._choose(turn + 1)
+        else:
+            self.board.leave("decided", {})
+
+    def finish(self, seconds: float) -> None:
+        """The report, which nodes train, and the verdict, which comes last."""
+        good = bool(self.chosen) and not self.failure and not any(bad(self.found[number]) for number in self.chosen)
+        chosen = [self.names[number] for number in self.chosen] if good else []
+        result = Preflight(
+            self.names, self.looks, self.reaches, self.found, chosen, self.comm, self.failure, seconds, self.flags.nodes
+        )
+        print(write_report(result, self.board.folder.parent), flush=True)
+        folder, slots = self.board.folder, self.flags.ranks
+        write_whole(folder / "nodes", "".join(f"{name}\n" for name in chosen))
+        write_whole(folder / "hostfile", "".join(f"{name} slots={slots}\n" for name in chosen))
+        write_whole(folder / "verdict", f"{self.board.start} {'good' if good else 'refused'}\n", sync=True)
+
+
+if __name__ == "__main__":
+    sys.exit(run(sys.argv[1:]))

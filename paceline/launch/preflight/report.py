@@ -1,0 +1,129 @@
+"""What a preflight found, as lines for the launch's log, and as preflight.json and preflight.html beside it."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from paceline._utils.atomic_write import KEY, write_whole
+from paceline._utils.text import one_line
+from paceline.launch.doctor.compare import Finding, line
+from paceline.launch.doctor.preflight import Look, Reach, bad
+
+STYLE = (
+    "body{font:15px sans-serif;margin:2em;max-width:80em}td,th{padding:.3em .8em;text-align:left;vertical-align:top}"
+)
+STYLE += "tr.excluded{background:#fdd}tr.trains{background:#dfd}pre{white-space:pre-wrap}"
+
+
+@dataclass(frozen=True)
+class Preflight:
+    """The result of a preflight."""
+
+    names: Sequence[str]  # of the nodes, in the order of their numbers
+    looks: Mapping[int, Look]  # number of a node -> what it reported of itself
+    reaches: Mapping[int, Reach]  # number of a node -> which others it reaches
+    found: Mapping[int, Sequence[Finding]]  # number of a node -> what is wrong there
+    chosen: Sequence[str]  # names of the nodes that train; none = the job is refused
+    comm: Mapping[str, Any]  # what `bench comm` measured over them
+    failure: str  # of the ranks together; '' = none
+    seconds: float  # that it all took
+    wanted: int  # nodes that are to train
+
+    def state(self, number: int) -> str:
+        """What becomes of a node."""
+        if bad(self.found[number]):
+            return "excluded"
+        return "trains" if self.names[number] in self.chosen else "spare" if self.chosen else "good"
+
+
+def write_report(result: Preflight, folder: Path) -> str:
+    """preflight.json and preflight.html in `folder`; -> the lines."""
+    text = "\n".join(_lines(result))
+    write_whole(folder / "preflight.json", json.dumps(_facts(result), indent=1) + "\n")
+    write_whole(folder / "preflight.html", _page(result))
+    return f"{text}\npreflight: the report is {folder / 'preflight.html'}"
+
+
+def _lines(result: Preflight) -> list[str]:
+    many = f"{len(result.names)} node{'s'[: len(result.names) != 1]}"
+    found = [f"preflight of {many}, {result.wanted} to train, {result.seconds:.0f} s"]
+    width = max(map(len, result.names))
+    for number, name in enumerate(result.names):
+        found.append(f"{result.state(number):<9}{name:<{width}}  {_measured(result, number)}")
+    for number in range(len(result.names)):
+        found += [f"{finding.level:<9}{finding.about:<{width}}  {finding.text}" for finding in result.found[number]]
+    if fit := (result.comm.get("fit") or {}).get("paceline"):
+        comm = result.comm
+        bus = f", bus {fit['bus_bandwidth'] / 1e9:,.3f} GB/s" if fit["bus_bandwidth"] else ""
+        found.append(
+            f"bench comm: {comm['world']} ranks on {comm['nodes']} node{'s'[: comm['nodes'] != 1]}, {comm['backend']}: "
+            f"all-reduce alpha {1e6 * fit['alpha_seconds']:,.1f} us{bus}"
+        )
+    return [one_line(text) for text in (*found, _verdict(result))]
+
+
+def _verdict(result: Preflight) -> str:
+    out = [name for number, name in enumerate(result.names) if result.state(number) == "excluded"]
+    if result.chosen:
+        left = f"; excluded: {', '.join(out)}" if out else ""
+        return f"preflight: trains on {', '.join(result.chosen)}{left}"
+    if result.failure:
+        return f"paceline: preflight refuses the job: {result.failure}"
+    bad_ones = (finding for own in result.found.values() for finding in own if finding.level == "problem")
+    why = "; ".join(f"{finding.about}: {finding.text}" for finding in bad_ones)
+    good = len(result.names) - len(out)
+    return f"paceline: preflight refuses the job: {why}. {good} of {result.wanted} wanted nodes are good; spare ones: --spares N"
+
+
+def _measured(result: Preflight, number: int) -> str:
+    if number not in result.looks:
+        return ""
+    look, reach = result.looks[number], result.reaches.get(number)
+    slowest = f"slowest core {min(reach.cores.values()):.0f} MB/s of SHA-256; " if reach and reach.cores else ""
+    sends = f"sends {max(reach.rates.values()):.0f} MB/s; " if reach and reach.rates else ""
+    return f"{slowest}{sends}{line(look.facts)}"
+
+
+def _facts(result: Preflight) -> dict[str, Any]:
+    nodes = [
+        {
+            "name": name,
+            "state": result.state(number),
+            "findings": [asdict(finding) for finding in result.found[number]],
+            "look": asdict(result.looks[number]) if number in result.looks else None,
+            "reach": asdict(result.reaches[number]) if number in result.reaches else None,
+        }
+        for number, name in enumerate(result.names)
+    ]
+    found = {name: getattr(result, name) for name in ("failure", "seconds", "wanted")}
+    return {KEY: "preflight", "chosen": list(result.chosen), **found, "nodes": nodes, "comm": dict(result.comm)}
+
+
+def _page(result: Preflight) -> str:
+    """A table of nodes, their findings, and the lines as they stand in the log."""
+    rows = []
+    for number, name in enumerate(result.names):
+        found = "<br>".join(html.escape(f"{finding.level}: {finding.text}") for finding in result.found[number])
+        state = result.state(number)
+        cells = (state, name, _measured(result, number))
+        rows.append(
+            f'<tr class="{state}">'
+            + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells)
+            + f"<td>{found}</td></tr>"
+        )
+    comm = "".join(
+        f"<tr><td>{html.escape(row['kind'])} {html.escape(row['about'])}</td><td>{row['bytes']:,}</td>"
+        f"<td>{1e6 * row['seconds']['paceline']['median']:,.1f}</td></tr>"
+        for row in result.comm.get("rows", ())
+    )
+    return (
+        f'<!doctype html><meta charset="utf-8"><title>preflight</title><style>{STYLE}</style><h1>Preflight</h1>'
+        f"<p>{html.escape(_verdict(result))}</p><table><tr><th>state<th>node<th>what it is<th>found</tr>{''.join(rows)}</table>"
+        + (f"<h2>bench comm</h2><table><tr><th>message<th>bytes<th>us, median</tr>{comm}</table>" if comm else "")
+        + "\n"
+    )

@@ -1,0 +1,162 @@
+"""A list of hosts and ssh: torchrun once on each of them, or one mpirun for all. No scheduler, no daemon of ours.
+
+torchrun: run.sh holds a connection to every host (over_ssh.py), where attend.py runs node.sh with the host's number.
+mpirun:   run.sh is one mpirun, which does the same with daemons of its own.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+
+from paceline._utils.errors import UserError
+from paceline.launch import process_guard
+from paceline.launch.hosts import LOOPBACK, Host, check_hosts, first_hosts, host_python, read_hostfile
+from paceline.launch.job import (
+    File,
+    Job,
+    Running,
+    Through,
+    Words,
+    environment,
+    exports,
+    in_lines,
+    needs,
+    node_exports,
+    store_port,
+)
+from paceline.launch.preflight import script_lines
+from paceline.launch.schedulers.local import run_script
+from paceline.launch.schedulers.ssh import ssh_options
+from paceline.launch.starters import START, forwarded_names
+
+BASH = "#!/usr/bin/env bash\n"
+# In the background, because a shell acts on a signal only between commands.
+STAY_WITH_MPIRUN = """starter=$!
+trap 'kill -USR1 "$starter"' USR1
+trap 'kill "$starter"' TERM INT
+
+# When a host is lost, mpirun waits for its daemon's answer for minutes after its ranks here and all connections have ended.
+alone=0
+while kill -0 "$starter" 2>/dev/null; do
+    alone=$((alone + 1))
+    if ! command -v pgrep >/dev/null || pgrep -P "$starter" >/dev/null; then alone=0; fi
+    [ "$alone" -lt 10 ] || kill -KILL "$starter"
+    sleep 1
+done
+wait "$starter"
+"""
+
+
+def _hosts_of(job: Job) -> tuple[Host, ...]:
+    """The first hosts of its hostfile, one for each node, the spare ones too. Raises UserError as hosts.py does."""
+    assert job.hostfile is not None
+    hosts = read_hostfile(job.hostfile, job.per_node)
+    return first_hosts(hosts, job.nodes + job.spares, job.per_node, job.hostfile)
+
+
+def _files(job: Job, command: Words) -> tuple[File, ...]:
+    """run.sh, which starts all, and what it needs on the hosts."""
+    addresses = tuple(host.address for host in _hosts_of(job))
+    ranks = f"{job.ranks} rank{'s'[: job.ranks > 1]}"
+    head = f"{BASH}# {job.name}: {ranks} on {', '.join(addresses)}, started by {job.start}.\n"
+    if job.start == "mpirun":
+        return _with_mpirun(job, command, head, addresses)
+    return _on_every_host(job, command, head, addresses)
+
+
+def _on_every_host(job: Job, command: Words, head: str, addresses: Words) -> tuple[File, ...]:
+    folder, cd = str(job.launch_folder), f"cd {shlex.quote(str(job.workdir))}\n\n"
+    hold = (sys.executable, "-m", "paceline.launch.schedulers.ssh", folder, shlex.join(host_python(job)))
+    first, who, before, files = addresses[0], f"exec {in_lines((*hold, *addresses))}\n", "", ()
+    if job.preflight:
+        first = f"$(head -n 1 {shlex.quote(str(job.chosen_nodes))})"
+        who = f'mapfile -t nodes <"$preflight/nodes"\nexec {in_lines(hold)} "${{nodes[@]}}"\n'
+        start = (*hold[:3], str(job.preflight_folder), *hold[4:])
+        before = script_lines.lines(job, in_lines((*start, *addresses)))
+        program = f'exec {in_lines(script_lines.program(job, addresses))} --number "$1"\n'
+        node = f"{BASH}set -euo pipefail\n{cd}{exports(environment(job))}\n{program}"
+        files = (
+            File("preflight/node.sh", node, runs=True, shown=False),
+            File("preflight/attend.py", Path(process_guard.__file__).read_text(), shown=False),
+        )
+    script = shlex.quote(str(job.launch_folder / "node.sh"))
+    by_hand = " ".join(f"ssh {address} bash {script} {number} &" for number, address in enumerate(addresses))
+    run = f"{head}# By hand, without an eye on them:  {by_hand} wait\nset -euo pipefail\n{before}\n{who}"
+    node = (
+        f"{BASH}# {job.name}: one host's part of {job.nodes}. Its number, from 0, is the only argument.\n"
+        f"set -euo pipefail\n{cd}{exports(environment(job))}"
+        + (node_exports(job, first, "$1") if job.nodes > 1 else "")
+        + "export PET_TEE=3  # torchrun: what ranks print comes here, each line with its rank\n"
+        "export TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE='[${rank}] '  # torchrun: as here\n"
+        "export TORCH_CPP_LOG_LEVEL=ERROR  # torchrun: not a word about host names that no server knows\n"
+        + (f"\n{job.between}  # before the ranks start\n" if job.between else "")
+        + f"\nexec {in_lines(command)}\n"
+    )
+    return (
+        File("run.sh", run, runs=True),
+        File("node.sh", node, runs=True),
+        File("attend.py", Path(process_guard.__file__).read_text(), shown=False),
+        *files,
+    )
+
+
+def _with_mpirun(job: Job, command: Words, head: str, addresses: Words) -> tuple[File, ...]:
+    interface = job.system.interface
+    ssh = shlex.quote(" ".join(ssh_options()))
+    first = '$(head -n 1 "$preflight/nodes")' if job.preflight else addresses[0]
+    own = f"export MASTER_ADDR={first}  # where rank 0 runs, wherever mpirun itself does\n"
+    if any(variable.name == "MASTER_ADDR" for variable in job.environ):
+        own = ""  # this shell's own is kept: the first host may have a faster network under another name
+    one_a_node = ("--map-by", "ppr:1:node")
+    once = (*command[: command.index("-np")], "-np", str(job.nodes), *one_a_node, "sh", "-c", job.between)
+    looking = ""
+    if job.preflight:
+        every = str(job.launch_folder / "hostfile")
+        words = (*command[: command.index("--hostfile") + 1], every, "-np", str(job.nodes + job.spares))
+        words = (*words, *one_a_node, "--bind-to", "none")
+        words = (*words, *(word for name in forwarded_names(job) if name != "MASTER_ADDR" for word in ("-x", name)))
+        number = '"$OMPI_COMM_WORLD_RANK"'
+        looking = script_lines.lines(
+            job, f"{in_lines(words)} \\\n    {script_lines.numbered(job, number, names=addresses)}"
+        )
+    text = (
+        f"{head}set -euo pipefail\n"
+        f"cd {shlex.quote(str(job.workdir))}\n\n"
+        f"{exports(environment(job))}{'' if job.preflight else own}"
+        "# ssh asks nobody anything, notices a host that is gone, and goes from here to every host, not from one to the next.\n"
+        "# Open MPI up to 4, and from 5 on.\n"
+        f"export OMPI_MCA_plm_rsh_args={ssh} PRTE_MCA_plm_ssh_args={ssh}\n"
+        "export OMPI_MCA_plm_rsh_no_tree_spawn=1 PRTE_MCA_plm_ssh_no_tree_spawn=1\n"
+    )
+    if interface:
+        name = shlex.quote(interface)
+        text += f"export OMPI_MCA_oob_tcp_if_include={name}  # mpirun's own talk: --system.interface\n"
+    text += f"{looking}\n{own}" if job.preflight else ""
+    text += f"\n# Before the ranks start, once on every host.\n{in_lines(once)}\n" if job.between else ""
+    text += f"\n{START['mpirun'].notes(job)}{in_lines(command)} &\n{STAY_WITH_MPIRUN}"
+    hosts = "".join(f"{address} slots={job.per_node}\n" for address in addresses)
+    return File("run.sh", text, runs=True), File("hostfile", hosts)
+
+
+def _check(job: Job) -> None:
+    """Check what needs no answer from the hosts. Raises UserError: no hosts, too many or few."""
+    if job.hostfile is None:
+        raise UserError("--through hostfile: which hosts? Name them with --hostfile FILE, one a line: `node1 slots=8`.")
+    _hosts_of(job)
+    address = next((variable.value for variable in job.environ if variable.name == "MASTER_ADDR"), "")
+    if job.start == "mpirun" and job.nodes > 1 and LOOPBACK.fullmatch(address):
+        raise UserError(
+            f"MASTER_ADDR={address}: that is another machine on every host. Unset it: the first host is taken."
+        )
+
+
+def _begin(job: Job, paths: tuple[Path, ...]) -> Running:
+    """Ask all hosts whether they can take part, then start. Raises UserError with a line for each that cannot."""
+    check_hosts(job, _hosts_of(job), store_port(job) if job.start == "torchrun" and job.nodes > 1 else job.port)
+    return run_script(job, paths)
+
+
+NO_SSH = "--through hostfile: there is no ssh on this machine (Debian: openssh-client)."
+HOSTFILE = Through(_files, _check, _begin, missing=needs(NO_SSH, "ssh"))

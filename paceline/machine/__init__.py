@@ -1,1 +1,0 @@
-"""What a machine should reach, and what it lacks: estimates, rates, the doctor."""
