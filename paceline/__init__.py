@@ -20,7 +20,7 @@ from paceline._utils.version import __version__
 
 if TYPE_CHECKING:
     from paceline._utils.errors import DataError, RecipeError, UserError
-    from paceline.predict import load
+    from paceline.inference import load
     from paceline.training.call import train
 
 __all__ = ["DataError", "RecipeError", "UserError", "__version__", "load", "train"]
@@ -32,7 +32,7 @@ def __getattr__(name: str) -> Any:
 
         return train
     if name == "load":
-        from paceline.predict import load
+        from paceline.inference import load
 
         return load
     if name in ("DataError", "RecipeError", "UserError"):

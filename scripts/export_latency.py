@@ -19,8 +19,8 @@ import torch
 
 import paceline
 from paceline.cli.commands.export import Flags
-from paceline.export.graph import Graph
-from paceline.predict.runners import FORMS
+from paceline.inference.export.graph import Graph
+from paceline.inference.graph.runtimes import FORMS
 
 
 def onnx(path: Path, threads: int) -> Callable[[list[np.ndarray]], Any]:

@@ -20,7 +20,7 @@ import torchvision
 from torch import Tensor, nn
 
 from paceline.cli.main import main as paceline
-from paceline.export.written import compare
+from paceline.inference.export.verification import compare
 
 
 def drawn(photos: list[Tensor]) -> nn.Module:

@@ -42,15 +42,13 @@ TESTS = {
     "config": ("config", "recipes", "published"),
     "datasets": ("datasets",),
     "distributed": ("distributed", "training"),
-    "export": ("export",),
+    "inference": ("inference", "cli"),
     "input": ("input", "oracle", "tasks"),
-    "launch": ("launch",),
     "log": ("log",),
     "mlperf": ("log/test_mlperf_rules.py", "log/test_mlperf_recipes.py", "cli/test_mlperf_verb.py"),
     "models": ("models", "oracle", "tasks"),
     "optim": ("optim", "oracle"),
     "pages": ("pages",),
-    "predict": ("predict",),
     "recipes": ("recipes", "published"),
     "store": ("store", "datasets"),
     "tasks": ("tasks", "oracle"),
@@ -59,8 +57,8 @@ TESTS = {
     "weights": ("models", "oracle", "training"),
     "workers": ("workers", "input"),
 }
-# This computes nothing: it answers requests.
-NOT_COMPUTING = ("serve",)
+# This computes nothing: it starts processes.
+NOT_COMPUTING = ("launch",)
 UNCOVERED, SURVIVED, NOTICED = "not covered", "survived", "noticed"
 
 

@@ -22,7 +22,7 @@ from typing import Any
 from messages import check_text
 
 from paceline.cli.commands.serve import Flags, server_of
-from paceline.predict.photo_predictor import PhotoPredictor
+from paceline.inference.predictor import PhotoPredictor
 
 PATIENCE = 60.0  # seconds
 

@@ -13,9 +13,9 @@ from PIL import Image
 
 from paceline.config.recipe import Recipe
 from paceline.config.run import RunRecord
-from paceline.predict.predictor import Predictor
+from paceline.inference.torch_predictor import Predictor
+from paceline.inference.trained_model import Trained
 from paceline.tasks.workloads import WORKLOADS
-from paceline.training.trained import Trained
 
 
 def predictor_of(
@@ -33,7 +33,7 @@ def predictor_of(
 def take_for_a_run_s(monkeypatch: pytest.MonkeyPatch, make: Callable[[], Predictor]) -> None:
     """`paceline predict RUN` answers with this predictor, whatever folder RUN is."""
     monkeypatch.setattr("paceline.training.named_run.open_run", lambda *_, **__: ({}, None))
-    monkeypatch.setattr("paceline.predict.load", lambda *_, **__: make())
+    monkeypatch.setattr("paceline.inference.load", lambda *_, **__: make())
 
 
 def grey(path: Path, size: tuple[int, int], shade: int = 255) -> Path:

@@ -20,13 +20,13 @@ from torch import nn
 import paceline
 from paceline._utils.errors import RecipeError, UserError
 from paceline.config.recipe import override
+from paceline.inference.trained_model import open_trained
 from paceline.models.trunk import Trunk
 from paceline.recipes import RECIPES
 from paceline.tasks.metrics.top_k import TopKScore
 from paceline.training import choose
 from paceline.training.evaluate import inference
 from paceline.training.standing import Ending
-from paceline.training.trained import open_trained
 from paceline.weights.forms.torchvision import export
 
 pytestmark = pytest.mark.usefixtures("no_report")

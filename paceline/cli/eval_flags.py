@@ -15,7 +15,7 @@ from paceline.config.graph_file import refuse_graph
 from paceline.config.run import run_folder
 
 if TYPE_CHECKING:
-    from paceline.predict.foreign_scores import Answers
+    from paceline.inference.external_scores import Answers
 
 # The flags that change a recipe's model.detect, and so what is scored.
 DETECT = ("score_above", "iou", "candidates", "keep", "mask_above")
@@ -86,8 +86,8 @@ def answers_of(flags: Flags, world: int) -> Answers:
         raise UserError("--predictions: scored by one process. Leave the launcher away.")
     if not flags.elsewhere:
         raise UserError(f"--predictions {flags.predictions}: answers on which photos? Name them with --data DIR.")
-    from paceline.predict.foreign import read_rows
-    from paceline.predict.foreign_scores import Answers
+    from paceline.inference.external_predictions import read_rows
+    from paceline.inference.external_scores import Answers
 
     path = Path(flags.predictions)
     return Answers(path, read_rows(path), flags.class_names, flags.first_class)

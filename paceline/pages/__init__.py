@@ -1,4 +1,4 @@
-"""What people look at: report.html, check.html, photos with boxes, masks and names.
+"""What people look at: report.html, check.html.
 
-Here: templates, charts, tiles, drawing. Not here: what they show is measured elsewhere (log/, tasks/metrics/, datasets/).
+Here: templates, charts, tiles. Photos are drawn in inference/drawing; the pages measure nothing themselves.
 """

@@ -18,10 +18,10 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from paceline.config.classification import Exif
+from paceline.inference.drawing.pictures import jpeg_uri
+from paceline.inference.drawing.stored_photo import read_rgb
 from paceline.pages.confusions import pair_of
 from paceline.pages.gallery import by_turns
-from paceline.pages.pictures import jpeg_uri
-from paceline.pages.stored_photo import read_rgb
 
 # Photos in the report are squares of this many pixels: sharp at twice the density of the page.
 TILE = 232

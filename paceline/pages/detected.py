@@ -23,10 +23,10 @@ from typing import Any
 import numpy as np
 
 from paceline.config.classification import Exif
-from paceline.pages.marks import Mark, beside, largest_first, marks_picture
-from paceline.pages.masks import RunLengths
-from paceline.pages.pictures import jpeg_uri
-from paceline.pages.stored_photo import read_rgb
+from paceline.inference.drawing.boxes import Mark, beside, largest_first, marks_picture
+from paceline.inference.drawing.masks import RunLengths
+from paceline.inference.drawing.pictures import jpeg_uri
+from paceline.inference.drawing.stored_photo import read_rgb
 from paceline.tasks.metrics.best_f1 import AtThreshold, best_f1
 from paceline.tasks.metrics.coco import Detections, GroundTruth
 from paceline.tasks.metrics.confusion import MATCH_IOU, SHOWN_SCORE, overlaps

@@ -15,11 +15,11 @@ import numpy as np
 from PIL import Image
 
 from paceline.config.classification import Exif
+from paceline.inference.drawing.boxes import Mark, marks_picture
+from paceline.inference.drawing.pictures import jpeg_uri
+from paceline.inference.drawing.stored_photo import read_rgb
 from paceline.pages.confusions import pair_of
 from paceline.pages.detected import Found
-from paceline.pages.marks import Mark, marks_picture
-from paceline.pages.pictures import jpeg_uri
-from paceline.pages.stored_photo import read_rgb
 from paceline.tasks.metrics.confusion import BACKGROUND, overlaps
 from paceline.tasks.metrics.error_kinds import KINDS, RIGHT, ErrorKinds
 

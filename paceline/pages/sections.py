@@ -23,6 +23,7 @@ from paceline._utils.formatting import metric_text
 from paceline._utils.safe_read import parse, read_entry
 from paceline.config.classification import Exif
 from paceline.config.run import RunRecord
+from paceline.inference.drawing.stored_photo import listed
 from paceline.log.events import metrics_of
 from paceline.pages.classified import (
     Answer,
@@ -44,7 +45,6 @@ from paceline.pages.score_curves import (
     reliability_chart,
     threshold_chart,
 )
-from paceline.pages.stored_photo import listed
 from paceline.store.splits import fold_in_words, half_in_words
 from paceline.tasks.metrics.best_f1 import at_thresholds
 from paceline.tasks.metrics.coco import Detections

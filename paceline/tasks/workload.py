@@ -125,11 +125,11 @@ class Reporting:
         return metrics[self.headline]
 
     def picture(self, pixels: np.ndarray, label: Any, classes: Sequence[str]) -> tuple[Image.Image, str] | None:
-        """A training sample, (H, W, 3) uint8 with its label, as a picture and its caption; None: by paceline/pages/marks.py."""
+        """A training sample, (H, W, 3) uint8 with its label, as a picture and its caption; None: by `inference/drawing/boxes.py`."""
         return None
 
     def answers(self, outputs: Any, photos: Sequence[Any], trained: Any) -> Sequence[Any] | None:
-        """Results for photos from the network's outputs; None: by paceline/predict/predictor.py."""
+        """Results for photos from the network's outputs; None: by paceline/inference/torch_predictor.py."""
         return None
 
     def section(self, predictions: Mapping[str, Any], data: Path, exif: Any) -> Mapping[str, Any] | None:

@@ -21,7 +21,7 @@ OWN = {
     "store/staged_copy.py",
     "store/download/part.py",
     "store/download/unpack.py",
-    "predict/answers.py",
+    "inference/outputs/prediction_dir.py",
 }
 
 

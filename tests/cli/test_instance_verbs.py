@@ -11,7 +11,7 @@ from tiny_runs import command
 
 from paceline.datasets.ensure import ensure_prepared
 from paceline.datasets.shapes.render import render_shapes
-from paceline.pages import marks as samples
+from paceline.inference.drawing import boxes as samples
 
 
 @pytest.fixture(scope="module")

@@ -15,9 +15,9 @@ from PIL import Image
 from tiny_runs import command, refused
 
 from paceline.cli.printing import Printer
+from paceline.inference import load
+from paceline.inference.results import Found
 from paceline.log.events import EventLog, read_events
-from paceline.predict import load
-from paceline.predict.results import Found
 
 
 def pictures(folder: Path) -> set[str]:
@@ -180,7 +180,7 @@ def test_a_run_without_a_best_checkpoint_answers_with_its_last_and_says_so(resne
 
 def test_a_photo_that_cannot_be_drawn_keeps_its_answer_and_is_listed(resnet_run, tmp_path, capsys, monkeypatch):
     from paceline._utils.errors import DataError
-    from paceline.predict.results import Answer
+    from paceline.inference.results import Answer
 
     def fails(*_: object, **__: object) -> None:
         raise DataError("a.jpg: gone meanwhile")

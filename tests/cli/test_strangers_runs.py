@@ -19,6 +19,7 @@ from tiny_runs import TINY, command, forge, refused
 
 import paceline
 from paceline._utils.names import check_entries
+from paceline.pages.page import write_report
 
 pytestmark = pytest.mark.usefixtures("no_charts")
 
@@ -177,7 +178,7 @@ def predictions_name(run: Path, file: str) -> None:
 
 
 def pictures(run: Path) -> int:
-    paceline.pages.page.write_report(run)
+    write_report(run)
     return len(read_page((run / "report.html").read_text()).pictures)
 
 
@@ -205,7 +206,7 @@ def test_an_index_that_comes_with_a_run_speaks_of_photos_in_its_folder_alone(run
 
 
 # Files that are opened in these rooms by another way than _utils/safe_read.py, and why that is right.
-ROOMS = ("log", "pages", "mlperf", "training", "predict", "config/run.py", "cli/commands")
+ROOMS = ("log", "pages", "mlperf", "training", "inference", "config/run.py", "cli/commands")
 OWN_WAYS = {
     "cli/commands/from_original.py": 1,  # a script that the command line names
     "cli/commands/image.py": 1,  # the checkout's own
@@ -217,10 +218,12 @@ OWN_WAYS = {
     "training/mirror.py": 3,  # this process's own run, on its way to a bucket; the descriptor of open_plain
     "mlperf/judge.py": 1,  # a log that was read before, copied for MLPerf's tool
     "training/local_copies.py": 1,  # the kernel's
-    "predict/folders.py": 1,  # a photo that the command line's folder has, of a plain kind
-    "predict/answers.py": 2,  # for writing
-    "predict/reader.py": 1,  # a photo that a program of its own is called with
-    "predict/video.py": 4,  # PyAV on the descriptor of open_plain, cameras, and for writing
+    "inference/photo_paths.py": 1,  # a photo that the command line's folder has, of a plain kind
+    "inference/outputs/prediction_dir.py": 2,  # for writing
+    "inference/graph/onnx_reader.py": 1,  # a photo that a program of its own is called with
+    "inference/export/onnx_export.py": 1,  # the reader's source, ours
+    "inference/serve/app.py": 2,  # the page and its description, ours
+    "inference/video.py": 4,  # PyAV on the descriptor of open_plain, cameras, and for writing
 }
 OPENS = re.compile(r"\.read_text\(|\.read_bytes\(|\bopen\(|np\.load\(|safe_open\(|load_file\(|copyfile\(")
 # Of other things than files.

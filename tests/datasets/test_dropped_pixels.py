@@ -16,8 +16,8 @@ from tiny_runs import command
 
 from paceline._utils.errors import DataError
 from paceline.datasets.verify import NotAnImage, verify_bytes
+from paceline.inference.writer import notes_on_pixels
 from paceline.input.picture import ALPHA, BANDS, DEEP, PAGES, dropped_of, open_rgb
-from paceline.predict.answering import notes_on_pixels
 from paceline.store.header import PNG, read_header
 
 RGB = np.random.default_rng(0).integers(0, 255, (30, 40, 3), dtype=np.uint8)

@@ -17,7 +17,7 @@ from paceline.datasets.class_source import prepare_folder
 from paceline.datasets.ensure import ensure_prepared
 from paceline.datasets.held_out import HeldOut, ensure_held_out
 from paceline.datasets.val_split import ValSplit
-from paceline.predict.folders import find_photos
+from paceline.inference.photo_paths import find_photos
 from paceline.store.manifest import Kind, cache_place
 
 

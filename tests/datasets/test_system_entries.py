@@ -18,7 +18,7 @@ from photo_folders import make_photos, paint
 from paceline.cli.main import main
 from paceline.datasets.formats.coco_files import find_coco
 from paceline.datasets.formats.layouts import read_source
-from paceline.predict.folders import find_photos
+from paceline.inference.photo_paths import find_photos
 from paceline.store.manifest import Manifest
 
 

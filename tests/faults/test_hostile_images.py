@@ -14,8 +14,8 @@ from PIL import Image
 
 from paceline._utils.errors import DataError
 from paceline.datasets.class_source import prepare_folder
-from paceline.predict.folders import find_photos
-from paceline.predict.photos import encoded as photo_of
+from paceline.inference.photo_paths import find_photos
+from paceline.inference.photos import encoded as photo_of
 from paceline.store.header import endless_jpeg, read_header
 from paceline.store.index import Index
 

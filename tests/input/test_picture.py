@@ -11,10 +11,10 @@ from PIL import Image
 
 from paceline._utils.errors import DataError
 from paceline.datasets.verify import NotAnImage, decode
+from paceline.inference.photos import encoded
 from paceline.input.crop import Window
 from paceline.input.decode import decode_crop
 from paceline.input.picture import UnknownRange, open_rgb, to_rgb
-from paceline.predict.photos import encoded
 from paceline.store.header import read_header
 
 GREY = np.linspace(0, 65535, 30 * 40).astype(np.uint16).reshape(30, 40)

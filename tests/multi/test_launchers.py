@@ -29,11 +29,11 @@ from small_run import (
 
 from paceline.config.system import System
 from paceline.datasets.ensure import ensure_prepared
+from paceline.inference.trained_model import open_trained
 from paceline.store.manifest import Manifest
 from paceline.tasks.task import InputRank
 from paceline.tasks.workloads import WORKLOADS
 from paceline.training.evaluate import inference
-from paceline.training.trained import open_trained
 
 pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("clock")]
 

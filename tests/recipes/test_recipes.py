@@ -147,7 +147,11 @@ def test_every_named_machine_is_sound(make):
 
 def dataclass_sources() -> list[Path]:
     package = Path(paceline.__file__).parent
-    files = [*(package / "config").glob("*.py"), *(package / "cli").rglob("*.py"), package / "export" / "forms.py"]
+    files = [
+        *(package / "config").glob("*.py"),
+        *(package / "cli").rglob("*.py"),
+        package / "inference" / "export" / "formats.py",
+    ]
     return sorted(file for file in files if "@dataclass" in file.read_text())
 
 

@@ -209,7 +209,7 @@ def test_a_folder_that_does_not_exist_is_an_error(toy):
         ["--packages", "engine"],
         ["--packages", "optim"],
         ["--against", toy / "none.jsonl"],
-        ["--only", "serve/a.py:1"],
+        ["--only", "launch/a.py:1"],
     ):
         done = mutate(toy, *words)
         assert (done.returncode, done.stdout) == (2, ""), words

@@ -53,7 +53,7 @@ def test_the_page_of_python_has_what_the_package_offers():
     assert {f"## paceline.{name}" for name in paceline.__all__ if name != "__version__"} <= set(page.splitlines())
     assert "    data: str | Path = ''," in page and "### PhotoPredictor.predict" in page
     links = set(re.findall(r"\]\(#([\w-]+)\)", page))
-    assert "pacelinepredictfound" in links and links <= {
+    assert "pacelineinferencefound" in links and links <= {
         re.sub(r"[^\w-]", "", head.lower()) for head in re.findall(r"^## (.*)", page, flags=re.M)
     }
 

@@ -15,11 +15,11 @@ from torch import Tensor
 from paceline.batch import FoundInstances, InstanceBatch, InstanceObjects
 from paceline.config.instances import RPN, InstanceDetect, InstanceInput, MaskHead, MaskRCNNModel, RoI
 from paceline.config.recipe import Recipe, override
+from paceline.inference.torch_predictor import Seen, answers_of
 from paceline.input.draw import render
 from paceline.models import segmenter
 from paceline.models.batch_norm import commit_running_statistics
 from paceline.models.segmenter import Segmenter
-from paceline.predict.predictor import Seen, answers_of
 from paceline.store.header import read_header
 from paceline.tasks.task import Task
 from paceline.tasks.workloads import workload_of

@@ -51,7 +51,7 @@ from paceline.training.request import check_request
 
 if TYPE_CHECKING:
     from paceline.distributed.comm.world import World
-    from paceline.predict.foreign_scores import Answers
+    from paceline.inference.external_scores import Answers
     from paceline.store.manifest import Manifest
     from paceline.tasks.task import Evaluation, Task
 
@@ -293,12 +293,12 @@ def _model(
 ) -> tuple[Callable[..., Evaluation], Any, str, int]:
     """-> what scores it; the model in eval mode, the opened graph or the answers; the name of its weights, their step, or 0."""
     if answers:
-        from paceline.predict.foreign_scores import score_answers
+        from paceline.inference.external_scores import score_answers
 
         return score_answers, answers, checkpoint, 0
     if is_graph(flags.run):
-        from paceline.predict.graph_model import open_graph
-        from paceline.predict.graph_scores import evaluate_file
+        from paceline.inference.graph.evaluate import evaluate_file
+        from paceline.inference.graph.graph_model import open_graph
 
         opened = open_graph(flags.run, trust=flags.trust)
         return evaluate_file, opened, opened.checkpoint, opened.step
@@ -308,7 +308,7 @@ def _model(
         from paceline.cli.eval_weights import with_weights
 
         return evaluate, with_weights(task, flags.run, flags.recipe, device), str(flags.run), 0
-    from paceline.training.trained import open_trained
+    from paceline.inference.trained_model import open_trained
 
     trained = open_trained(flags.run, checkpoint=checkpoint, device=device, recipe=subject.recipe, reporter=reporter)
     return evaluate, trained.model, trained.checkpoint, trained.step

@@ -14,7 +14,7 @@ from paceline._utils.errors import UserError
 from paceline.cli.flags import parse
 from paceline.cli.printing import Printer
 from paceline.config.bounds import Help
-from paceline.export.forms import FORMS, ExportOptions, form_named
+from paceline.inference.export.formats import FORMS, ExportOptions, form_named
 from paceline.training.named_run import check_named
 
 
@@ -47,11 +47,11 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
         raise UserError(f"--precision int8: for --to onnx, and this is {name}. Write that, and convert it.")
     asked: dict[str, Any] = {"checkpoint": flags.checkpoint, "workload": flags.workload, "recipe": flags.recipe}
     check_named(flags.run, verb="export", **asked)
-    from paceline import predict
+    from paceline import inference
 
-    trained: Any = predict.load(flags.run, **asked, say=printer.say).trained
+    trained: Any = inference.load(flags.run, **asked, say=printer.say).trained
     with printer.waiting(f"writing {flags.out}"):
-        lines = importlib.import_module(f"paceline.export.{FORMS[name].module}").write(trained, out, flags)
+        lines = importlib.import_module(f"paceline.inference.export.{FORMS[name].module}").write(trained, out, flags)
         for line in lines:
             printer.say(line)
     printer.facts = {

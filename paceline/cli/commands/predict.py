@@ -23,11 +23,11 @@ from paceline.config.bounds import Help
 from paceline.training.named_run import check_named
 
 if TYPE_CHECKING:
-    from paceline.predict.answering import Count, Printed, Shown
-    from paceline.predict.folders import Listing
-    from paceline.predict.formats import Format
-    from paceline.predict.photo_predictor import PhotoPredictor
-    from paceline.predict.video import Video
+    from paceline.inference.outputs.formats import Format
+    from paceline.inference.photo_paths import Listing
+    from paceline.inference.predictor import PhotoPredictor
+    from paceline.inference.video import Video
+    from paceline.inference.writer import Count, Printed, Shown
 
 
 @dataclass(frozen=True)
@@ -80,13 +80,13 @@ def _carry_out(printer: Printer, flags: Flags, video: Video | None, listing: Lis
     """Open the run, answer, and say what came of it."""
     asked = {"checkpoint": flags.checkpoint, "workload": flags.workload, "recipe": flags.recipe, "trust": flags.trust}
     check_named(flags.run, verb="predict", **asked)
-    from paceline import predict
-    from paceline.predict.answering import formats_of
-    from paceline.predict.answers import check_answers_folder
+    from paceline import inference
+    from paceline.inference.outputs.prediction_dir import check_answers_folder
+    from paceline.inference.writer import formats_of
 
     check_answers_folder(flags.out)
     with printer.waiting(f"opening {flags.run}"):
-        predictor = predict.load(flags.run, **asked, say=printer.note)
+        predictor = inference.load(flags.run, **asked, say=printer.note)
     _check_objects(flags, predictor)
     formats = formats_of(flags.write, flags.out, predictor, video=video is not None)
     if passed_over := listing.skipped():
@@ -119,7 +119,7 @@ def _carry_out(printer: Printer, flags: Flags, video: Video | None, listing: Lis
 
 def _found(flags: Flags) -> tuple[Video | None, Listing]:
     """The one video, opened; or the photos. Raises UserError for a video among others, and for what cannot be read."""
-    from paceline.predict.folders import Listing, find_photos, is_video
+    from paceline.inference.photo_paths import Listing, find_photos, is_video
 
     videos = [path for path in flags.photos if is_video(path)]
     if not videos:
@@ -129,14 +129,14 @@ def _found(flags: Flags) -> tuple[Video | None, Listing]:
         return None, find_photos(flags.photos, apart_from=(flags.run, flags.out))
     if len(flags.photos) > 1:
         raise UserError(f"{videos[0]}: a video stands alone in a command, with an --out of its own. Name one of them.")
-    from paceline.predict.video import Video
+    from paceline.inference.video import Video
 
     return Video(videos[0], every=flags.every), Listing()
 
 
 def _least_score(printer: Printer, flags: Flags, predictor: PhotoPredictor) -> float:
     """The score from which on objects are printed and drawn."""
-    from paceline.predict.results import SHOWN_ABOVE
+    from paceline.inference.results import SHOWN_ABOVE
 
     if flags.score_above is not None or not predictor.finds_objects:
         return flags.score_above or 0.0
@@ -153,8 +153,8 @@ def _answer(
     printer: Printer, flags: Flags, listing: Listing, predictor: PhotoPredictor, formats: Sequence[Format]
 ) -> Count:
     """Print, draw and write every photo's answer."""
-    from paceline.predict.answering import Asked, Count, answer_all, jpeg_of, notes_on_pixels, places_of
-    from paceline.predict.answers import new_answers
+    from paceline.inference.outputs.prediction_dir import new_answers
+    from paceline.inference.writer import Asked, Count, answer_all, jpeg_of, notes_on_pixels, places_of
 
     ids, about_ids = _image_ids(flags, listing, predictor)
     head, printed, shown = _manner(printer, flags, predictor)
@@ -186,7 +186,7 @@ def _answer_video(
     printer: Printer, flags: Flags, video: Video, predictor: PhotoPredictor, formats: Sequence[Format]
 ) -> Count:
     """Print, draw and write every frame's answer."""
-    from paceline.predict.video import answer_video
+    from paceline.inference.video import answer_video
 
     head, printed, shown = _manner(printer, flags, predictor)
     stream = partial(predictor.stream, tile=flags.tile, overlap=flags.overlap)
@@ -195,7 +195,7 @@ def _answer_video(
 
 def _manner(printer: Printer, flags: Flags, predictor: PhotoPredictor) -> tuple[dict[str, object], Printed, Shown]:
     """Facts for the head of predictions.json, what is printed, and what is shown."""
-    from paceline.predict.answering import Printed, Shown
+    from paceline.inference.writer import Printed, Shown
 
     head = {"run": str(flags.run), "checkpoint": predictor.trained.checkpoint, "classes": list(predictor.classes)}
     least = _least_score(printer, flags, predictor)
@@ -224,7 +224,7 @@ def _check_objects(flags: Flags, predictor: PhotoPredictor) -> None:
 
 def _image_ids(flags: Flags, listing: Listing, predictor: PhotoPredictor) -> tuple[Mapping[Path, int], str]:
     """The photos' ids in an annotation file, for coco_results.json, and whence; or none, and why."""
-    from paceline.predict.photo_ids import ids_in_file, known_ids
+    from paceline.inference.outputs.coco_ids import ids_in_file, known_ids
 
     if not predictor.finds_objects:
         return {}, ""

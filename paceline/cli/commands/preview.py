@@ -52,8 +52,8 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
 
     from paceline.distributed.comm.launcher import read_launch
     from paceline.distributed.comm.world import open_world
-    from paceline.pages.marks import sample_picture
-    from paceline.pages.pictures import mosaic
+    from paceline.inference.drawing.boxes import sample_picture
+    from paceline.inference.drawing.pictures import mosaic
 
     with open_world(read_launch({}), device=torch.device("cpu")) as world:
         task = open_task(asked.recipe, Controls(data=flags.data), world, printer)

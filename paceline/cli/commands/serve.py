@@ -25,7 +25,7 @@ from paceline.training.named_run import check_named
 if TYPE_CHECKING:
     import uvicorn
 
-    from paceline.predict.photo_predictor import PhotoPredictor
+    from paceline.inference.predictor import PhotoPredictor
 
 TOKEN = "PACELINE_TOKEN"
 # Kubernetes' own patience between SIGTERM and SIGKILL.
@@ -65,9 +65,9 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
         with printer.waiting(f"opening {flags.run}"):
             import numpy as np
 
-            from paceline import predict
+            from paceline import inference
 
-            predictor = predict.load(flags.run, **asked, say=printer.say)
+            predictor = inference.load(flags.run, **asked, say=printer.say)
             # The first forward takes longer; and whether the network answers at all shows before anybody asks.
             predictor.predict(np.zeros((64, 64, 3), np.uint8))
         return _serve(printer, flags, token, predictor, listener)
@@ -75,7 +75,7 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
 
 def _checked(flags: Flags) -> str:
     """The token, "" for none. Raises UserError for flags that cannot be."""
-    from paceline.serve.guard import FEWEST_LETTERS, is_loopback
+    from paceline.inference.serve.guard import FEWEST_LETTERS, is_loopback
 
     if flags.run == Path():
         raise UserError("name a run or a file of weights: paceline serve RUN")
@@ -128,8 +128,8 @@ def server_of(predictor: PhotoPredictor, flags: Flags, token: str = "") -> uvico
     """A server for `serve` to be called on, within the flags' limits."""
     import uvicorn
 
-    from paceline.serve.app import application
-    from paceline.serve.limits import guarded
+    from paceline.inference.serve.app import application
+    from paceline.inference.serve.limits import guarded
 
     app = application(
         predictor,

@@ -28,7 +28,7 @@ from paceline.boxes.run_lengths import compress
 from paceline.datasets.pack.photo import Encoded
 from paceline.datasets.pack.plan import Source
 from paceline.datasets.shapes.outlines import run_lengths
-from paceline.pages.masks import mask_pixels
+from paceline.inference.drawing.masks import mask_pixels
 from paceline.store.box_split import BoxSplit, ImageObjects, has_masks, truth_masks
 from paceline.store.containers.example import Values, example_bytes
 from paceline.store.orientation import lies_on_its_side

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from paceline.inference.drawing.boxes import colour_of
 from paceline.pages.html import templates
-from paceline.pages.marks import colour_of
 from paceline.store.index import Index
 from paceline.store.orientation import UPRIGHT
 

@@ -10,10 +10,10 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from PIL import Image, ImageDraw
 
+from paceline.inference.drawing.boxes import Mark, marks_picture, pixels_of
+from paceline.inference.drawing.masks import placed_pixels
+from paceline.inference.drawing.pictures import jpeg_uri
 from paceline.input.picture import open_rgb
-from paceline.pages.marks import Mark, marks_picture, pixels_of
-from paceline.pages.masks import placed_pixels
-from paceline.pages.pictures import jpeg_uri
 from paceline.store.index import Index
 
 MOST_BOXES = 150  # drawn in one tile

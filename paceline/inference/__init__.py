@@ -1,0 +1,98 @@
+"""Prediction on photos: `paceline.load(RUN).predict("cat.jpg")`, for each task in its own kind of result.
+
+Finding photos, taking any kind of object as one, batches of them through a trained network, reading its outputs, and the folder of
+answers belong here; drawing/ draws them.
+
+load        open a run or a file -> Predictor: .predict(photos), .stream(photos)
+Answer      the best classes of one photo: .names, .scores, .draw(), .save(path)
+Found       its objects: .boxes, .names, .scores, .mask(i), .only(classes), .crop(), .draw(), .to_coco(image_id), .to_supervision()
+Unreadable  a photo without an answer, in a stream
+Video       a video's frames, for a stream
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paceline._utils.reporter import Lines
+from paceline.config.graph_file import GRAPHS
+from paceline.config.run import read_run, refuse_synthetic
+
+if TYPE_CHECKING:
+    from paceline.inference.photo_paths import Unreadable
+    from paceline.inference.predictor import PhotoPredictor
+    from paceline.inference.results import Answer, Found, Result
+    from paceline.inference.torch_predictor import Predictor
+    from paceline.inference.video import Frame, Video
+
+__all__ = ["Answer", "Found", "Frame", "Predictor", "Result", "Unreadable", "Video", "load"]
+
+# Where each of them lies; loaded when it is asked for, because some load torch.
+_FILES = {
+    "Answer": "results",
+    "Found": "results",
+    "Frame": "video",
+    "Predictor": "torch_predictor",
+    "Result": "results",
+    "Unreadable": "photo_paths",
+    "Video": "video",
+}
+
+
+def load(
+    run: str | Path,
+    *,
+    checkpoint: str = "best",
+    workload: str = "",
+    say: Callable[[str], object] = warnings.warn,
+    recipe: str = "",
+    trust: bool = False,
+) -> PhotoPredictor:
+    """Open a run folder, a file of weights, or a graph, for prediction: `paceline.load("runs/first").predict("cat.jpg")`.
+
+    run         the folder that `paceline.train` named in its Ending, or `paceline train --out RUN`; or a file that `paceline
+                export` wrote, .safetensors, .onnx or .xml (which need no torch), or .pt2; or weights, anybody's, a file or the
+                name of published ones (docs/weights.md)
+    checkpoint  best, last or step-N; where no evaluation has chosen a best one yet, the last one is taken
+    workload    of a run whose workload is your own, its file: "./file.py:name", which is run as Python
+    say         takes a line on that; a warning unless another function is given
+    recipe      of weights: the recipe that they fit, with flags; "": found from them
+    trust       of a .pt2: whoever made it may run code here, which opening one can do
+    return      a predictor: .predict(photos), .stream(photos), .classes
+    Raises UserError for a folder that is no run and for a run on synthetic batches, CheckpointError (a UserError) for a
+    checkpoint that is missing or damaged, and for a file that no network of ours answers with.
+    """
+    path, reporter = Path(run), Lines(say)
+    if path.suffix in GRAPHS and path.is_file():
+        from paceline.inference.graph.graph_model import GraphPredictor, open_graph
+
+        return GraphPredictor(open_graph(path, trust=trust, checkpoint=checkpoint, workload=workload, recipe=recipe))
+    from paceline.training.named_run import means_weights, named_recipe, weights_of
+
+    weights = means_weights(path, recipe)
+    if not weights:
+        refuse_synthetic(read_run(path), path, "answer with")
+    # Packages that load torch when they are used, and not before.
+    from paceline.inference.torch_predictor import Predictor
+    from paceline.inference.trained_model import open_alone, open_trained
+    from paceline.weights.weight_file import run_beside
+
+    if weights:
+        fitting, given = named_recipe(recipe)
+        file = weights_of(path, reporter)
+        beside = run_beside(file) if path.is_dir() and not fitting else None
+        if not beside:
+            return Predictor(open_alone(file, recipe=fitting, given=given, reporter=reporter))
+        path, checkpoint = beside, file.parent.name  # RUN/checkpoints/best: the run, as --checkpoint has it
+        refuse_synthetic(read_run(path), path, "answer with")
+    return Predictor(open_trained(path, checkpoint=checkpoint, workload=workload, reporter=reporter))
+
+
+def __getattr__(name: str) -> Any:
+    if name in _FILES:
+        return getattr(import_module(f"{__name__}.{_FILES[name]}"), name)
+    raise AttributeError(f"module 'paceline.inference' has no attribute {name!r}")

@@ -1,0 +1,1 @@
+"""Drawings of predictions and annotations: boxes, masks, labels on a photo, and pictures inside a page."""

@@ -1,0 +1,201 @@
+"""Photos with boxes and masks: predictions, annotations, or both beside each other; and training samples as `paceline preview`
+shows them.
+
+A box is left, top, width, height in pixels of the photo as it is given. Classes are 1..K; a class has one colour in
+every picture. Boxes are cut at the photo's border; one without any pixel inside, or with a number that is none, is not
+drawn. Names never cover each other, and not the picture (names.py).
+Letters: n objects   H, W pixels of the network's input
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, Literal
+
+import numpy as np
+from PIL import Image, ImageDraw
+
+from paceline.inference.drawing.label_layout import Rectangle, area, best_names, with_legend, write_names
+from paceline.inference.drawing.masks import Mask, instance_colour, placed_pixels, with_masks
+from paceline.inference.drawing.pictures import BACKGROUND, Photo, fitted, to_picture
+
+# Far apart for the eye and bright enough on dark and on light photos; neighbouring classes differ most.
+PALETTE = (
+    (255, 112, 67), (64, 170, 255), (120, 214, 75), (236, 102, 210), (255, 205, 40), (50, 214, 200),
+    (166, 128, 255), (255, 82, 100), (196, 226, 66), (90, 120, 255), (240, 165, 110), (60, 200, 120),
+)  # fmt: skip
+_HALO = (10, 12, 16)
+CROWD = 12  # from so many boxes on, frames are no thicker than a twelfth of the middle one's side
+_DASH = 5  # a dash's length in line widths, and the gap's
+# Pixels of a sample's picture: photos at most this large, objects and their names on this much.
+LARGEST, OBJECTS_SIDE = 224, 320
+
+
+@dataclass(frozen=True)
+class Mark:
+    """One box of a picture."""
+
+    box: tuple[float, float, float, float]  # left, top, width, height; pixels of the photo
+    label: int  # class 1..K, picks the colour
+    text: str  # written beside the box; "" for nothing
+    line: Literal["solid", "dashed", "thin"] = (
+        "solid"  # dashed draws attention, thin is a box near the one that is shown
+    )
+    mask: Mask | None = None  # of the whole photo, see masks.py; None for a box alone
+    hue: int | None = (
+        None  # number of the mask's hue among its class's; None: the next one, counted through the picture
+    )
+
+
+def colour_of(label: int) -> tuple[int, int, int]:
+    """The colour of class 1..K."""
+    return PALETTE[(label - 1) % len(PALETTE)]
+
+
+def largest_first(marks: Sequence[Mark]) -> list[Mark]:
+    """The same marks, so that the names of the large boxes find their places first."""
+    return sorted(marks, key=lambda mark: -mark.box[2] * mark.box[3])
+
+
+def marks_picture(
+    photo: Photo,
+    marks: Sequence[Mark],
+    *,
+    width: int,
+    height: int,
+    letters: int = 0,
+    legend: Mapping[int, str] | None = None,
+) -> Image.Image:
+    """The photo, whole and as large as fits into `width` times `height`, with its boxes.
+
+    marks    the most important first: names find their places in this order
+    letters  their height, pixels; 0: as suits the picture
+    legend   classes and their names: they stand below the picture, beyond `height`, where a mark's name finds no place
+    """
+    picture = to_picture(photo)
+    sharp = fitted(picture, width, height)
+    across, down = sharp.width / picture.width, sharp.height / picture.height
+    placed = [(place, mark) for mark in marks if (place := pixels_of(mark.box, across, down, sharp.size))]
+    drawn, names = _with_marks(sharp, placed, letters)
+    if legend is None or names == sum(bool(mark.text) for _, mark in placed):
+        return drawn
+    return with_legend(drawn, Counter(mark.label for _, mark in placed), legend, colour_of)
+
+
+def beside(photo: Photo, left: Sequence[Mark], right: Sequence[Mark], *, width: int, height: int) -> Image.Image:
+    """The photo twice, with the left and with the right marks; each half fits into `width` times `height`."""
+    first = marks_picture(photo, left, width=width, height=height)
+    second = marks_picture(photo, right, width=width, height=height)
+    gap = 6
+    canvas = Image.new("RGB", (2 * first.width + gap, first.height), BACKGROUND)
+    canvas.paste(first, (0, 0))
+    canvas.paste(second, (first.width + gap, 0))
+    return canvas
+
+
+def pixels_of(
+    box: tuple[float, float, float, float], across: float, down: float, size: tuple[int, int]
+) -> Rectangle | None:
+    """A box's rectangle in a picture, cut at its border and at least one pixel large; None where nothing is left.
+
+    box           left, top, width, height in pixels of the photo
+    across, down  pixels of the picture, of this size, for one of the photo
+    """
+    left, top, width, height = box
+    if not all(map(math.isfinite, box)) or width < 0 or height < 0:
+        return None
+    edges = left * across, top * down, (left + width) * across, (top + height) * down
+    if edges[0] >= size[0] or edges[1] >= size[1] or edges[2] < 0 or edges[3] < 0:
+        return None
+    x, y = (round(min(max(edge, 0), most - 1)) for edge, most in zip(edges[:2], size))
+    return x, y, max(x + 1, round(min(edges[2], size[0]))), max(y + 1, round(min(edges[3], size[1])))
+
+
+def _with_marks(picture: Image.Image, placed: list[tuple[Rectangle, Mark]], letters: int) -> tuple[Image.Image, int]:
+    """A copy of the picture with the boxes drawn, the small ones over the large ones, and the names over all boxes.
+
+    -> it, and the number of names that found a place
+    """
+    side = math.sqrt(picture.width * picture.height)
+    line, text = max(2, round(side / 220)), min(max(round(side / 24), 12), 30)
+    masks, of_class = [], Counter[int]()
+    for _, mark in placed:
+        if mark.mask is not None:
+            number = of_class[mark.label] if mark.hue is None else mark.hue
+            masks.append((mark.mask, instance_colour(colour_of(mark.label), number)))
+            of_class[mark.label] += 1
+    if masks:  # they show more than the frames, which become thinner
+        picture = with_masks(picture, masks, line=max(1, line // 3))
+        line, text = max(2, line // 2), max(11, round(text * 0.85))
+    if letters:
+        line, text = max(2, letters // 6), letters
+    if len(placed) >= CROWD:
+        sides = [min(right - left, bottom - top) for (left, top, right, bottom), _ in placed]
+        line = max(1, min(line, round(median(sides) / 12)))
+    canvas = picture.copy()
+    draw = ImageDraw.Draw(canvas)
+    for rectangle, mark in sorted(placed, key=lambda pair: -area(pair[0])):
+        _outline(draw, rectangle, colour_of(mark.label), line, mark.line)
+    names, text = best_names([(box, mark.text) for box, mark in placed], picture.size, text)
+    write_names(draw, names, [colour_of(mark.label) for _, mark in placed], text)
+    return canvas, len(names)
+
+
+def _outline(
+    draw: ImageDraw.ImageDraw, rectangle: Rectangle, colour: tuple[int, int, int], width: int, line: str
+) -> None:
+    """A frame inside the rectangle, with a dark edge on either side that keeps it visible on any photo."""
+    left, top, right, bottom = rectangle[0], rectangle[1], rectangle[2] - 1, rectangle[3] - 1
+    if line == "thin":
+        draw.rectangle((left, top, right, bottom), outline=colour)
+        return
+    inner = min(width, (right - left) // 2 + 1, (bottom - top) // 2 + 1)  # of a tiny box the frame leaves nothing
+    draw.rectangle((left - 1, top - 1, right + 1, bottom + 1), outline=_HALO, width=inner + 2)
+    if line == "solid":
+        thin = min(right - left, bottom - top) < 2  # of such boxes Pillow's outline reaches beyond the corners
+        draw.rectangle((left, top, right, bottom), colour if thin else None, colour, inner)
+        return
+    dash = _DASH * inner
+    for start in range(left, right + 1, 2 * dash):
+        end = min(start + dash - 1, right)
+        draw.rectangle((start, top, end, top + inner - 1), colour)
+        draw.rectangle((start, bottom - inner + 1, end, bottom), colour)
+    for start in range(top, bottom + 1, 2 * dash):
+        end = min(start + dash - 1, bottom)
+        draw.rectangle((left, start, left + inner - 1, end), colour)
+        draw.rectangle((right - inner + 1, start, right, end), colour)
+
+
+def sample_picture(pixels: np.ndarray, label: Any, classes: Sequence[str]) -> tuple[Image.Image, str]:
+    """A training sample, (H, W, 3) uint8 with its label: the photo and its class, or its objects and their number.
+
+    A label that is a string is the caption.
+
+    Boxes are in fractions of the pixels. With masks boxes are in pixels, and a canvas has a ring of one pixel (paceline.batch).
+    """
+    from paceline.batch import InstanceObjects, Objects  # loads torch, which no other drawing needs
+
+    if not isinstance(label, Objects):
+        picture = Image.fromarray(pixels)
+        picture.thumbnail((LARGEST, LARGEST), Image.Resampling.LANCZOS)
+        return picture, label if isinstance(label, str) else classes[int(label)]
+    height, width = pixels.shape[:2]
+    if isinstance(label, InstanceObjects):
+        edges = label.boxes
+        frames = zip(label.canvases, label.frames.tolist())
+        masks = [
+            placed_pixels(canvas[1:-1, 1:-1], frame, height, width) if len(canvas) > 2 else None
+            for canvas, frame in frames
+        ]
+    else:
+        edges, masks = label.boxes * np.array([width, height, width, height]), [None] * len(label.boxes)
+    marks = [
+        Mark((left, top, right - left, bottom - top), number, classes[int(number) - 1], mask=mask)
+        for (left, top, right, bottom), number, mask in zip(edges.tolist(), label.classes.tolist(), masks)
+    ]
+    picture = marks_picture(pixels, largest_first(marks), width=OBJECTS_SIDE, height=OBJECTS_SIDE)
+    return picture, f"{len(marks)} object{'' if len(marks) == 1 else 's'}"

@@ -1,0 +1,82 @@
+"""The forms that a trained model is written in: a row each, and a file here for each row. Imports no torch.
+
+A form's module has
+
+    write(trained: Trained, out: Path, flags: ExportOptions) -> Iterator[str]
+
+which writes `out`, whole or not at all (_utils/atomic_write.py), and yields lines for the user as it goes on.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Literal
+
+from paceline._utils.atomic_write import check_output
+from paceline._utils.commands import EXTRAS, to_install
+from paceline._utils.errors import UserError
+from paceline._utils.text import did_you_mean
+from paceline.config.bounds import Help
+
+
+@dataclass(frozen=True)
+class Form:
+    """One row."""
+
+    suffix: str  # of its files
+    module: str  # its file in this room
+    about: str  # in words
+    takes: tuple[str, ...] = ()  # fields of the verb's flags that mean something for this form
+    extras: tuple[str, ...] = ()  # whose packages it needs
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """Which file is written, and how a graph in it works."""
+
+    to: Annotated[str, Help("form: paceline, onnx, openvino, torch or aoti; empty: by the suffix of --out")] = ""
+    out: Annotated[str, Help("file to write; one of ours that is there is replaced")] = ""
+    input: Annotated[Literal["uint8", "float"], Help("graphs: uint8 (B, H, W, 3), or (B, 3, H, W) in 0..1")] = "uint8"
+    size: Annotated[str, Help("Mask R-CNN: one input shape HxW of the graph; empty: those of `predict`")] = ""
+    batch: Annotated[int, Help("graphs of objects: photos of one call; those of classes take any number")] = 1
+    score_above: Annotated[float | None, Help("graphs of objects: smallest score; None: the recipe's")] = None
+    precision: Annotated[Literal["fp32", "fp16", "int8"], Help("format of the network; int8: onnx only")] = "fp32"
+    compare: Annotated[int, Help("photos to compare a graph's answers on before the file stays; 0: none")] = 16
+    photos: Annotated[str, Help("folder of those photos; empty: the run's validation set (int8: training)")] = ""
+    calibrate: Annotated[int, Help("int8: photos to find the ranges of the network's numbers on")] = 64
+
+
+GRAPH = ("input", "size", "batch", "score_above", "precision", "compare", "photos")
+FORMS = {
+    "paceline": Form(".safetensors", "verification", "one file that every verb here takes where it takes a run"),
+    "onnx": Form(".onnx", "onnx_export", "from photos to answers, for onnxruntime", (*GRAPH, "calibrate"), ("export",)),
+    "openvino": Form(".xml", "openvino_export", "the same for OpenVINO, and a .bin", GRAPH, ("export", "openvino")),
+    "torch": Form(".pt2", "torch_export", "the same for torch alone: torch.export", GRAPH),
+    "aoti": Form(".pt2", "torch_export", "the same, compiled for this kind of CPU: AOTInductor", GRAPH),
+}
+
+
+def form_named(name: str, out: Path) -> str:
+    """The form that --to names, or the first with the suffix of `out`.
+
+    Raises UserError for a form that is not there, for a file of another suffix than the form's or that is none of ours, and where a
+    package is missing.
+    """
+    suffixes = ", ".join(f"{form.suffix} ({known})" for known, form in FORMS.items())
+    if not name:
+        name = next((known for known, form in FORMS.items() if form.suffix == out.suffix), "")
+        if not name:
+            raise UserError(f"--out {out}: its suffix is of no form that is written. Known: {suffixes}.")
+    if name not in FORMS:
+        raise UserError(f"--to {name}: no such form. {did_you_mean(name, FORMS) or f'Known: {suffixes}.'}")
+    if out.suffix != FORMS[name].suffix:
+        raise UserError(f"--out {out}: files of --to {name} end in {FORMS[name].suffix}. Name it so.")
+    for extra in FORMS[name].extras:
+        packages = [re.split("[<=>]", package)[0] for package in EXTRAS[extra]]
+        if any(find_spec(package) is None for package in packages):
+            raise UserError(f"--to {name}: {', '.join(packages)} are needed. {to_install(extra)}")
+    check_output(out)
+    return name

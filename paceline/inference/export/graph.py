@@ -1,0 +1,177 @@
+"""A model as one graph from photos to answers: normalization, network, decoding and suppression.
+
+Shapes are fixed, except that Mask R-CNN without --size accepts inputs of any height and width, as `predict` makes them.
+
+Letters: B photos   H, W pixels of the input   K classes   D places for detections   S side of a mask
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim
+from torch.fx.experimental import _config
+
+from paceline._utils.errors import UserError
+from paceline.batch import Batch, DetectionBatch, InstanceBatch
+from paceline.boxes.forms import Suppression, fixed
+from paceline.config.card import MOST_PHOTOS, MOST_SIDE
+from paceline.inference.graph.graph_model import BOXES, CLASSES
+from paceline.inference.trained_model import Trained
+from paceline.input.buckets import buckets
+from paceline.tasks.workloads import WORKLOADS
+
+if TYPE_CHECKING:
+    from paceline.inference.export.formats import ExportOptions
+
+LEAST_SIDE = 64  # of inputs of any shape
+
+
+class Graph(nn.Module):
+    """Photos in, named answers out. Its `forward` is what the forms take down."""
+
+    def __init__(self, trained: Trained, flags: ExportOptions) -> None:
+        """Raises UserError for a workload that is not ours, and for flags that its network cannot have."""
+        super().__init__()
+        self.task, self.flags, recipe = trained.recipe.task, flags, trained.recipe
+        if self.task not in WORKLOADS:
+            raise UserError(f"--to {flags.to}: for networks of {', '.join(WORKLOADS)}; this workload is your own.")
+        self.model: Any = trained.model.cpu().to(memory_format=torch.contiguous_format).eval()  # type: ignore[call-overload]
+        if flags.score_above is not None:
+            if self.task == "classification" or not 0 <= flags.score_above < 1:
+                raise UserError(f"--score-above {flags.score_above:g}: of objects, in [0, 1).")
+            detect = replace(recipe.model.detect, score_above=flags.score_above)
+            self.model.settings = replace(recipe.model, detect=detect)
+        self.shape: tuple[int, int] | None = _shape(trained, flags.size)  # None: any
+        # Of both sides; and the shapes that `predict` pads to, none: to the next multiple.
+        self.multiple, self.shapes = getattr(recipe.input, "multiple", 1), ()
+        if getattr(recipe.input, "padding", "") == "buckets":
+            self.shapes = buckets(recipe.input.short[-1], recipe.input.long, self.multiple)
+        if not 1 <= flags.batch <= MOST_PHOTOS:
+            raise UserError(f"--batch {flags.batch}: photos of one call, 1 to {MOST_PHOTOS}.")
+        if flags.compare < 0:
+            raise UserError(f"--compare {flags.compare}: photos to compare answers on, 0 or more.")
+
+    def halve(self) -> None:
+        """Compute the network in fp16. Decoding and suppression stay float32, as in training of mixed precision."""
+        self.model.network.half()
+        self.model.normalise = nn.Sequential(self.model.normalise, _Half())
+
+    @property
+    def any_batch(self) -> bool:
+        """Whether a call takes any number of photos, else `flags.batch`. A network of boxes follows from that number."""
+        return self.task == "classification"
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Their names, in order."""
+        if self.task == "classification":
+            return CLASSES
+        return (*BOXES, "masks") if getattr(self.model.settings, "masks", False) else BOXES
+
+    def forward(self, photos: Tensor, sizes: Tensor | None = None) -> tuple[Tensor, ...]:
+        """
+        photos  uint8 (B, H, W, 3), or with --input float float32 (B, 3, H, W) in [0, 1]; RGB
+        sizes   of Mask R-CNN: (B, 2) int64, height and width of each photo, which is in its input's left upper corner
+        return  of a classifier probabilities (B, K); else boxes (B, D, 4) left, top, right, bottom in pixels of the input,
+                scores (B, D), labels (B, D) int64 from 0 on, and masks (B, D, S, S) of a network that has them.
+                Best first; an empty place has the score 0 and the label -1
+        """
+        images = photos.permute(0, 3, 1, 2) if self.flags.input == "uint8" else photos * 255
+        none = images  # in the place of what no prediction reads
+        if self.task == "classification":
+            return (self.model.predict(Batch(images, none, none)).float().softmax(dim=1),)
+        if self.task == "ssd":
+            found = self.model.predict(DetectionBatch(images, none, none, none))
+            height, width = images.shape[2:]
+            return _columns(found, found.new_tensor([width, height, width, height]))
+        assert sizes is not None
+        found = self.model.predict(InstanceBatch(images, none, none, none, sizes, none, none, none))
+        columns = _columns(found.detections, sizes.flip(1).repeat(1, 2).unsqueeze(1))
+        return columns if found.masks is None else (*columns, found.masks)
+
+    def example(self) -> tuple[Tensor, ...]:
+        """Grey photos in the arguments' shapes."""
+        photos = 2 if self.any_batch else self.flags.batch  # torch takes a batch of one for a constant
+        shape = self.shape or (8 * self.multiple, 12 * self.multiple)
+        images = torch.full((photos, *shape, 3), 128, dtype=torch.uint8)
+        if self.flags.input == "float":
+            images = images.permute(0, 3, 1, 2).contiguous() / 255
+        sizes = torch.tensor([shape]).expand(photos, -1).contiguous()
+        return (images, sizes) if self.task == "maskrcnn" else (images,)
+
+    def traced(self, *, suppression: Suppression | None = None) -> torch.export.ExportedProgram:
+        """The graph, taken down once; it holds no paths of this machine. suppression: see `fixed`."""
+        import torchvision  # noqa: F401  # which knows its kernels' shapes without running them
+
+        example, sides = self.example(), {}
+        if self.shape is None:
+            first = 1 if self.flags.input == "uint8" else 2
+            # From two cells at stride 32: torch traces no map of one.
+            ends = {"min": -(-LEAST_SIDE // self.multiple), "max": MOST_SIDE // self.multiple}
+            names = enumerate(("rows", "columns"), first)
+            sides = {place: self.multiple * Dim(name, **ends) for place, name in names}
+        elif self.task == "maskrcnn":
+            with torch.no_grad():
+                self(*example)  # which makes the anchors, constants of the graph then
+        with torch.no_grad(), fixed(suppression=suppression), _any_shape() if sides else nullcontext():
+            photos = {0: Dim("batch")} if self.any_batch else sides or None
+            shapes = {"photos": photos, **({"sizes": None} if len(example) == 2 else {})}
+            program = torch.export.export(self, example, dynamic_shapes=shapes, strict=False)
+        for node in program.graph.nodes:
+            for note in ("stack_trace", "nn_module_stack", "source_fn_stack"):
+                node.meta.pop(note, None)
+        return program
+
+
+@contextmanager
+def _any_shape() -> Iterator[None]:
+    """Let torch trace sides that may be one cell, and timm pad maps whose sides their stride divides.
+
+    timm's own expression for TensorFlow's padding grows with each layer, and torch would not finish.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(_config, "backed_size_oblivious", True))
+        if padding := sys.modules.get("timm.layers.padding"):
+            multiple = lambda _, k, s, d: max((k - 1) * d + 1 - s, 0)  # noqa: E731
+            stack.enter_context(patch.object(padding, "get_same_padding", multiple))
+        yield
+
+
+class _Half(nn.Module):
+    def forward(self, images: Tensor) -> Tensor:
+        return images.half()
+
+
+def _columns(found: Tensor, extent: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """(B, D, 6) of fractions -> boxes in pixels, scores, labels."""
+    return found[..., :4] * extent, found[..., 4], found[..., 5].to(torch.int64) - 1
+
+
+def _shape(trained: Trained, size: str) -> tuple[int, int] | None:
+    """H, W: as --size has it; of Mask R-CNN without it None, any shape; of others the only one.
+
+    Raises UserError for what is no size, or none that the network takes.
+    """
+    recipe, workload = trained.recipe, trained.workload
+    if recipe.task != "maskrcnn":
+        shape = workload.network.eval_shape(recipe, 1, 1)
+        if size:
+            raise UserError(f"--size {size}: for Mask R-CNN and Faster R-CNN; this one takes {shape[0]}x{shape[1]}.")
+        return shape
+    multiple = recipe.input.multiple
+    if not size:
+        return None
+    found = re.fullmatch(r"(\d{1,5})x(\d{1,5})", size)
+    shape = (int(found[1]), int(found[2])) if found else (0, 0)
+    if any(side % multiple or not multiple <= side <= MOST_SIDE for side in shape):
+        raise UserError(f"--size {size}: height x width, multiples of {multiple} up to {MOST_SIDE}, as in 800x1344.")
+    return shape

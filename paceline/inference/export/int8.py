@@ -1,0 +1,168 @@
+"""--precision int8: an ONNX file's network in whole numbers of eight bits, by onnxruntime's static quantisation; and what that costs.
+
+Ranges of the numbers inside come from training photos; weights have a scale for each channel and seven bits, so that no processor's
+sums overflow. Layers whose outputs are scores and shifts of boxes stay in float32, and so do decoding, suppression and the last layer
+of masks. Nobody knows beforehand what is lost: the evaluation's own scorer reads the whole validation set through both files.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from paceline._utils.errors import DataError, UserError
+from paceline._utils.formatting import metric_label
+from paceline._utils.text import counted
+from paceline.config.run import FOLD, Controls, data_from_here, fill
+from paceline.distributed.comm.launcher import read_launch
+from paceline.distributed.comm.world import open_world
+from paceline.inference.export.graph import Graph
+from paceline.inference.export.sample_photos import inputs, named_photos
+from paceline.inference.graph.evaluate import evaluate_file
+from paceline.inference.graph.graph_model import Input, calls, open_graph
+from paceline.inference.photos import Photo
+from paceline.inference.trained_model import Trained
+from paceline.tasks.data_module import spread
+from paceline.tasks.task import Task
+from paceline.training.open_data import open_task
+
+if TYPE_CHECKING:
+    from paceline.inference.export.formats import ExportOptions
+
+LAYERS = ("Conv", "Gemm")
+# What computes in eight bits too where all that it takes does.
+BETWEEN = ("Relu", "Clip", "Add", "MaxPool", "GlobalAveragePool", "Resize")
+# What takes the outputs of a network's last layers, and of no other.
+DECODES = ("Reshape", "Transpose", "Softmax", "Slice", "Split", "Squeeze", "Unsqueeze", "Cast", "Gather")
+METRICS = ("top1", "box_ap", "mask_ap")
+PHOTOS_A_CALL = 8  # where the file takes any number
+
+
+class Calibrated:
+    """A run's data, for the ranges and for the loss."""
+
+    def __init__(self, trained: Trained, flags: ExportOptions) -> None:
+        """Raises UserError where there are no photos to calibrate on, or none to score; see `--compare 0`."""
+        if flags.calibrate < 1:
+            raise UserError(f"--calibrate {flags.calibrate}: photos to find the numbers' ranges on, 1 or more.")
+        self.trained, self.flags = trained, flags
+        self.task = None if flags.photos and not flags.compare else _task(trained)
+
+    def photos(self) -> Iterator[Photo]:
+        """Up to `flags.calibrate` of --photos, else of the photos that the run learned from, evenly spread."""
+        if self.flags.photos:
+            yield from named_photos(self.flags.photos, self.flags.calibrate)
+        elif self.task is not None:
+            numbers = self.task.data.train_numbers[spread(self.task.data.train_images, self.flags.calibrate)]
+            yield from (self.task.data.train_index.read(int(number)) for number in numbers)
+
+    def inputs(self, graph: Graph) -> list[Input]:
+        """`photos` as the graph takes them. Raises UserError without a readable one."""
+        return inputs(self.trained, self.flags, graph.shape if self.flags.size else None, self.photos())
+
+    def quantise(self, graph: Graph, photos: list[Input], floats: Path, out: Path) -> str:
+        """Write `out`, the ONNX file `floats` in eight bits by the ranges in these photos -> a line about it."""
+        import onnxruntime
+        from onnx import load
+        from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
+
+        runtime: Any = onnxruntime
+        folding = runtime.SessionOptions()
+        folding.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+        folding.optimized_model_filepath = str(out)
+        # Weights that are multiplied by their normalisation's scale become constants: others have no int8.
+        runtime.InferenceSession(floats, folding, providers=["CPUExecutionProvider"])
+        model = load(out)
+        chosen = in_eight_bits(model.graph)
+        count = min(len(photos), PHOTOS_A_CALL) if graph.any_batch else self.flags.batch
+        names = [one.name for one in model.graph.input]
+
+        class Reader(CalibrationDataReader):
+            def __init__(self) -> None:
+                self.left = calls(photos, count, graph.flags.input, sized=len(names) > 1)
+
+            def get_next(self) -> Any:
+                arguments = next(self.left, None)
+                return arguments and dict(zip(names, arguments))
+
+        before = logging.root.manager.disable
+        logging.disable(logging.WARNING)  # advice to optimise a graph that is folded already
+        try:
+            # It also computes scales of what is not chosen, and decoding has -inf for places that are empty.
+            with np.errstate(invalid="ignore"):
+                quantize_static(
+                    model, out, Reader(), op_types_to_quantize=[*LAYERS, *BETWEEN], nodes_to_quantize=chosen, per_channel=True,
+                    reduce_range=True, activation_type=QuantType.QUInt8, weight_type=QuantType.QInt8,
+                )  # fmt: skip
+        finally:
+            logging.disable(before)
+        written = load(out).graph
+        unpacked = {value for node in written.node if node.op_type == "DequantizeLinear" for value in node.output}
+        layers = [node.input[1] in unpacked for node in written.node if node.op_type in LAYERS]
+        return f"{sum(layers)} of {len(layers)} layers in int8, by the ranges in {counted(len(photos), 'photo')}"
+
+    def loss(self, files: Mapping[str, Path]) -> Iterator[str]:
+        """What the whole validation set scores by two files, by name, and the difference; a line a metric."""
+        if not self.flags.compare or self.task is None:
+            yield "its loss was not measured, as --compare 0 asks"
+            return
+        (one, before), (other, after) = ((name, scores(file, self.task)) for name, file in files.items())
+        photos = counted(self.task.data.val_images, "validation photo")
+        for name in METRICS:
+            if before.get(name, -1) >= 0:  # COCO's -1: there are no objects
+                was, now = 100 * before[name], 100 * after[name]
+                change = f"{abs(was - now):.2f} {'lost' if was >= now else 'gained'}"
+                yield f"{metric_label(name)} of {photos}, in percent: {was:.2f} in {one}, {now:.2f} in {other}: {change}"
+
+
+def in_eight_bits(graph: Any) -> list[str]:
+    """The names of an ONNX graph's nodes that are computed so; they come in the order of computation."""
+    takers: dict[str, list[str]] = {}
+    for node in graph.node:
+        for value in node.input:
+            takers.setdefault(value, []).append(node.op_type)
+    constants = {"", *(one.name for one in graph.initializer)}
+    names, made = [], set()
+    for node in graph.node:
+        if node.op_type in LAYERS:
+            chosen = not set(takers.get(node.output[0], DECODES)) & set(DECODES)
+        else:
+            chosen = node.op_type in BETWEEN and all(value in made or value in constants for value in node.input)
+        if chosen:
+            names.append(node.name)
+            made |= set(node.output)
+    return names
+
+
+def _task(trained: Trained) -> Task:
+    """The run's data as it was evaluated on them."""
+    facts = trained.facts
+    try:
+        if not (data := data_from_here(facts)):
+            raise DataError("no data set is noted")
+        saved = fill(Controls(), facts.controls, f"{trained.folder}: controls")
+        controls = Controls(data=data, **{name: getattr(saved, name) for name in ("limit_train", "limit_val", *FOLD)})
+        with open_world(read_launch({}), device=torch.device("cpu")) as world:
+            task = open_task(trained.recipe, controls, world)
+        if tuple(task.data.classes) != trained.classes:
+            raise DataError("its data set has other classes now")
+    except UserError as problem:
+        raise UserError(
+            f"{trained.folder}: int8 needs photos to calibrate on, and those that the run was evaluated on to measure its loss, "
+            f"which are not here ({str(problem).splitlines()[0].rstrip('.')}). Calibrate on others, and measure nothing: "
+            "--photos DIR --compare 0"
+        ) from None
+    return task
+
+
+def scores(file: Path, task: Task) -> Mapping[str, float]:
+    """The metrics of the task's validation set, scored through a file."""
+    with open_world(read_launch({}), device=torch.device("cpu")) as world:
+        return evaluate_file(
+            open_graph(file), task, key=f"export/{file.name}", batch=PHOTOS_A_CALL, world=world, passed=lambda _: None
+        ).metrics

@@ -1,0 +1,60 @@
+"""--to openvino: the ONNX graph converted by OpenVINO, as NAME.xml with its numbers in NAME.bin.
+
+OpenVINO's ONNX frontend reads the graph: the one that `openvino.convert_model` uses, which also tells its makers over the network that
+something was converted, unless that was declined. So `Core.read_model` is called here, which tells nobody.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paceline._utils.atomic_write import whole
+from paceline._utils.errors import UserError
+from paceline._utils.hashing import file_sha256
+from paceline.config.card import METADATA
+from paceline.inference.export.onnx_export import taken_down
+from paceline.inference.export.verification import Written
+from paceline.inference.graph.runtimes import EXACT
+from paceline.inference.trained_model import Trained
+
+if TYPE_CHECKING:
+    from paceline.inference.export.formats import ExportOptions
+
+
+def write(trained: Trained, out: Path, flags: ExportOptions) -> Iterator[str]:
+    """Write the file and its numbers. Raises UserError where a flag does not fit, something else is there, or the answers differ."""
+    numbers = out.with_suffix(".bin")
+    if os.path.lexists(numbers) and not out.exists():
+        raise UserError(f"--out {out}: its numbers would replace {numbers}, which is none of ours. Name another file.")
+    import openvino
+
+    made = Written(trained, flags)
+    with made.placed(out) as part:
+        graph = part.with_suffix(".onnx")
+        taken_down(made).save(graph, external_data=False)
+        model = converted(graph)
+        model.set_friendly_name(METADATA)  # which the first line of the file begins with
+        beside, digest = part.with_suffix(".bin"), ""
+        for _ in range(2):  # the second time with the first one's numbers in its card
+            model.set_rt_info(made.facts(digest), [METADATA])
+            openvino.save_model(model, part, compress_to_fp16=False)
+            digest = file_sha256(beside)
+        yield from made.checked(part)
+        with whole(numbers) as placed:
+            beside.rename(placed)
+    yield f"{out} and {numbers}: keep them together.  openvino.Core().compile_model({str(out)!r}, 'CPU', {EXACT})"
+
+
+def converted(graph: Path) -> Any:
+    """An ONNX file as OpenVINO's model."""
+    import openvino
+
+    model: Any = openvino.Core().read_model(graph)
+    for node in model.get_ops():
+        # Equals come in order of their places, as ONNX has it; the frontend drops that.
+        if node.get_type_name() == "TopK":
+            node.set_attribute("stable", True)
+    return model

@@ -1,0 +1,177 @@
+"""Match the names of photos and classes in a file of predictions with the data's.
+
+All rows of a file are read alike, as ids or as names of files: if "7" were an id in one row and a file's stem in another, a photo
+would be scored as another one.
+
+Notation:
+    n rows
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import unicodedata
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from urllib.parse import unquote
+
+import numpy as np
+
+from paceline._utils.errors import DataError
+from paceline._utils.names import IMAGE_SUFFIXES, OTHER_PICTURES
+from paceline._utils.text import short, some
+from paceline.inference.external_predictions import Rows, id_of
+
+SEVERAL = -1
+# Other ends of a name belong to its stem: "1.v2".
+SUFFIXES = frozenset({*map(os.fsdecode, IMAGE_SUFFIXES), *OTHER_PICTURES, ".txt", ".xml", ".json"})
+# Folders that name a part of a data set.
+_SPLIT = re.compile(r"(train|val|test)(?:id|idation|ing)?[-_]?\d*", re.IGNORECASE)
+
+
+def photo_numbers(rows: Rows, path: Path, files: Sequence[str], image_ids: Sequence[int]) -> tuple[np.ndarray, str]:
+    """Find the place of each row's photo in `files`.
+
+    Args:
+        rows (Rows): what the file of predictions has.
+        path (Path): that file, for messages.
+        files (Sequence[str]): paths of the data's photos.
+        image_ids (Sequence[int]): ids of the annotations; empty if photos have none.
+
+    Returns:
+        tuple[np.ndarray, str]: places, shape (n,) int64, and a note on how the rows were read, or "".
+
+    Raises:
+        DataError: for a photo that the data does not have, or whose name stands for several.
+    """
+    photos, ids = _Photos(files), {int(image_id): place for place, image_id in enumerate(image_ids)}
+    names = list(dict.fromkeys(rows.photos))
+    by_id = {name: ids.get(number) for name in names if (number := id_of(name)) is not None}
+    by_name = {name: photos.find(str(name)) for name in names}
+    mixed = {name: (by_id if isinstance(name, int) else by_name).get(name) for name in names}
+    readings = (by_id, by_name, mixed) if rows.by_id else (by_name, by_id, mixed)
+    complete = [one for one in readings if all(one.get(name, SEVERAL) not in (None, SEVERAL) for name in names)]
+    found = (complete or readings)[0]
+    for row, name in enumerate(rows.photos):
+        place = found.get(name)
+        if place is None or place == SEVERAL:
+            what = f"is none of the data's {len(files):,} photos" if place is None else "is the name of several photos"
+            example = os.path.join(*Path(files[0]).parts[-2:]) if files else "none"
+            raise DataError(
+                f"{path}: {rows.places[row]}: {short(repr(name), 200)} {what}, such as {example}"
+                f"{f' (id {image_ids[0]})' if len(image_ids) else ''}. Name the data that was predicted on: --data, --split."
+            )
+    note = ""
+    if found is by_id and by_name in complete and by_name != by_id:
+        note = f"{path}: image_id has ids of the annotations, though files have these names too; file_name names files"
+    return np.fromiter((found[name] for name in rows.photos), np.int64, len(rows.photos)), note
+
+
+class _Photos:
+    """The data's photos, found by the end of a path, with or without a suffix, of this system or of Windows."""
+
+    def __init__(self, files: Sequence[str]) -> None:
+        self._parts = [Path(file).parts for file in files]
+        self._folders = {parts[-2] for parts in self._parts if len(parts) > 1}
+        self._known: dict[Callable[[str], str], dict[str, list[int]]] = {}
+
+    def _places(self, form: Callable[[str], str]) -> dict[str, list[int]]:
+        """Names with and without their folder, and stems that are not a name, in this form -> places."""
+        if form not in self._known:
+            names, stems = {}, {}
+            for place, parts in enumerate(self._parts):
+                for tail in {parts[-1], "/".join(parts[-2:])}:
+                    names.setdefault(form(tail), []).append(place)
+                    stems.setdefault(form(_stem(tail)), []).append(place)
+            self._known[form] = {**stems, **names}
+        return self._known[form]
+
+    def find(self, name: str) -> int | None:
+        """-> the photo's place; None for another photo's name, SEVERAL for the name of several."""
+        for form in (str, _folded):
+            for parts in (name.split("/"), re.split(r"[/\\]", name)):
+                tails = ("/".join(parts[-2:]), parts[-1])
+                keys = (form(end) for tail in tails for end in (tail, _stem(tail)))
+                if places := next((found for key in keys if (found := self._places(form).get(key))), None):
+                    return self._nearest(parts[:-1], places, form)
+        return None
+
+    def _nearest(self, folders: Sequence[str], places: Sequence[int], form: Callable[[str], str]) -> int | None:
+        """Of photos with the same name, the one in `folders`, which may begin elsewhere; None if it is another split's."""
+
+        def common(place: int) -> int:
+            pairs = zip(reversed(folders), reversed(self._parts[place][:-1]))
+            return next((i for i, (one, other) in enumerate(pairs) if form(one) != form(other)), len(folders))
+
+        best = max(map(common, places))
+        nearest = [place for place in places if common(place) == best]
+        if len(nearest) > 1:
+            return SEVERAL
+        parts = self._parts[nearest[0]]
+        if best == len(folders) or best >= len(parts) - 1:
+            return nearest[0]
+        given, own = folders[-1 - best], parts[-2 - best]
+        there = os.path.join(*parts[: -2 - best], *folders[len(folders) - 1 - best :], parts[-1])
+        splits = [found[1].lower() for one in (given, own) if (found := _SPLIT.fullmatch(one))]
+        is_other = (
+            len(set(splits)) > 1 or given in self._folders or (given not in ("", ".", "..") and os.path.exists(there))
+        )
+        return None if is_other else nearest[0]
+
+
+def _stem(name: str) -> str:
+    stem, suffix = os.path.splitext(name)
+    return stem if suffix.lower() in SUFFIXES else name
+
+
+def _folded(name: str) -> str:
+    """A name without what systems and exporters change: case, Unicode form, URL encoding, blanks around it."""
+    return unicodedata.normalize("NFC", unquote(name)).casefold().strip()
+
+
+def class_numbers(
+    rows: Rows, path: Path, names: Sequence[str], category_ids: Sequence[int], own: Sequence[str], first: int
+) -> np.ndarray:
+    """Find the place of each row's class in `names`.
+
+    Args:
+        rows (Rows): what the file of predictions has.
+        path (Path): that file, for messages.
+        names (Sequence[str]): the data's classes.
+        category_ids (Sequence[int]): their ids in the annotations; empty if they have none.
+        own (Sequence[str]): the model's classes in its order; empty if numbers are the data's.
+        first (int): the number of the first class.
+
+    Returns:
+        np.ndarray: places, shape (n,) int64.
+
+    Raises:
+        DataError: for a class that the data does not have.
+    """
+    places = {name: place for place, name in enumerate(names)}
+    if own:
+        if unknown := [name for name in own if name not in places]:
+            raise DataError(
+                f"--class-names: {some(unknown)}: none of the data's classes, which are {some(list(names), 8)}."
+            )
+        numbers = {first + number: places[name] for number, name in enumerate(own)}
+    elif rows.ids and category_ids:
+        numbers = {int(category): place for place, category in enumerate(category_ids)}
+    else:
+        numbers = {first + place: place for place in range(len(names))}
+    # Texts that look like numbers are names if all of them are, as of digits.
+    named = not own and all(given in places for given in set(rows.classes) if isinstance(given, str))
+    found = np.zeros(len(rows.classes), np.int64)
+    for row, given in enumerate(rows.classes):
+        number = None if named and isinstance(given, str) else id_of(given)
+        place = places.get(str(given)) if number is None else numbers.get(number)
+        if place is None:
+            kind = "name" if number is None else "number"
+            have = some(list(names), 8) if number is None else some([str(number) for number in numbers], 8)
+            raise DataError(
+                f"{path}: {rows.places[row]}: class {short(repr(given), 100)} is not the {kind} of a class here; these are {have}. "
+                "Name the model's classes in its own order with --class-names A B C, and the number of the first with --first-class."
+            )
+        found[row] = place
+    return found

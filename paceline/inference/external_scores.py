@@ -1,0 +1,181 @@
+"""Rows of a file of answers as a task's own, scored by the task: the official numbers, and all that an evaluation has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby, pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paceline._utils.errors import DataError
+from paceline._utils.text import some
+from paceline.boxes.run_lengths import RunLengths, compress, decompress
+from paceline.datasets.box_arrays import mask_arrays
+from paceline.inference.external_names import class_numbers, photo_numbers
+from paceline.inference.external_predictions import Rows
+from paceline.pages.check.suspicious import odd_coordinates
+from paceline.tasks.data_module import DataModule
+from paceline.tasks.metrics.coco import Detections
+from paceline.tasks.metrics.coco_pack import Share, pack
+from paceline.tasks.metrics.top_k import KEPT, TopK
+from paceline.tasks.objects import ObjectData
+from paceline.tasks.task import Evaluation, Task
+
+# The recipe whose task scores rows of this kind.
+RECIPES = {"classes": "resnet50-custom", "boxes": "fasterrcnn-custom", "masks": "maskrcnn-custom"}
+# A run of more characters does not fit into 64 bits.
+MAX_DIGITS = 12
+# Masks that are read at once.
+CHUNK = 1024
+
+
+@dataclass(frozen=True)
+class Answers:
+    """A file's rows, and whose classes they name."""
+
+    path: Path
+    rows: Rows
+    classes: Sequence[str] = ()  # the model's, in its order; () = the data's
+    first: int = 0  # number of the first
+    shares: list[Share] = field(default_factory=list)  # the objects, once `notes` has read them
+
+    @property
+    def recipe(self) -> str:
+        """The name of a recipe whose task scores them."""
+        return RECIPES[self.rows.kind]
+
+    def notes(self, task: Task) -> list[str]:
+        """For people, before they are scored: what numbers of classes mean, what was passed over, what looks wrong.
+
+        Raises DataError for a photo or class that the data do not have, and for a mask that does not fit its photo.
+        """
+        rows, photos, note = _scored(self, task.data)
+        found = [*rows.notes, *filter(None, [note])]
+        if isinstance(task.data, ObjectData):
+            share, odd = _share(self, task.data, rows, photos)
+            self.shares.append(share)
+            found += [f"{self.path}: {text}" for text in odd if text]
+        if any(isinstance(given, int) for given in rows.classes):
+            if rows.ids and isinstance(task.data, ObjectData) and not self.classes:
+                found.append("numbers of classes are the annotations' category ids")
+            else:
+                classes = list(self.classes or task.data.classes)
+                found.append(f"numbers of classes, from {self.first}: {some(classes, 12)}")
+        return found
+
+
+def score_answers(answers: Answers, task: Task, *, passed: Callable[[int], None], **_: Any) -> Evaluation:
+    """As `training.evaluate.evaluate`, without a network, after `answers.notes`. Raises DataError as that does."""
+    passed(task.data.val_images)
+    if isinstance(task.data, ObjectData):
+        return task.evaluator.summarise([pack(answers.shares[-1])])
+    path, index, numbers = answers.path, task.data.val_index, task.data.val_numbers
+    rows, photos = _scored(answers, task.data)[:2]
+    classes = class_numbers(rows, path, task.data.classes, (), answers.classes, answers.first)
+    best, scores = np.full((len(numbers), KEPT), -1, np.int32), np.zeros((len(numbers), KEPT), np.float32)
+    order = np.lexsort((np.arange(len(photos)), -rows.scores, photos))
+    for photo, group in groupby(order.tolist(), key=lambda row: photos[row]):
+        mine = list(group)[:KEPT]
+        if len(set(classes[mine].tolist())) < len(mine):
+            raise DataError(f"{path}: {rows.places[mine[0]]}: its photo has one class twice.")
+        best[photo, : len(mine)], scores[photo, : len(mine)] = classes[mine], rows.scores[mine]
+    return task.evaluator.summarise([TopK(numbers, index.labels[numbers].astype(np.int32), best, scores).pack()])
+
+
+def _scored(answers: Answers, data: DataModule) -> tuple[Rows, np.ndarray, str]:
+    """The rows of the photos that are scored, each row's place among these, and a note; others of the split are left out."""
+    index, places = data.val_index, np.full(len(data.val_index), -1)
+    places[data.val_numbers] = np.arange(len(data.val_numbers))
+    ids = data.val.image_ids.tolist() if isinstance(data, ObjectData) else ()
+    files = [index.path(number) for number in range(len(index))]
+    numbers, note = photo_numbers(answers.rows, answers.path, files, ids)
+    photos = places[numbers]
+    return answers.rows.take(np.flatnonzero(photos >= 0)), photos[photos >= 0], note
+
+
+def _share(answers: Answers, data: ObjectData, rows: Rows, photos: np.ndarray) -> tuple[Share, list[str]]:
+    """The objects, and what looks wrong in them."""
+    classes = class_numbers(rows, answers.path, data.classes, data.category_ids, answers.classes, answers.first)
+    sizes = np.stack([data.val.heights, data.val.widths], axis=1)[data.val_numbers[photos]].reshape(-1, 2)  # (n, 2)
+    boxes = rows.boxes * np.tile(sizes[:, ::-1], 2) if rows.fractions else rows.boxes
+    given = boxes.any(axis=1)
+    odd = [odd_coordinates(boxes[given], sizes[given, ::-1])]
+    if flat := np.count_nonzero((boxes[given, 2:] <= 0).any(axis=1)):
+        odd.append(f"Boxes without area: {flat:,} of {len(boxes):,}.")
+    masks = None
+    if rows.kind == "masks":
+        strings, left_out = [], 0
+        for first in range(0, len(rows.masks), CHUNK):
+            texts, count = _strings(rows, first, sizes[first : first + CHUNK], answers.path)
+            strings, left_out = strings + texts, left_out + count
+        masks = RunLengths.of(strings)
+        boxes = np.where(boxes.any(axis=1, keepdims=True), boxes, _around(strings, sizes))
+        odd += [f"Outlines of less than three points, left out: {left_out:,}."] if left_out else []
+    found = Detections(data.val_numbers[photos], boxes, classes + 1, rows.scores)
+    return Share(data.val_numbers, found, masks), odd
+
+
+def _strings(rows: Rows, first: int, sizes: np.ndarray, path: Path) -> tuple[list[bytes], int]:
+    """Masks from row `first` on as run-length strings, read as annotations are, and polygons left out; sizes: of their photos."""
+    from hotcoco import mask as coco
+
+    given = rows.masks[first : first + len(sizes)]
+    if (texts := _compressed(given, sizes)) is not None:
+        return texts, 0
+    if rows.fractions:
+        given = [
+            [(np.reshape(polygon, (-1, 2)) * size[::-1]).reshape(-1).tolist() for polygon in mask]
+            for mask, size in zip(given, sizes)
+        ]
+
+    def error_of(row: int, reason: str) -> DataError:
+        return DataError(f"{path}: {rows.places[first + row]}: {reason}.")
+
+    if empty := [row for row, mask in enumerate(given) if mask is None]:
+        raise error_of(empty[0], "it has no segmentation, and others have one; expected polygons or run lengths")
+    arrays, left_out, not_finite = mask_arrays(given, sizes[:, 0], sizes[:, 1], error_of)
+    if not_finite:
+        raise error_of(_not_finite(given), "its segmentation holds a number that is not finite")
+    strings = list(compress(arrays["rle_counts"].astype(np.int64), arrays["object_rles"]))
+    starts, objects = arrays["polygon_starts"], arrays["object_polygons"]
+    for row, (height, width) in enumerate(sizes.tolist()):
+        bounds = starts[objects[row] : objects[row + 1] + 1].tolist()
+        polygons = [arrays["polygon_points"][begin:end].tolist() for begin, end in pairwise(bounds)]
+        if polygons:
+            strings[row] = coco.merge(coco.fr_py_objects(polygons, height, width))["counts"]
+        elif not strings[row]:
+            strings[row] = compress(np.array([height * width]), np.array([0, 1]))[0]
+    return strings, left_out
+
+
+def _compressed(masks: Sequence[Any], sizes: np.ndarray) -> list[bytes] | None:
+    """Masks that all are compressed run lengths and fill their photos; None for others, which are to be read one by one."""
+    maps = [mask for mask in masks if isinstance(mask, dict) and isinstance(mask.get("counts"), str) and mask["counts"]]
+    if len(maps) < len(masks) or [mask.get("size") for mask in maps] != sizes.tolist():
+        return None
+    texts = [mask["counts"].encode(errors="surrogatepass") for mask in maps]
+    found, pixels = RunLengths.of(texts), sizes.prod(axis=1)
+    parts = found.text - 48  # below 48 they become large
+    ends = np.flatnonzero(parts < 32)
+    if (parts > 63).any() or (parts[found.starts[1:] - 1] > 31).any() or np.diff(ends, prepend=-1).max() > MAX_DIGITS:
+        return None
+    runs, starts = decompress(found)
+    fit = (runs >= 0) & (runs <= np.repeat(pixels, np.diff(starts)))
+    return texts if fit.all() and (np.add.reduceat(runs, starts[:-1]) == pixels).all() else None
+
+
+def _not_finite(masks: Sequence[Any]) -> int:
+    """The first of these masks with a polygon that holds a number that is not finite."""
+    polygons = (mask if isinstance(mask, list) else [] for mask in masks)
+    return next(row for row, mask in enumerate(polygons) if not all(np.isfinite(one).all() for one in mask))
+
+
+def _around(strings: Sequence[bytes], sizes: np.ndarray) -> np.ndarray:
+    """(n, 4) the box around each mask."""
+    from hotcoco import mask as coco
+
+    masks = [{"size": size, "counts": string} for size, string in zip(sizes.tolist(), strings)]
+    return np.array(coco.to_bbox(masks), np.float64).reshape(-1, 4) if masks else np.zeros((0, 4))

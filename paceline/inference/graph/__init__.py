@@ -1,0 +1,1 @@
+"""Exported graphs (ONNX, OpenVINO, torch.export) as predictors: opened, run and scored."""

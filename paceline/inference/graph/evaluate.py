@@ -1,0 +1,59 @@
+"""Photos through an exported graph, read as `predict` reads them, and scored as a run's answers are: `eval FILE.onnx`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from paceline.batch import Batch, FoundInstances
+from paceline.distributed.comm.world import World
+from paceline.distributed.device.detect import cpu_cores
+from paceline.inference.graph.graph_model import GraphModel, Input, Outputs, detections
+from paceline.store.index import Index
+from paceline.tasks.task import Evaluation, Task
+from paceline.training.evaluate import Scoring
+from paceline.workers.crew import in_order
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+
+def evaluate_file(
+    opened: GraphModel, task: Task, *, key: str, batch: int, world: World, passed: Callable[[int], None], **_: Any
+) -> Evaluation:
+    """As `training.evaluate.evaluate`, in one process. Raises DataError for a photo that cannot be decoded."""
+    score, index = task.evaluator.new_score(), task.data.val_index
+
+    cores, portable = cpu_cores(), index.records.portable
+    photo = partial(_read, opened.reader(), index)
+    read = in_order(task.data.val_numbers.tolist(), photo, size=cores, ahead=batch + cores, processes=portable)
+    while part := list(islice(read, batch)):
+        numbers = np.array([number for number, _ in part])
+        photos = [photo for _, photo in part]
+        labels = index.labels[numbers].astype(np.int64)
+        none = torch.zeros(len(part), 3, 1, 1)  # pixels, which no score reads
+        images = Batch(none, torch.from_numpy(labels), torch.from_numpy(numbers))
+        score.add(images, _as_network(opened.outputs(photos), photos))
+        passed(len(part))
+    return Scoring(task.evaluator, world, score, key).result()
+
+
+def _read(read: Callable[[bytes, str], tuple[Any, Input]], index: Index, number: int) -> tuple[int, Input]:
+    return number, read(index.read(number), index.name(number))[1]
+
+
+def _as_network(outputs: Sequence[Outputs], photos: Sequence[Input]) -> Tensor | FoundInstances:
+    """What the network itself would give: logits of classes, or objects in fractions of the photo."""
+    if len(outputs[0]) == 1:
+        return torch.from_numpy(np.stack([one[0] for one in outputs])).log()
+    found = np.stack([detections(one, photo.size) for one, photo in zip(outputs, photos)])
+    if len(outputs[0]) == 4:
+        return FoundInstances(torch.from_numpy(found), torch.from_numpy(np.stack([one[3] for one in outputs])))
+    return torch.from_numpy(found)

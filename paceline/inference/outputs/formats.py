@@ -1,0 +1,252 @@
+"""What `--write` names: answers in the files of other tools, to be looked at, corrected and trained on.
+
+These files hold what is shown (--score-above, --classes, --max-objects), cut at the photo's edges; predictions.json holds all.
+A format has one file for all photos, which grows with each (`joined`), or files of each photo (`own`); both lie in the folder of
+the answers. Sources: the COCO format page (cocodataset.org), docs.ultralytics.com/datasets; label_tools.py has its own.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from PIL import Image
+
+from paceline.inference.results import Answer, Found, Result
+
+Files: TypeAlias = "dict[str, str | bytes | Path]"  # name below the folder -> content; a Path: a link there
+
+
+@dataclass(frozen=True)
+class Place:
+    """A photo among the answers."""
+
+    picture: str  # name of its picture below the folder, its own alone, with the suffix .jpg
+    file_name: str  # its path from the folder that all of the photos lie in
+    photo: Path | None  # absolute; None: a frame of a video
+    number: int  # from 1; where all photos have image ids, these
+
+    @property
+    def name(self) -> str:
+        """Its own alone, without a suffix."""
+        return self.picture.removesuffix(".jpg")
+
+
+class Format:
+    """The files of one tool. What is not overridden is empty."""
+
+    joined = ""  # the file for all photos
+    top = ""  # the folder of the photos' own files
+    of_objects = True  # nothing for classes of whole photos
+    of_masks = False  # for objects with masks alone
+    of_files = False  # names the photos' own files, which a video has not
+
+    def __init__(self, folder: Path, classes: Sequence[str], category_ids: Sequence[int], masks: bool) -> None:
+        self.folder, self.classes, self.category_ids, self.masks = folder, classes, category_ids, masks
+        self._rows = 0
+
+    def head(self) -> str:
+        """The beginning of the joined file."""
+        return ""
+
+    def add(self, result: Found, place: Place) -> str:
+        """What the joined file has of a photo."""
+        return ""
+
+    def foot(self) -> str:
+        """The end of the joined file."""
+        return ""
+
+    def between(self) -> str:
+        """What separates a row of a JSON list from the one before it."""
+        self._rows += 1
+        return "\n" if self._rows == 1 else ",\n"
+
+    def own(self, result: Found, place: Place) -> Files:
+        """A photo's own files."""
+        return {}
+
+    def beside(self) -> Files:
+        """Files that are there once."""
+        return {}
+
+
+class Table(Format):
+    """`answers.csv`: a row an object; of classes, a row for each of the best five."""
+
+    joined, of_objects = "answers.csv", False
+
+    def head(self) -> str:
+        return _row("file", "number", "category_id", "name", "score", "left", "top", "width", "height")
+
+    def add(self, result: Result, place: Place) -> str:
+        file = place.file_name if place.photo is None else str(place.photo)
+        if isinstance(result, Answer):
+            rows = zip(result.classes, result.names, result.scores)
+            return "".join(_row(file, n, *values[:2], f"{values[2]:.5f}") for n, values in enumerate(rows, 1))
+        assert isinstance(result, Found)
+        rows = zip(result.category_ids, result.names, result.scores, result.boxes.round(2).tolist())
+        return "".join(_row(file, n, i, name, f"{score:.5f}", *box) for n, (i, name, score, box) in enumerate(rows, 1))
+
+
+class Coco(Format):
+    """`coco.json`: a data set of the photos, whose annotations have a score; masks are polygons."""
+
+    joined = "coco.json"
+
+    def __init__(self, *facts: Any) -> None:
+        super().__init__(*facts)
+        self._images: list[dict[str, object]] = []
+
+    def head(self) -> str:
+        return '{"annotations": ['
+
+    def add(self, result: Found, place: Place) -> str:
+        size = {"width": result.width, "height": result.height}
+        self._images.append({"id": place.number, "file_name": place.file_name, **size})
+        text = ""
+        for i, (row, (_, _, w, h)) in enumerate(zip(result.to_coco(place.number), result.boxes)):
+            separator = self.between()
+            row |= {"id": self._rows, "area": float(w * h), "iscrowd": 0}
+            if result.masks is not None:
+                row["segmentation"] = [points.ravel().round(2).tolist() for points in outlines(result, i)]
+                row["area"] = int(result.mask(i).sum())
+            text += separator + json.dumps(row)
+        return text
+
+    def foot(self) -> str:
+        categories = [{"id": number, "name": name} for number, name in zip(self.category_ids, self.classes)]
+        images = ",\n".join(map(json.dumps, self._images))
+        return f'\n], "images": [\n{images}\n], "categories": {json.dumps(categories)}}}\n'
+
+
+class Yolo(Format):
+    """`yolo/`: data.yaml, links to the photos, and a label file each: boxes, or each mask's largest polygon, as fractions."""
+
+    of_files, top = True, "yolo"
+
+    def own(self, result: Found, place: Place) -> Files:
+        assert place.photo is not None
+        size, lines = np.array([result.width, result.height]), []
+        for i, (label, box, score) in enumerate(zip(result.classes, result.boxes, result.scores)):
+            values = np.concatenate(((box[:2] + box[2:] / 2) / size, box[2:] / size))
+            if result.masks is not None:
+                values = (outlines(result, i)[0] / size).ravel()
+            more = [f"{score:.5f}"] if self.top == "yolo-scores" else []
+            lines.append(" ".join([str(label - 1), *(f"{value:.6f}" for value in values), *more]) + "\n")
+        image = f"{self.top}/images/{place.name}{place.photo.suffix}"
+        return {image: place.photo, f"{self.top}/labels/{place.name}.txt": "".join(lines)}
+
+    def beside(self) -> Files:
+        import yaml  # here: most predictions do without
+
+        facts = {"train": "images", "names": list(self.classes)}
+        return {f"{self.top}/data.yaml": yaml.safe_dump(facts, sort_keys=False, allow_unicode=True)}
+
+
+class ScoredYolo(Yolo):
+    """As `Yolo`, in a folder `yolo-scores`, with the score at the end of each line: what Ultralytics' save_conf writes."""
+
+    top = "yolo-scores"
+
+
+class Masks(Format):
+    """`masks/`: a 16-bit PNG a photo; a pixel has the number of its object in answers.csv, the better above, 0 where there is none."""
+
+    top, of_masks = "masks", True
+
+    def own(self, result: Found, place: Place) -> Files:
+        pixels = np.zeros((result.height, result.width), np.uint16)
+        for i in reversed(range(len(result.scores))):
+            pixels[result.mask(i)] = i + 1
+        file = io.BytesIO()
+        Image.fromarray(pixels).save(file, "PNG")
+        return {f"{self.top}/{place.name}.png": file.getvalue()}
+
+
+def for_people(result: Result, above: float) -> Result:
+    """Objects of at least this score, boxes cut at the photo's edges; those without any area there are left out."""
+    if not isinstance(result, Found):
+        return result
+    size = np.array([result.width, result.height])
+    corner = result.boxes[:, :2].clip(0, size)
+    boxes = np.concatenate((corner, (result.boxes[:, :2] + result.boxes[:, 2:]).clip(0, size) - corner), 1)
+    masked = np.ones(len(boxes), bool)
+    if result.masks is not None:
+        masked = np.array([bool(result.mask(i).any()) for i in range(len(boxes))], bool)
+    kept = (boxes[:, 2:] > 0).all(1) & masked & (np.array(result.scores) >= above)
+    return replace(result, boxes=boxes).at(np.flatnonzero(kept).tolist())
+
+
+def outlines(result: Found, i: int) -> list[np.ndarray]:
+    """The polygons of object `i`, (p, 2) pixels, largest first: of its mask, or the corners of its box."""
+    if result.masks is not None:
+        return polygons_of(result.mask(i))
+    left, top, width, height = result.boxes[i]
+    return [np.array([[left, top], [left + width, top], [left + width, top + height], [left, top + height]])]
+
+
+def _row(*values: object) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerow(values)
+    return text.getvalue()
+
+
+# A mask's outlines as polygons, for tools in which people move their corners.
+#
+# A polygon has no holes, and a mask of several parts is several polygons. Points lie between pixels: a mask of the pixels 2 to 4 of
+# a row reaches from 2 to 5. The contour that contourpy (which matplotlib draws with) finds cuts corners of pixels in half.
+
+# Pixels by which an outline may leave the contour for the sake of fewer corners.
+TOLERANCE = 0.5
+# Parts below this share of the mask's largest are specks, which nobody wants to correct.
+LEAST_PART = 0.02
+
+
+def polygons_of(mask: np.ndarray) -> list[np.ndarray]:
+    """mask: (h, w) bool -> the outline of each part, (p, 2) x and y in pixels, p >= 3, largest first; [] of an empty mask."""
+    from contourpy import FillType, contour_generator
+
+    rows, columns = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
+    if not len(rows):
+        return []
+    top, left = rows[0], columns[0]
+    inside = np.pad(mask[top : rows[-1] + 1, left : columns[-1] + 1], 1).astype(np.float32)
+    # OuterOffset: of each part its outer line first, then those of its holes.
+    filled: Any = contour_generator(z=inside, fill_type=FillType.OuterOffset).filled(0.5, 2.0)
+    parts, offsets = filled
+    outlines = [points[: ends[1] - 1] for points, ends in zip(parts, offsets)]  # the last point is the first
+    moved = np.array([left - 0.5, top - 0.5])
+    outlines = [outline.astype(np.float64) + moved for outline in outlines]
+    sizes = [_area(outline) for outline in outlines]
+    order = sorted(range(len(sizes)), key=lambda part: -sizes[part])
+    return [_simpler(outlines[part]) for part in order if sizes[part] >= LEAST_PART * sizes[order[0]]]
+
+
+def _area(points: np.ndarray) -> float:
+    x, y = points.T
+    return 0.5 * abs(float(x @ np.roll(y, 1) - y @ np.roll(x, 1)))
+
+
+def _simpler(points: np.ndarray) -> np.ndarray:
+    """The corners without which a line would lie further than TOLERANCE from them (Douglas and Peucker 1973)."""
+    far = int(np.argmax(((points - points[0]) ** 2).sum(1)))
+    closed = np.concatenate((points, points[:1]))
+    kept, waiting = {0, far}, [(0, far), (far, len(points))]
+    while waiting:
+        first, last = waiting.pop()
+        if last - first < 2:
+            continue
+        way, between = closed[last] - closed[first], closed[first + 1 : last] - closed[first]
+        beside = np.abs(way[0] * between[:, 1] - way[1] * between[:, 0]) / max(float(np.hypot(*way)), 1e-9)
+        worst = first + 1 + int(np.argmax(beside))
+        if beside[worst - first - 1] > TOLERANCE:
+            kept.add(worst)
+            waiting += [(first, worst), (worst, last)]
+    return points if len(kept) < 3 else points[sorted(kept)]

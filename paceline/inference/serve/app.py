@@ -1,0 +1,216 @@
+"""The service's addresses: `/` the page, `/predict`, `/model`, `/health`, and `/openapi.json`, which describes these."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from starlette.applications import Starlette
+from starlette.datastructures import UploadFile
+from starlette.exceptions import HTTPException
+from starlette.formparsers import MultiPartException, MultiPartParser
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from paceline._utils.version import __version__
+from paceline.inference.drawing.boxes import colour_of
+from paceline.inference.photo_paths import Unreadable
+from paceline.inference.results import SHOWN_ABOVE, Result
+from paceline.inference.serve.batching import Batches, Full
+from paceline.inference.serve.guard import Guard
+from paceline.inference.serve.limits import AGAIN, Lingering, Uploads
+
+if TYPE_CHECKING:
+    from paceline.inference.predictor import PhotoPredictor
+
+PAGE = Path(__file__).with_name("page.html")
+DESCRIPTION = Path(__file__).with_name("openapi.json")
+Done = TypeVar("Done")
+
+
+class InMemory(MultiPartParser):
+    """Uploads are bounded before they are parsed; none goes through a disk."""
+
+    spool_max_size = 1 << 62
+
+
+class Service:
+    """What answers requests for one model."""
+
+    def __init__(self, predictor: PhotoPredictor, batches: Batches, uploads: Uploads) -> None:
+        self._batches, self._uploads = batches, uploads
+        self._finds_objects = predictor.finds_objects
+        self._about = about(predictor, uploads.most, batches.queue)
+
+    async def health(self, request: Request) -> Response:
+        """For probes: it answers, so it is there."""
+        return JSONResponse({"status": "ok"})
+
+    async def model(self, request: Request) -> Response:
+        """What is served."""
+        return JSONResponse(self._about)
+
+    async def predict(self, request: Request) -> Response:
+        """One photo as the request's body, or several as files of a form."""
+        least = self._least(request)
+        if not self._batches.room:
+            raise _too_busy()
+        async with self._uploads.body(request) as body:
+            form = request.headers.get("content-type", "").partition(";")[0].strip().lower() == "multipart/form-data"
+            photos = await self._photos(request, body) if form else [("", body)]
+            if not body or not photos:
+                raise HTTPException(400, "There is no photo in the request: send its bytes, or files in a form.")
+            try:
+                results = await _unless_gone(request, self._batches.answers([photo for _, photo in photos]))
+            except Full:
+                raise _too_busy() from None
+        answered, skipped = [], []
+        for (name, _), result in zip(photos, results):
+            if isinstance(result, Unreadable):
+                skipped.append({"file": name, "reason": result.reason})
+            else:
+                answered.append({"file": name, **_record(result, least)})
+        if not answered:
+            error = f"{skipped[0]['reason']}." if len(skipped) == 1 else "None of these photos can be read."
+            return JSONResponse({"error": error, **({"skipped": skipped} if form else {})}, 422)
+        if form:
+            return JSONResponse({"images": answered, "skipped": skipped})
+        del answered[0]["file"]
+        return JSONResponse(answered[0])
+
+    def _least(self, request: Request) -> float:
+        """The smallest score of objects that are asked for."""
+        text = request.query_params.get("score_above", "")
+        if not text:
+            return 0.0
+        if not self._finds_objects:
+            raise HTTPException(400, "score_above: for objects, and this model names whole photos. Leave it away.")
+        with suppress(ValueError):
+            if 0 <= (least := float(text)) <= 1:
+                return least
+        raise HTTPException(400, "score_above: a score lies in [0, 1].")
+
+    async def _photos(self, request: Request, body: bytes) -> list[tuple[str, bytes]]:
+        """The files of a form, by their names."""
+
+        async def whole() -> AsyncGenerator[bytes, None]:
+            yield body
+
+        try:
+            form = await InMemory(request.headers, whole(), max_files=self._batches.queue, max_fields=16).parse()
+        except (MultiPartException, ValueError) as problem:  # the parser's own errors are ValueErrors
+            raise HTTPException(400, f"The form cannot be read: {str(problem).rstrip('.')}.") from None
+        files = [value for _, value in form.multi_items() if isinstance(value, UploadFile)]
+        photos = [(file.filename or "", await file.read()) for file in files]
+        await form.close()
+        return photos
+
+
+def application(
+    predictor: PhotoPredictor, *, most: int, wait: float, queue: int, token: str, max_bytes: int, seconds: float
+) -> ASGIApp:
+    """The service as an ASGI application; arguments as `Batches`, `Guard` and `Uploads` have them."""
+    page = PAGE.read_text(encoding="utf-8")
+    description = json.loads(DESCRIPTION.read_text(encoding="utf-8"))
+    description["info"]["version"] = __version__
+    batches = Batches(predictor, most=most, wait=wait, queue=queue)
+    service = Service(predictor, batches, Uploads(max_bytes, seconds))
+
+    @asynccontextmanager
+    async def running(app: Starlette) -> AsyncIterator[None]:
+        task = asyncio.create_task(batches.run())
+        yield
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+    async def home(request: Request) -> Response:
+        return HTMLResponse(page)
+
+    async def described(request: Request) -> Response:
+        return JSONResponse(description)
+
+    routes = [
+        Route("/", home),
+        Route("/predict", service.predict, methods=["POST"]),
+        Route("/model", service.model),
+        Route("/health", service.health),
+        Route("/openapi.json", described),
+    ]
+    handlers: Any = {HTTPException: _refused, ClientDisconnect: _left, Exception: _failed}
+    inner = Starlette(routes=routes, lifespan=running, exception_handlers=handlers)
+    return Lingering(Guard(inner, token=token, page=page))
+
+
+def about(predictor: PhotoPredictor, max_bytes: int, queue: int) -> dict[str, Any]:
+    """What `/model` says; no path and no name of a host or user is in it."""
+    trained, objects = predictor.trained, predictor.finds_objects
+    facts, settings = trained.facts, asdict(trained.recipe.input)
+    size = {name: settings[name] for name in ("eval_size", "size", "short", "long") if name in settings}
+    best, model = predictor.best_f1(), getattr(trained, "model", None)  # which a graph has not
+    parameters = None if model is None else sum(tensor.numel() for tensor in model.parameters())
+    return {
+        "name": trained.folder.resolve().name,
+        "workload": trained.recipe.task,
+        "finds": "objects" if objects else "classes",
+        "classes": list(predictor.classes),
+        **({"category_ids": list(predictor.category_ids)} if objects else {}),
+        "colours": [f"#{bytes(colour_of(label)).hex()}" for label in range(1, len(predictor.classes) + 1)],
+        "threshold": best.get("threshold", SHOWN_ABOVE) if objects else 0.0,
+        "best_f1": best or None,
+        "exif": settings.get("exif", "ignore"),
+        "size": {"input": size, "parameters": parameters},
+        "limits": {"bytes": max_bytes, "photos": queue},
+        "provenance": {
+            "recipe": facts.name,
+            "checkpoint": trained.checkpoint,
+            "step": trained.step,
+            "started": facts.started,
+            "versions": facts.versions,
+            "served_by": f"paceline {__version__}",
+        },
+    }
+
+
+def _record(result: Result, least: float) -> dict[str, Any]:
+    """As predictions.json has it, the objects from this score on."""
+    record = result.record()
+    if "detections" in record:
+        record["detections"] = [one for one in record["detections"] if one["score"] >= least]
+    return record
+
+
+async def _unless_gone(request: Request, work: Awaitable[Done]) -> Done:
+    """What `work` gives; it is cancelled when the client hangs up."""
+    answer, gone = asyncio.ensure_future(work), asyncio.ensure_future(request.receive())
+    try:
+        await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)
+        if not answer.done():
+            raise ClientDisconnect
+        return answer.result()
+    finally:
+        answer.cancel()
+        gone.cancel()
+
+
+def _too_busy() -> HTTPException:
+    return HTTPException(429, "More photos wait than the queue holds. Send it again in a second.", AGAIN)
+
+
+async def _refused(request: Request, problem: HTTPException) -> Response:
+    return JSONResponse({"error": problem.detail}, problem.status_code, problem.headers)
+
+
+async def _left(request: Request, problem: Exception) -> Response:
+    return Response(status_code=499)  # nobody reads it
+
+
+async def _failed(request: Request, problem: Exception) -> Response:
+    return JSONResponse({"error": "The service failed at this request; its log says why."}, 500)

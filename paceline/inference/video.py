@@ -1,0 +1,225 @@
+"""Frames of a video file or a camera, one after the other, and pictures written as a video: through PyAV (extra `video`).
+
+A file is read through a descriptor of ours, so that a playlist or a reference in it opens nothing else. Frames are turned as the
+video notes. Where a video breaks off, the frames before that are given, and `broken` says why there are no more.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from PIL import Image
+
+from paceline._utils.commands import to_install
+from paceline._utils.errors import DataError, UserError
+from paceline._utils.safe_read import open_plain
+from paceline.inference.outputs.formats import Format, Place
+from paceline.inference.outputs.prediction_dir import new_answers
+from paceline.inference.photo_paths import Unreadable, camera_number
+from paceline.inference.results import Found, Result
+from paceline.inference.writer import Asked, Count, Printed, Shown, answer_all, jpeg_of
+
+# A file that ends before this share of the frames or seconds that it claims was cut; claims are often a frame or two too high.
+WHOLE = 0.97
+CODECS = ("libx264", "libopenh264", "mpeg4")  # the first that PyAV was built with
+CLOCK = 90_000  # ticks a second of a written video
+
+
+class Frame(NamedTuple):
+    """A picture of a video."""
+
+    number: int  # from 0, as the video has them
+    seconds: float  # from its beginning
+    pixels: np.ndarray  # (h, w, 3) uint8 RGB
+
+
+class Video:
+    """An opened video, to be gone through once: `predictor.stream(frame.pixels for frame in Video(Path("clip.mp4")))`."""
+
+    def __init__(self, path: Path, *, every: int = 1) -> None:
+        """every: give each N-th frame alone. Raises UserError where PyAV is missing, DataError for what is no video."""
+        av = _pyav(path)
+        self.path, self.every, self.broken = path, every, ""
+        self.is_camera = camera_number(path) is not None
+        self._problem: type[Exception] = av.error.FFmpegError
+        self._file: Any = None
+        try:
+            if (number := camera_number(path)) is not None:
+                self._container = _camera(av, number)
+            else:
+                self._file = os.fdopen(open_plain(path), "rb")
+                # "pipe": what the file itself names to be opened is refused.
+                self._container = av.open(self._file, options={"protocol_whitelist": "pipe"})
+            self._stream = self._container.streams.video[0]
+        except (OSError, IndexError) as problem:  # PyAV's errors are OSErrors or ValueErrors of its own
+            raise self._unusable(problem) from None
+        except self._problem as problem:
+            raise self._unusable(problem) from None
+        self._stream.thread_type = "AUTO"
+        rate = self._stream.average_rate or self._stream.guessed_rate
+        self.rate = float(rate) if rate else 25.0  # frames a second
+
+    def __iter__(self) -> Iterator[Frame]:
+        number, seconds, began = -1, 0.0, None
+        try:
+            for number, frame in enumerate(self._container.decode(self._stream)):
+                began = frame.time if began is None else began
+                seconds = frame.time - began if frame.time is not None and began is not None else number / self.rate
+                if number % self.every == 0:
+                    turned = np.rot90(frame.to_ndarray(format="rgb24"), round(frame.rotation / 90))
+                    yield Frame(number, seconds, np.ascontiguousarray(turned))
+        except self._problem as problem:
+            self.broken = f"it breaks off after {number + 1:,} frames, {seconds:.1f} s ({_reason(problem)})"
+            return
+        claimed = self._stream.frames
+        length = 0.0 if self.is_camera else (self._container.duration or 0) / 1e6  # as the file says
+        if number + 1 < WHOLE * claimed or (not claimed and seconds + 1 / self.rate < WHOLE * length):
+            of = f"{claimed:,} frames" if claimed else f"{length:.1f} s"
+            self.broken = f"it breaks off after {number + 1:,} frames, {seconds:.1f} s, of {of}"
+
+    def close(self) -> None:
+        """Let go of the file or the camera."""
+        self._container.close()
+        if self._file is not None:
+            self._file.close()
+
+    def _unusable(self, problem: Exception) -> DataError:
+        if self._file is not None:
+            self._file.close()
+        reason = "no pictures in it" if isinstance(problem, IndexError) else _reason(problem)
+        kind = "this camera cannot be opened" if self.is_camera else "this is no video that can be read"
+        return DataError(f"{self.path}: {kind} ({reason}).")
+
+
+class Film:
+    """A video file that is being written, H.264 where PyAV has it, picture by picture, each at its time."""
+
+    def __init__(self, file: Path, rate: float) -> None:
+        self._file, self._rate, self._last = file, rate, -1
+        self._container: Any = None
+        self._stream: Any = None
+
+    def add(self, picture: Image.Image, seconds: float) -> None:
+        """Pictures have the size of the first; an odd side loses a pixel. Raises OSError where it cannot be written."""
+        import av
+
+        if self._container is None:
+            self._container = av.open(str(self._file), "w", format="mp4")
+            codec = next(name for name in CODECS if name in av.codecs_available)
+            self._stream = self._container.add_stream(codec, rate=Fraction(self._rate).limit_denominator(1001))
+            self._stream.width, self._stream.height = picture.width // 2 * 2, picture.height // 2 * 2
+            self._stream.pix_fmt = "yuv420p"
+            self._stream.codec_context.time_base = Fraction(1, CLOCK)
+        cut = picture.convert("RGB").crop((0, 0, self._stream.width, self._stream.height))
+        frame = av.VideoFrame.from_ndarray(np.asarray(cut), format="rgb24")
+        self._last = max(self._last + 1, round(seconds * CLOCK))
+        frame.pts, frame.time_base = self._last, Fraction(1, CLOCK)
+        self._container.mux(self._stream.encode(frame))
+
+    def close(self) -> None:
+        """Write the end; without a picture there is no file."""
+        if self._container is not None:
+            self._container.mux(self._stream.encode())
+            self._container.close()
+            self._container = None
+
+
+def _pyav(path: Path) -> Any:
+    try:
+        import av
+    except ImportError:
+        raise UserError(f"{path}: videos are read by PyAV, which is not installed. {to_install('video')}") from None
+    av.logging.set_level(None)  # type: ignore[arg-type]  # FFmpeg's own lines on stderr; errors are raised all the same
+    return av
+
+
+def _camera(av: Any, number: int) -> Any:
+    import sys
+
+    if sys.platform == "darwin":
+        return av.open(str(number), format="avfoundation", options={"framerate": "30"})
+    return av.open(f"/dev/video{number}", format="v4l2")
+
+
+def _reason(problem: Exception) -> str:
+    with suppress(AttributeError):
+        return str(problem.strerror)  # type: ignore[attr-defined]
+    return str(problem)
+
+
+# Answer for every frame of a video or a camera: as photos are answered, and written as a video, or as pictures of the frames.
+
+# Pixels of the longer side that a drawn frame has at least: names must be legible.
+SMALLEST = 480
+
+
+def answer_video(
+    video: Video,
+    stream: Callable[[Iterator[np.ndarray]], Iterator[Result | Unreadable]],
+    folder: Path,
+    head: Mapping[str, Any],
+    formats: Sequence[Format],
+    printed: Printed,
+    shown: Shown,
+    pictures: bool,
+    frames: bool,
+) -> Count:
+    """Print, draw and write every frame's answer. Few frames are held at a time, however long the video is.
+
+    stream    a predictor's
+    pictures  draw the answers: as one video, or where `frames` as a picture each
+    A video that breaks off counts as one without an answer; what was answered before is kept. So it is at Ctrl-C, which is how a
+    camera ends; of a file KeyboardInterrupt is raised again.
+    """
+    waiting: deque[tuple[int, float]] = deque()
+    source = str(video.path)
+
+    def pixels() -> Iterator[np.ndarray]:
+        for number, seconds, picture in video:
+            waiting.append((number, seconds))
+            yield picture
+
+    def asked() -> Iterator[Asked]:
+        for result in stream(pixels()):
+            number, seconds = waiting.popleft()
+            name = f"frame_{number:06d}.jpg"  # as CVAT calls a video's frames
+            more = {"file": source, "frame": number, "seconds": round(seconds, 3)}
+            yield Asked(f"{source} {seconds:.2f} s", Place(name, name, None, number + 1), None, result, more)
+
+    name = f"{Path(source).stem if not video.is_camera else 'camera'}.mp4"
+    filmed = pictures and not frames
+    film, count = Film(folder / f"{name}.part", video.rate / video.every), Count()
+
+    def shoot(picture: Image.Image, one: Asked) -> None:
+        try:
+            film.add(picture, one.more["seconds"])
+        except OSError as problem:
+            raise UserError(f"--out {folder}: {name}: cannot be written ({problem.strerror}).") from None
+
+    with new_answers(folder, head, coco=False, formats=formats, also=[name] if filmed else []) as answers:
+        interrupted = False
+        try:
+            draw = _whole_frame if filmed else jpeg_of
+            answer_all(asked(), answers, printed, shown, count, draw=draw if pictures else None, film=shoot)
+        except KeyboardInterrupt:
+            interrupted = not video.is_camera
+        film.close()
+        if video.broken:
+            count.without.append(Unreadable(source, video.broken))
+        answers.finish(count.without)
+    if interrupted:
+        raise KeyboardInterrupt
+    return count
+
+
+def _whole_frame(result: Result, shown: Shown) -> Image.Image:
+    """The frame with its answer, in one size for a whole video."""
+    side = max(result.width, result.height, SMALLEST) if isinstance(result, Found) else 0
+    return shown.of(result).draw(shown.least, labels=shown.labels, side=side)

@@ -1,0 +1,324 @@
+"""What counts as a photo in Python, one or several of them, and how results come back."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import cycle
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from hotcoco.mask import encode
+from messages import check_text, raises
+from PIL import Image
+from stand_in_predictors import predictor_of
+
+from paceline._utils.errors import DataError, UserError
+from paceline.config.classification import PhotoInput
+from paceline.config.recipe import Recipe
+from paceline.distributed.device.detect import cpu_cores
+from paceline.inference.photo_paths import Unreadable
+from paceline.inference.photos import encoded, whole_photo
+from paceline.inference.results import Answer, Found
+from paceline.inference.torch_predictor import Predictor
+from paceline.workers.crew import WORTH_PROCESSES, in_order
+
+
+class Pixels(torch.nn.Module):
+    """Its three "classes" are the means of the three colours, of what it is shown."""
+
+    def predict(self, batch) -> torch.Tensor:
+        return batch.images.double().mean(dim=(2, 3)) / 10
+
+
+@pytest.fixture
+def predictor() -> Predictor:
+    recipe = Recipe(task="classification", model=None, input=PhotoInput(eval_size=32, eval_resize=36, exif="apply"))
+    return predictor_of(recipe, Pixels(), classes=("r", "g", "b"))
+
+
+@pytest.fixture
+def scene() -> np.ndarray:
+    pixels = np.random.default_rng(3).integers(0, 256, (40, 60, 3), dtype=np.uint8)
+    pixels[..., 2] //= 3
+    return pixels
+
+
+def as_file(pixels: np.ndarray, kind: str = "PNG") -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, kind)
+    return buffer.getvalue()
+
+
+def test_every_kind_of_photo_gives_the_answer_of_its_file(predictor, scene, tmp_path):
+    path = tmp_path / "scene.png"
+    path.write_bytes(as_file(scene))
+    opaque = np.dstack([scene, np.full(scene.shape[:2], 7, np.uint8)])
+    chw = torch.from_numpy(scene).permute(2, 0, 1)
+    kinds = [
+        *(path, str(path), path.read_bytes(), bytearray(path.read_bytes())),
+        *(Image.fromarray(scene), Image.open(path), scene, np.asfortranarray(scene), opaque),
+        *(chw, chw.float() / 255, chw.double() / 255, (chw.float() / 255).requires_grad_()),
+    ]
+    wanted = predictor.predict(path).scores
+    for photo in (*kinds, chw.half() / 255):
+        result = predictor.predict(photo)
+        assert result.scores == wanted and (result.pixels() == scene).all(), type(photo)
+    assert [result.scores for result in predictor.predict(kinds)] == [wanted] * len(kinds)
+
+
+def test_grey_photos_are_taken_in_every_form_alike(predictor, scene):
+    grey = np.ascontiguousarray(scene[..., 0])
+    wanted = predictor.predict(np.dstack([grey] * 3)).scores
+    tensor = torch.from_numpy(grey)
+    for photo in (grey, grey[..., None], tensor[None], tensor[None].half() / 255, as_file(grey), Image.fromarray(grey)):
+        result = predictor.predict(photo)
+        assert result.scores == wanted and (result.pixels() == grey[..., None]).all()
+
+
+def test_an_opened_picture_with_a_note_of_its_camera_or_16_bits_is_read_as_its_file(predictor, scene, tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    files = [tmp_path / name for name in ("turned.png", "turned.tif", "deep.png")]
+    for file in files[:2]:
+        Image.fromarray(scene).save(file, exif=exif)
+    Image.fromarray(scene[..., 0].astype(np.uint16) * 100).save(files[2])
+    for file in files:
+        with Image.open(file) as image:
+            assert predictor.predict(image).scores == predictor.predict(file).scores
+
+
+@pytest.mark.parametrize(
+    "photo, said",
+    [
+        (np.zeros((4, 4, 3), np.float32), "float32"),
+        (np.zeros((0, 4, 3), np.uint8), r"(0, 4, 3)"),
+        (np.zeros((3, 5, 5), np.uint8), r"(3, 5, 5)"),
+        (np.zeros((2, 4, 4, 3), np.uint8), "a list"),
+        (torch.zeros(2, 3, 4, 4), "a list"),
+        (torch.zeros(4, 4, 3), "torch.float32 ... (4, 4, 3)"),
+        (torch.full((3, 4, 4), 2.5), "from 2.5 to 2.5"),
+        (torch.full((3, 4, 4), float("nan")), "nan"),
+        (torch.zeros(3, 4, 4, dtype=torch.int64), "int64"),
+        (Image.new("F", (4, 4)), "mode F"),
+        (7, "int"),
+        (None, "NoneType"),
+        ({"photo": "x.jpg"}, "dict"),
+        (io.BytesIO(b"no photo"), "opened file ... .read()"),
+        ([["x.jpg"]], "list"),
+        (b"", "empty"),
+        (b"no photo", "image format"),
+        ("no such photo.jpg", "no such photo.jpg"),
+        ("zero\0byte.jpg", "read"),
+        ("x" * 300, "read"),
+    ],
+    ids=lambda given: given if isinstance(given, str) else type(given).__name__,
+)
+def test_what_is_no_photo_is_refused_with_what_is_one(predictor, photo, said):
+    with raises(DataError, said) as refusal:
+        predictor.predict(photo)
+    assert isinstance(refusal.value, UserError) and "\n" not in str(refusal.value)  # no advice on training sets
+    if "is no photo" in str(refusal.value):
+        assert "(H, W, 3) uint8 array in RGB order" in str(refusal.value)
+
+
+def test_one_photo_gives_one_result_and_several_a_list(predictor, scene, tmp_path):
+    paths = [tmp_path / f"{number}.png" for number in range(3)]
+    for path in paths:
+        path.write_bytes(as_file(scene))
+    assert isinstance(predictor.predict(paths[0]), Answer)
+    for several in (paths, tuple(paths), iter(paths), (path for path in paths), tmp_path, str(tmp_path), [tmp_path]):
+        results = predictor.predict(several)
+        assert isinstance(results, list) and [result.file for result in results] == list(map(str, paths))
+    assert predictor.predict([paths[0]])[0].file == str(paths[0])
+    assert predictor.predict([]) == []
+    (tmp_path / "empty").mkdir()
+    with raises(DataError, "photos", "folder"):
+        predictor.predict(tmp_path / "empty")
+
+
+def test_a_broken_photo_is_named_and_the_stream_goes_on_without_it(predictor, scene, tmp_path):
+    good, bad = tmp_path / "good.png", tmp_path / "bad.png"
+    good.write_bytes(as_file(scene))
+    bad.write_bytes(as_file(scene)[:500])
+    with raises(DataError, "bad.png", "decoded"):
+        predictor.predict([good, bad, good])
+    with raises(DataError, "photo 2", "decoded"):
+        predictor.predict([good, b"text", good])
+    first, second, third = predictor.stream([good, bad, good], batch=2)
+    assert isinstance(first, Answer) and isinstance(third, Answer) and first.scores == third.scores
+    assert isinstance(second, Unreadable) and second.file == str(bad) and "truncated" in second.reason
+    assert list(predictor.stream([bad])) == [second]
+
+
+def test_threads_give_the_bits_of_one_photo_after_the_other(predictor, tmp_path):
+    random = np.random.default_rng(0)
+    paths = []
+    for number in range(40):
+        size = tuple(random.integers(20, 200, 2))
+        paths.append(tmp_path / f"{number:02d}.jpg")
+        Image.fromarray(random.integers(0, 256, (*size, 3), dtype=np.uint8)).save(paths[-1])
+    read = predictor.reader()
+    one_by_one = [read(path).pixels for path in paths]
+    for processes in (False, True):
+        many = paths * (WORTH_PROCESSES // len(paths) + 1)
+        there = in_order(many, read, size=4, ahead=5, processes=processes)
+        for seen, alone in zip(there, cycle(one_by_one), strict=False):
+            assert (seen.pixels == alone).all()
+
+
+def test_results_come_in_order_a_few_ahead_and_errors_where_they_belong():
+    taken: list[int] = []
+
+    def items() -> Iterator[int]:
+        for number in range(100):
+            taken.append(number)
+            yield number
+
+    gate = threading.Event()
+
+    def work(number: int) -> int:
+        gate.wait(5) if number == 0 else None
+        if number == 50:
+            raise DataError("fifty")
+        return 2 * number
+
+    results = in_order(items(), work, size=4, ahead=6)
+    threading.Timer(0.05, gate.set).start()
+    assert next(results) == 0 and len(taken) <= 8
+    assert [next(results) for _ in range(49)] == list(range(2, 100, 2))
+    with pytest.raises(DataError, match="fifty"):
+        next(results)
+    assert len(taken) <= 50 + 8
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("paceline-crew")]
+
+
+def test_a_stream_that_is_left_early_reads_no_more_photos(predictor, scene, tmp_path):
+    read: list[Path] = []
+    path = tmp_path / "x.png"
+    path.write_bytes(as_file(scene))
+    stream = predictor.stream((read.append(path) or path for _ in range(10_000)), batch=2)
+    next(stream)
+    stream.close()
+    assert len(read) <= cpu_cores() + 2 + 3
+
+
+def test_a_result_draws_saves_and_can_be_pickled(predictor, scene, tmp_path):
+    result = predictor.predict(scene)
+    picture = result.draw()
+    assert isinstance(picture, Image.Image) and picture.mode == "RGB" and picture.width == 480
+    result.save(tmp_path / "answer.png")
+    with Image.open(tmp_path / "answer.png") as saved:
+        assert (np.asarray(saved) == np.asarray(picture)).all()
+    again = pickle.loads(pickle.dumps(result))
+    assert again.scores == result.scores and (again.pixels() == result.pixels()).all()
+    assert (result.pixels() == scene).all()
+    assert repr(result) == f"<Answer in the given photo: {result.line()}>"
+
+
+def test_a_drawn_photo_is_what_the_file_shows_whole(tmp_path, scene):
+    for kind, tolerance in (("PNG", 0), ("JPEG", 0)):
+        data = as_file(scene, kind)
+        with Image.open(io.BytesIO(data)) as image:
+            seen = np.abs(
+                np.asarray(image).astype(int) - whole_photo(data, SimpleNamespace(decoder="simplejpeg", exif="ignore"))
+            )
+        assert seen.max() <= tolerance
+    assert encoded(data)[0] == data  # bytes are taken as they are
+
+
+def found(count: int = 4, masks: bool = False) -> Found:
+    return Found(
+        file="x.jpg",
+        pixels=lambda: np.full((60, 80, 3), 90, np.uint8),
+        width=80,
+        height=60,
+        boxes=np.arange(4.0 * count).reshape(count, 4) + 1 / 3,
+        classes=tuple(1 + i % 2 for i in range(count)),
+        names=tuple(("cat", "dog")[i % 2] for i in range(count)),
+        scores=tuple(0.9 - 0.2 * i for i in range(count)),
+        category_ids=tuple((7, 90)[i % 2] for i in range(count)),
+        masks=tuple(b"%d" % i for i in range(count)) if masks else None,
+    )
+
+
+def test_objects_are_chosen_by_class_and_number_best_first():
+    assert found().only(["dog"]).scores == pytest.approx((0.7, 0.3))
+    some = found(masks=True).only(["dog"], most=1)
+    assert (some.names, some.category_ids, some.masks, len(some.boxes)) == (("dog",), (90,), (b"1",), 1)
+    assert some.boxes.tolist() == [found().boxes[1].tolist()] and found().only(most=3).names == ("cat", "dog", "cat")
+    check_text(found().only([]).line(), "nothing", "0.3")
+    assert found().line(0.6) == "cat 0.90  dog 0.70"
+    assert found(8).line(-1.0).endswith("cat 0.10  and 3 more")
+
+
+def test_a_result_shows_itself_on_one_line_that_no_terminal_obeys():
+    shown = repr(replace(found(2), file="a\nb\x1b[2J.jpg"))
+    assert shown == r"<Found in a\nb\x1b[2J.jpg: cat 0.90  dog 0.70>"
+
+
+def test_rows_for_coco_have_the_objects_own_numbers():
+    rows = found(2).to_coco(139)
+    assert rows == [
+        {"image_id": 139, "category_id": 7, "bbox": found(2).boxes[0].tolist(), "score": 0.9},
+        {"image_id": 139, "category_id": 90, "bbox": found(2).boxes[1].tolist(), "score": 0.7},
+    ]
+    assert found(1, masks=True).to_coco(1)[0]["segmentation"] == {"size": [60, 80], "counts": "0"}
+    with pytest.raises(ValueError, match="no masks"):
+        found().mask(0)
+
+
+def test_a_picture_without_labels_has_boxes_alone():
+    boxes = found(2)
+    named, bare = np.asarray(boxes.draw()), np.asarray(boxes.draw(labels=False))
+    assert named.shape == bare.shape and (named != bare).any()
+    assert (np.asarray(boxes.draw(0.95)) == (90, 90, 90)).all()  # nothing of this score
+
+
+def test_a_stream_of_one_folder_is_its_photos_and_not_the_letters_of_its_name(predictor, scene, tmp_path):
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for name in ("a.png", "b.png"):
+        Image.fromarray(scene).save(folder / name)
+    assert [Path(found.file).name for found in predictor.stream(str(folder))] == ["a.png", "b.png"]
+    assert [Path(found.file).name for found in predictor.stream(str(folder / "a.png"))] == ["a.png"]
+
+
+def test_crops_are_the_boxes_pixels_cut_at_the_photo_s_edges():
+    pixels = np.arange(60 * 80 * 3, dtype=np.uint32).reshape(60, 80, 3).astype(np.uint8)
+    boxes = np.array([[10.4, 5.0, 20.2, 10.0], [-5.0, 50.0, 15.0, 20.0], [90.0, 10.0, 5.0, 5.0]])
+    three = replace(found(3), boxes=boxes, pixels=lambda: pixels, width=80, height=60)
+    first, second, beside = three.crop()
+    assert (first == pixels[5:15, 10:31]).all() and (second == pixels[50:60, 0:10]).all() and beside.size == 0
+    assert (three.crop(margin=0.5)[0] == pixels[0:20, 0:41]).all()
+    assert replace(found(3), boxes=boxes[:0], pixels=lambda: pixels).crop() == []
+
+
+def test_objects_for_supervision_are_its_fields_and_without_it_the_command_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "supervision", SimpleNamespace(Detections=dict))  # tried with the real one by hand
+    shapes = np.random.default_rng(0).random((3, 60, 80)) < 0.5
+    rle = [encode(np.asfortranarray(shape.astype(np.uint8)))["counts"] for shape in shapes]
+    three = replace(found(3), masks=tuple(text.encode() if isinstance(text, str) else text for text in rle))
+    fields = three.to_supervision()
+    assert np.allclose(fields["xyxy"], three.boxes + np.concatenate((np.zeros((3, 2)), three.boxes[:, :2]), 1))
+    assert fields["class_id"].tolist() == [label - 1 for label in three.classes]
+    assert fields["data"]["class_name"].tolist() == list(three.names)
+    assert (fields["mask"] == shapes).all() and fields["mask"].dtype == bool
+    assert found(0, masks=True).to_supervision()["mask"].shape == (0, three.height, three.width)
+    monkeypatch.setitem(sys.modules, "supervision", None)
+    with raises(UserError, "pip install supervision"):
+        three.to_supervision()
+
+
+def test_the_types_of_results_are_at_hand():
+    from paceline import inference
+
+    assert inference.Found is Found and inference.Answer is Answer and inference.Unreadable is Unreadable
+    assert all(hasattr(inference, name) for name in inference.__all__)
