@@ -13,11 +13,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.plain_loop import normalised, plain_loop
-from paceline.bench.harness import WARM_UP_STEPS, Contender, Made, Menu, Step, variants
-from paceline.bench.step import laid_out, placed
-from paceline.bench.step_resnet import Photos, ResNetBench
 from paceline.config.system import Precision
 from paceline.distributed.device.setup import autocast_for
+from paceline.tools.bench.harness import WARM_UP_STEPS, Contender, Made, Menu, Step, variants
+from paceline.tools.bench.step import laid_out, placed
+from paceline.tools.bench.step_resnet import Photos, ResNetBench
 
 LIBRARIES = ("torchvision", "timm")
 

@@ -1,8 +1,8 @@
 """`paceline bench input --data DIR --latency MS`: photos from a store that answers late, with and without fetch threads.
 
 Every read of a photo sleeps that long first, as an object store or a loaded network mount does; decoding and all else is
-as in bench/input.py. "no latency" is the same loader on the files themselves, what fetch threads can bring back at most; "all kept"
-is what `--system.cache` brings once it holds all photos.
+as in tools/bench/input.py. "no latency" is the same loader on the files themselves, what fetch threads can bring back at most; "all
+kept" is what `--system.cache` brings once it holds all photos.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from paceline.bench.harness import all_rounds, format_ratio, machine_facts, ratio
-from paceline.bench.input import photos_in, rates, rates_of, require_linux
-from paceline.bench.input_contenders import ours, records_of
 from paceline.distributed.device.detect import cpu_cores
 from paceline.store.byte_cache import CachedRecords, Shelf
 from paceline.store.records import Records
+from paceline.tools.bench.harness import all_rounds, format_ratio, machine_facts, ratio
+from paceline.tools.bench.input import photos_in, rates, rates_of, require_linux
+from paceline.tools.bench.input_contenders import ours, records_of
 
 FETCH_THREADS = (0, 8, 32)
 KEPT = "late, all kept in memory"

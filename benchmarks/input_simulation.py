@@ -23,8 +23,6 @@ from PIL import Image
 from rich.console import Console
 
 from paceline.batch import Batch, labelled_batch
-from paceline.bench.input import require_linux
-from paceline.bench.process_tree import memory_mib
 from paceline.config.system import System
 from paceline.input.crop import Window
 from paceline.input.draw import Draw, render
@@ -33,6 +31,8 @@ from paceline.input.randomness import SampleRandom
 from paceline.input.stream import batch_indices
 from paceline.store.header import Header
 from paceline.store.records import Records
+from paceline.tools.bench.input import require_linux
+from paceline.tools.bench.process_tree import memory_mib
 from paceline.workers import pool
 
 # About what a full-size photo takes on a slow core, read and resize included.
@@ -40,7 +40,7 @@ SLEEP_SECONDS = 0.004
 # How often an image's calls release the lock: read, digest, decode, resize and their like.
 RELEASES = 8
 RECORDS = 1_300_000
-# An H100's share of a step, and how long it computes on it (bench/input_advice.py).
+# An H100's share of a step, and how long it computes on it (tools/bench/input_advice.py).
 SHARE, STEP_SECONDS = 400, 400 / 7165
 BOUNDARY_STEPS = 60  # watched before a boundary, and after it
 

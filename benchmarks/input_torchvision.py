@@ -20,10 +20,10 @@ import torch
 from PIL import Image
 
 from paceline._utils.errors import UserError
-from paceline.bench.input import Contest
-from paceline.bench.input_contenders import BATCH, Take
 from paceline.config.detection import BoxInput
 from paceline.config.instances import InstanceInput
+from paceline.tools.bench.input import Contest
+from paceline.tools.bench.input_contenders import BATCH, Take
 
 
 def contenders(contest: Contest, cores: int) -> dict[str, Callable[[], Any]]:

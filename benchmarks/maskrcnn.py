@@ -21,12 +21,12 @@ from torch import Tensor, nn
 from benchmarks.maskrcnn_operations import compressed, operations
 from benchmarks.plain_loop import plain_loop
 from paceline._utils.errors import UserError
-from paceline.bench.harness import OURS, Contender, Made, Menu, Operation, Step
-from paceline.bench.profile import Part, part
-from paceline.bench.step_maskrcnn import MaskRCNNBench, Scene, scale_logits, scale_residuals
 from paceline.config.instances import MaskRCNNModel
 from paceline.config.system import Precision
 from paceline.distributed.device.setup import autocast_for
+from paceline.tools.bench.harness import OURS, Contender, Made, Menu, Operation, Step
+from paceline.tools.bench.profile import Part, part
+from paceline.tools.bench.step_maskrcnn import MaskRCNNBench, Scene, scale_logits, scale_residuals
 
 __all__ = ["contenders", "operations", "prediction"]
 

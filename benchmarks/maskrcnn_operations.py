@@ -16,8 +16,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paceline.bench.harness import OURS, Operation
-from paceline.bench.step_maskrcnn import MaskRCNNBench, Scene
 from paceline.boxes.anchors import pyramid_anchors
 from paceline.boxes.geometry import BoxCoder
 from paceline.boxes.matching import match_anchors
@@ -25,6 +23,8 @@ from paceline.boxes.paste import paste_to_rle
 from paceline.boxes.regions import RegionRules, proposals, region_detections
 from paceline.boxes.roi_pooling import levels_of, mask_targets, pool_regions
 from paceline.config.instances import MaskRCNNModel
+from paceline.tools.bench.harness import OURS, Operation
+from paceline.tools.bench.step_maskrcnn import MaskRCNNBench, Scene
 
 PEER = "torchvision"
 STRIDES = (4, 8, 16, 32, 64)

@@ -8,8 +8,8 @@ from functools import cache
 import torch
 from torch import Tensor, nn
 
-from paceline.bench.harness import Step
 from paceline.config.recipe import Optim
+from paceline.tools.bench.harness import Step
 
 
 def plain_loop(model: nn.Module, loss_of: Callable[[], Tensor], optim: Optim) -> Step:

@@ -19,7 +19,6 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from paceline.batch import slots_for
-from paceline.bench.input import task_of
 from paceline.config.instances import InstanceInput, InstanceRecipe
 from paceline.config.plan import make_plan
 from paceline.config.system import System
@@ -27,6 +26,7 @@ from paceline.datasets.ensure import ensure_prepared
 from paceline.input.buckets import Shape, buckets, resized_all
 from paceline.models.mask_rcnn import MaskRCNN
 from paceline.store.manifest import Manifest
+from paceline.tools.bench.input import task_of
 
 
 def count_shapes(

@@ -16,12 +16,12 @@ from torch import Tensor
 
 from benchmarks.ssd_operations import operations
 from benchmarks.ssd_plain import PlainSSD, plain_step, torchvision_parts
-from paceline.bench.harness import OURS, Contender, Made, Menu, Operation
-from paceline.bench.step_ssd import Scene, SSDBench
 from paceline.boxes.anchors import boxes_a_cell, default_boxes
 from paceline.config.detection import grids
 from paceline.config.system import Precision
 from paceline.distributed.device.setup import autocast_for
+from paceline.tools.bench.harness import OURS, Contender, Made, Menu, Operation
+from paceline.tools.bench.step_ssd import Scene, SSDBench
 from paceline.weights.forms.mlperf import to_reference
 
 __all__ = ["contenders", "operations", "prediction"]

@@ -21,13 +21,13 @@ from benchmarks.ssd_plain import (
     reference_matching,
     torchvision_parts,
 )
-from paceline.bench.harness import OURS, Operation
-from paceline.bench.step_ssd import Scene, SSDBench, synthetic_scene
 from paceline.boxes.geometry import SSD_CODER, to_cxcywh, to_ltrb
 from paceline.boxes.matching import Positive, match
 from paceline.boxes.ssd_detections import ssd_detections
 from paceline.config.detection import SSDModel
 from paceline.models.detector import per_image, ssd_loss
+from paceline.tools.bench.harness import OURS, Operation
+from paceline.tools.bench.step_ssd import Scene, SSDBench, synthetic_scene
 
 OPS_IMAGES = 8  # of the batch, at most: the reference's suppression takes seconds an image
 RULES = SSDModel()

@@ -19,11 +19,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.plain_loop import normalised, plain_loop
-from paceline.bench.harness import Step
-from paceline.bench.profile import MARK
 from paceline.boxes.geometry import CENTRE_SCALE, SIZE_SCALE, to_ltrb
 from paceline.config.detection import Detect
 from paceline.config.recipe import Optim
+from paceline.tools.bench.harness import Step
+from paceline.tools.bench.profile import MARK
 
 Objects = Sequence[tuple[Tensor, Tensor]]  # of each image: boxes (n, 4) ltrb fractions, labels (n,)
 NEGATIVES = 3

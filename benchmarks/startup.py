@@ -24,8 +24,8 @@ from typing import Any
 import torch
 
 from paceline._utils.threads import Thread
-from paceline.bench.harness import all_rounds, machine_facts, ratio
 from paceline.tasks.workloads import workload_of
+from paceline.tools.bench.harness import all_rounds, machine_facts, ratio
 
 ALONE = "import torch"
 # Pictures of the sets that runs are begun on, and their side in pixels: the time to open a set, not to verify one, is wanted.

@@ -2,16 +2,16 @@
 
     python scripts/fit_estimate.py            # the tables of results/estimate/README.md
 
-A step of b images a device on N nodes takes b / R + t0 + exchange (paceline/tools/estimate.py). R and t0 of a workload on a chip
-follow from its two rows; nothing else is fitted, and no row of more than 64 devices is looked at before the errors are printed.
+A step of b images a device on N nodes takes b / R + t0 + exchange (paceline/tools/estimate/run_time.py). R and t0 of a workload on
+a chip follow from its two rows; nothing else is fitted, and no row of more than 64 devices is looked at before the errors are printed.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from paceline.tools import estimate as exchange
-from paceline.tools.estimate import LINK_GBIT, exchange_seconds, exposed_seconds
+from paceline.tools.estimate import run_time as exchange
+from paceline.tools.estimate.run_time import LINK_GBIT, exchange_seconds, exposed_seconds
 
 # Trainable numbers of the three networks; gradients travelled in 16 bits.
 PARAMETERS = {"classification": 25.56e6, "ssd": 19.97e6, "maskrcnn": 44.18e6}

@@ -1,4 +1,4 @@
-"""Write docs/migration/*.md from the tables of paceline/recipes/migrate: `PYTHONPATH=. python scripts/migration_pages.py`."""
+"""Write docs/migration/*.md from the tables of paceline/tools/migrate: `PYTHONPATH=. python scripts/migration_pages.py`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from paceline.recipes.migrate import PAGES
-from paceline.recipes.migrate.table import Entry, Line, Page, Section
-from paceline.recipes.migrate.translate import number, translate
+from paceline.tools.migrate import PAGES
+from paceline.tools.migrate.table import Entry, Line, Page, Section
+from paceline.tools.migrate.translate import number, translate
 
 FOLDER = Path(__file__).parents[1] / "docs" / "migration"
 HEAD = "| theirs | ours | remark |\n| --- | --- | --- |\n"

@@ -21,8 +21,8 @@ from pathlib import Path
 
 from paceline._utils.text import printable
 from paceline.log.events import read_events
-from paceline.mlperf.judge import Verdict, compliance
 from paceline.tasks.workloads import WORKLOADS
+from paceline.tools.mlperf.compliance import Verdict, compliance
 
 ROOT = Path(__file__).resolve().parents[1]
 CPU = (

@@ -21,14 +21,14 @@ from types import SimpleNamespace
 import torch
 from one_step import build
 
-from paceline.bench.harness import machine_facts
-from paceline.bench.input_contenders import draw_unlabelled, records_of
 from paceline.config.classification import PhotoInput
 from paceline.config.plan import rates_at
 from paceline.distributed.comm.launcher import read_launch
 from paceline.distributed.comm.world import open_world
 from paceline.input.loader import Loader
 from paceline.input.stream import batch_indices
+from paceline.tools.bench.harness import machine_facts
+from paceline.tools.bench.input_contenders import draw_unlabelled, records_of
 
 IMAGES, SIZE, STEPS = 64, 224, 30
 

@@ -274,7 +274,7 @@ def process_locks() -> None:
 def no_charts(monkeypatch) -> None:
     """Reports without charts, as of runs whose values are not finite: drawing takes most of a report's time."""
     for module in ("score_curves", "training_curves"):
-        monkeypatch.setattr(f"paceline.pages.{module}.draw_chart", lambda *_, **__: None)
+        monkeypatch.setattr(f"paceline.tools.report.{module}.draw_chart", lambda *_, **__: None)
 
 
 @pytest.fixture(scope="session")

@@ -14,9 +14,9 @@ from PIL import Image
 from pycocotools import mask as coco_mask
 
 from paceline.log.events import EventLog
-from paceline.pages.detected import Scene, best_of, read_found
-from paceline.pages.page import write_report
 from paceline.tasks.metrics.confusion import SHOWN_SCORE
+from paceline.tools.report.detected import Scene, best_of, read_found
+from paceline.tools.report.run_report import write_report
 
 NAMES = ["cat", "dog", "<script>alert('class')</script>"]
 TWELVE = (

@@ -63,7 +63,7 @@ REASONS = {
     "launch/hosts.py": (2, "a file with a drawn name"),
     "launch/schedulers/local.py": (1, "RUN/launch/output.txt, appended to"),
     "log/output.py": (3, "/dev/null, and descriptors 1 and 2"),
-    "mlperf/judge.py": (1, "into a temporary folder"),
+    "tools/mlperf/compliance.py": (1, "into a temporary folder"),
     "weights/forms/bring.py": (3, "parts of whole; a zip that this command itself brought, once its member is unpacked"),
     "weights/forms/table.py": (2, "parts of whole, for an --out that is not there"),
     "training/mirrored.py": (1, "a part of step-N with a drawn name, made exclusively, moved to where no checkpoint is any more"),

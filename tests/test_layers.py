@@ -24,7 +24,7 @@ LAYOUT = {
     "_utils": "_utils",
     "config": "config recipes",
     "distributed": "distributed",
-    "data": "batch boxes.run_lengths datasets input pages.check.suspicious store workers",
+    "data": "batch boxes.run_lengths datasets input store workers",
     "models": (
         "boxes input.box_sample input.copy_paste input.instance_sample input.mask_canvas input.mosaic models tasks "
         "training.find_network weights"
@@ -32,10 +32,7 @@ LAYOUT = {
     "training": "log optim training",
     "inference": "inference",
     "launch": "launch",
-    "tools": (
-        "bench cli.bisect cli.bisect_text cli.estimate cli.run_groups datasets.findings "
-        "mlperf pages recipes.migrate tools training.rerun training.step_trace"
-    ),
+    "tools": "tools",
     "cli": "__main__ cli config.habits",
 }
 LEVEL = {name: level for level, names in enumerate(LAYOUT.values()) for name in names.split()}
@@ -88,15 +85,16 @@ def test_imports_lead_down():
 def test_every_module_belongs_to_a_package():
     modules = [path.relative_to(PACKAGE).with_suffix("").parts for path in FILES if path.name != "__init__.py"]
     assert [parts for parts in modules if level_of(".".join(parts)) is None] == []
-    assert level_of("pages.check.suspicious") == list(LAYOUT).index("data")
-    assert level_of("pages.check.parts") == list(LAYOUT).index("tools")
+    assert level_of("boxes.run_lengths") == list(LAYOUT).index("data") and level_of("boxes.paste") == list(
+        LAYOUT
+    ).index("models")
 
 
 def test_imports_in_functions_and_names_of_modules_in_text_count(tmp_path: Path) -> None:
     (tmp_path / "one.py").write_text(
         """
 def open():
-    from paceline.bench.input import run
+    from paceline.tools.bench.input import run
     import paceline.cli.main
     importlib.import_module("paceline.tasks.objects:build")
     importlib.import_module(f"paceline.launch.{verb}")
@@ -104,7 +102,7 @@ def open():
 """
     )
     found = [module for module, _ in imported_modules(tmp_path / "one.py")]
-    assert sorted(found) == ["bench.input", "cli.main", "launch.", "tasks.objects.build"]
+    assert sorted(found) == ["cli.main", "launch.", "tasks.objects.build", "tools.bench.input"]
 
 
 def test_utils_and_config_need_only_the_standard_library() -> None:

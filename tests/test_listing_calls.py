@@ -18,13 +18,14 @@ pytestmark = pytest.mark.xdist_group("sources")
 PACKAGE = Path(paceline.__file__).parent
 # The packages that read what users name: photos, annotations, archives, predictions, weights.
 READERS = (
-    "bench",
     "cli",
     "datasets",
     "inference",
     "input",
     "store",
     "tasks",
+    "tools/bench",
+    "tools/compare",
     "training/named_run.py",
     "weights",
 )
@@ -34,7 +35,7 @@ OWN = {
     "cli/commands/launch.py": (1, "the parts of a file of weights that the command line names"),
     "cli/commands/runs.py": (1, "run folders"),
     "cli/commands/compare.py": (1, "predictions of a run"),
-    "bench/process_tree.py": (2, "/proc"),
+    "tools/bench/process_tree.py": (2, "/proc"),
     "cli/commands/data_lint.py": (1, "predictions of a run"),
     "datasets/pack/record.py": (1, "--out, which must be empty"),
     "datasets/shapes/render.py": (1, "--out, which must be empty"),

@@ -167,7 +167,7 @@ def test_flags_recipes_and_files_that_pages_name_in_their_text_are_there():
     flags, names = flags_of_all_verbs(), {*RECIPES, *WEIGHTS}
     wrong, seen = [], 0
     for page in GUIDES:
-        if page.parent.name == "migration":  # theirs beside ours: tests/recipes/test_pages.py reads each row
+        if page.parent.name == "migration":  # theirs beside ours: tests/tools/test_migration_pages.py reads each row
             continue
         for code in code_of(page):
             seen += 1

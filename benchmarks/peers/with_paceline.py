@@ -10,10 +10,10 @@ import numpy as np
 from peer_protocol import Contender, Task, serve  # pyright: ignore[reportMissingImports]
 
 import paceline
-from paceline.bench.input_contenders import BATCH, bare_decode, ours, records_of
 from paceline.store.index import open_split
 from paceline.store.manifest import Manifest
 from paceline.store.records import Records
+from paceline.tools.bench.input_contenders import BATCH, bare_decode, ours, records_of
 
 _open = ExitStack()  # until the process ends
 

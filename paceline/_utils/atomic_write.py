@@ -187,7 +187,7 @@ def _remove_dead(part: Path) -> None:
 # a file of tensors in its metadata.
 KEY, LINE = "paceline", "# paceline: "
 IN_ZIP = "model/extra/paceline.json"  # an entry of a .pt2
-HTML = '<meta name="generator" content="paceline">'  # pages/frame.html.jinja
+HTML = '<meta name="generator" content="paceline">'  # tools/report/frame.html.jinja
 _MARKS = (
     rb'\A\{\s*"paceline": ',
     rb"\A# paceline: ",

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from paceline._utils.errors import RecipeError, UserError
-from paceline.cli.estimate import speed_for, speed_of_run
 from paceline.cli.flags import Asked
 from paceline.cli.nodes import published_there
 from paceline.cli.printing import Printer
@@ -20,7 +19,8 @@ from paceline.config.run import read_run
 from paceline.config.system import System
 from paceline.launch.config import minutes_in
 from paceline.tasks.workloads import workload_of
-from paceline.tools.estimate import predicted_minutes
+from paceline.tools.estimate.run_time import predicted_minutes
+from paceline.tools.estimate.summary import speed_for, speed_of_run
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,13 @@ from paceline._utils.errors import DataError
 from paceline._utils.reporter import SILENT, Reporter
 from paceline._utils.text import counted, one_line
 from paceline.datasets.class_source import class_folders, class_place
-from paceline.datasets.findings import findings
 from paceline.datasets.formats.class_folders import TRAIN_FOLDER, list_class_folders, names_changed
 from paceline.datasets.formats.published import official_wnids
 from paceline.datasets.pipeline import OnFlaw, Source, write_prepared
 from paceline.datasets.val_split import ValSplit
 from paceline.store.freshness import addresses, check_fresh, refuse_stale_containers
 from paceline.store.manifest import Kind, Manifest, cache_place, manifest_places, prepare_again, prepare_command
+from paceline.tools.report.prepare_notes import findings
 
 # Hosts and buckets that a line names.
 MOST_ADDRESSES = 5

@@ -22,11 +22,11 @@ from paceline._utils.errors import DataError
 from paceline._utils.reporter import Reporter
 from paceline.datasets.label_errors import TITLES, label_errors
 from paceline.datasets.near_copies import MOST_PHOTOS, near_copies
-from paceline.pages.check.parts import turned_photos, where
-from paceline.pages.check.suspicious import KINDS, find_suspicious
-from paceline.pages.check.write import shown_splits
+from paceline.datasets.suspicious import KINDS, find_suspicious
 from paceline.store.index import Index
 from paceline.store.manifest import Manifest
+from paceline.tools.report.check.parts import turned_photos, where
+from paceline.tools.report.check.write import shown_splits
 
 SHOWN = 5  # of a finding in the terminal; --json and --page have more
 UNEQUAL = 20  # from this ratio of the most common class to the rarest on

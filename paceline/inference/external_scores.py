@@ -14,9 +14,9 @@ from paceline._utils.errors import DataError
 from paceline._utils.text import some
 from paceline.boxes.run_lengths import RunLengths, compress, decompress
 from paceline.datasets.box_arrays import mask_arrays
+from paceline.datasets.suspicious import odd_coordinates
 from paceline.inference.external_names import class_numbers, photo_numbers
 from paceline.inference.external_predictions import Rows
-from paceline.pages.check.suspicious import odd_coordinates
 from paceline.tasks.data_module import DataModule
 from paceline.tasks.metrics.coco import Detections
 from paceline.tasks.metrics.coco_pack import Share, pack

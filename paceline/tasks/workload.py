@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from paceline.weights.classes import Labels
     from paceline.weights.load import WeightReport
 
-REPORT = Path(__file__).parents[1] / "pages"  # the folder of templates
+REPORT = Path(__file__).parents[1] / "tools" / "report"  # the folder of templates
 
 
 class NetworkFactory(ABC):
@@ -133,7 +133,7 @@ class Reporting:
         return None
 
     def section(self, predictions: Mapping[str, Any], data: Path, exif: Any) -> Mapping[str, Any] | None:
-        """The template's `pictures` from a predictions file; None: by paceline/pages/sections.py. data: folder of relative files."""
+        """The template's `pictures` from a predictions file; None: by tools/report. data: folder of relative files."""
         return None
 
 

@@ -103,7 +103,7 @@ def train_request(request: Request, console: Console | None = None) -> Ending:
 
 def report_run(ending: Ending, run: Run, workload: Workload, console: Console) -> None:
     """Write RUN/report.html, and print what comes next; where a report fails, a warning is printed, and the ending stays the same."""
-    from paceline.pages.page import write_report
+    from paceline.tools.report.run_report import write_report
 
     folder = Path(ending.run)
     try:
@@ -119,7 +119,7 @@ def written_late(folder: Path) -> str:
     """Write the report of a finished run that was killed before it had one; -> a line about it, or ""."""
     if (folder / "report.html").exists():
         return ""
-    from paceline.pages.page import write_report
+    from paceline.tools.report.run_report import write_report
 
     try:
         return f"\nIts report was missing and is written now: {write_report(folder)}"

@@ -23,10 +23,10 @@ def alone(name: str, precision: str, seconds: float) -> None:
     import torch
 
     from benchmarks.classification import plain_step
-    from paceline.bench.step import our_step
-    from paceline.bench.step_resnet import ResNetBench
     from paceline.config.system import System
     from paceline.distributed.device.host_memory import keep_freed_memory
+    from paceline.tools.bench.step import our_step
+    from paceline.tools.bench.step_resnet import ResNetBench
 
     device, system = torch.device("cpu"), System(accelerator="cpu", channels_last=True)
     bench = ResNetBench(

@@ -15,12 +15,12 @@ import torch
 from item import Item, insist, run
 from torch import Tensor, nn
 
-from paceline.bench.step import StepBench
-from paceline.bench.step_maskrcnn import MaskRCNNBench
-from paceline.bench.step_resnet import ResNetBench
-from paceline.bench.step_ssd import SSDBench
 from paceline.config.system import System
 from paceline.distributed.device.setup import autocast_for
+from paceline.tools.bench.step import StepBench
+from paceline.tools.bench.step_maskrcnn import MaskRCNNBench
+from paceline.tools.bench.step_resnet import ResNetBench
+from paceline.tools.bench.step_ssd import SSDBench
 
 CPU = torch.device("cpu")
 # Most that loss and gradient may be off, relative to their size. Rounding to bf16 has 8 bits; a gradient through fifty layers of

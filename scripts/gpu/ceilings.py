@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from item import Item, run
 
-from paceline.bench.timing import seconds_of
+from paceline.tools.bench.timing import seconds_of
 
 
 def ceilings(item: Item) -> None:

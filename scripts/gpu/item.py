@@ -19,9 +19,9 @@ from typing import Any
 
 import torch
 
-from paceline.bench.timing import STEPS
 from paceline.config.system import System
 from paceline.distributed.device.detect import gpu
+from paceline.tools.bench.timing import STEPS
 
 
 @dataclass(frozen=True)

@@ -16,13 +16,13 @@ import torch.nn.functional as F
 from item import Item, run
 from torch import Tensor
 
-from paceline.bench.input_contenders import bare_decode, draw_unlabelled, ours, records_of
-from paceline.bench.process_tree import cpu_seconds
-from paceline.bench.timing import seconds_of
 from paceline.config.classification import PhotoInput
 from paceline.distributed.device.accelerators import synchronise
 from paceline.input.device_render import DeviceRenderer, nvjpeg_on
 from paceline.store.header import read_header
+from paceline.tools.bench.input_contenders import bare_decode, draw_unlabelled, ours, records_of
+from paceline.tools.bench.process_tree import cpu_seconds
+from paceline.tools.bench.timing import seconds_of
 
 # Input channels, output channels, kernel side, stride, side of the input: the convolutions of ResNet-50 at 224 pixels that take
 # most of its time, and the largest of SSD's and of Mask R-CNN's.

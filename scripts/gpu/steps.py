@@ -14,15 +14,15 @@ import trials
 from against_cpu import mask_bench
 from item import Item, insist, run
 
-from paceline.bench.harness import OURS, Menu, possible
-from paceline.bench.peers import peers
-from paceline.bench.step import StepBench, run_step_bench
-from paceline.bench.step_resnet import ResNetBench
-from paceline.bench.step_ssd import SSDBench
 from paceline.config.system import Precision
 from paceline.distributed.device.accelerators import synchronise
 from paceline.distributed.device.compiler import allow_forms
 from paceline.distributed.device.setup import make_exact
+from paceline.tools.bench.harness import OURS, Menu, possible
+from paceline.tools.bench.peers import peers
+from paceline.tools.bench.step import StepBench, run_step_bench
+from paceline.tools.bench.step_resnet import ResNetBench
+from paceline.tools.bench.step_ssd import SSDBench
 
 TINY: dict[str, Any] = {"rounds": 1, "seconds": 0.0, "matrix": 64, "block": 2}
 SLOWEST = 10.0  # a peer that is this many times slower than ours is measured before the rounds only

@@ -16,10 +16,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from paceline.bench.harness import Contender, Menu
-from paceline.bench.step import StepBench, our_step
 from paceline.config.system import Kernels, Precision
 from paceline.models.layers import Conv2d
+from paceline.tools.bench.harness import Contender, Menu
+from paceline.tools.bench.step import StepBench, our_step
 
 Bench = TypeVar("Bench", bound=StepBench)
 

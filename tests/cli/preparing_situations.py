@@ -166,7 +166,7 @@ PREPARING = {
         (("datasets/formats/class_folders.py", "_split_command", "prepare_command"),), _unsplit, 2, (0,)
     ),
     "class folders that are ready": Situation(
-        (("datasets/findings.py", "next_step", "show"),), _after(_photos, *NEW), 0, (0,)
+        (("tools/report/prepare_notes.py", "next_step", "show"),), _after(_photos, *NEW), 0, (0,)
     ),
     "a photo that cannot be read": Situation(
         (("datasets/class_source.py", "of", "prepare_command"),), _unreadable, 2, (0,)

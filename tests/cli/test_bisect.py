@@ -16,16 +16,16 @@ from messages import check_line
 from shared_runs import MASKRCNN, SSD
 from tiny_runs import TINY, command, forge, refused, without_report
 
-from paceline.cli.bisect import _photos
-from paceline.cli.bisect_text import recorded_lines, replayed_lines
 from paceline.cli.main import main
 from paceline.config.run import Controls
+from paceline.tools.compare.bisect import _photos
+from paceline.tools.compare.bisect_text import recorded_lines, replayed_lines
+from paceline.tools.compare.replay import flip
+from paceline.tools.compare.step_trace import difference
 from paceline.training.checkpoint.layout import step_name
 from paceline.training.checkpoint.read import load_checkpoint
 from paceline.training.checkpoint.write import Snapshot, save_checkpoint
-from paceline.training.rerun import flip
 from paceline.training.step import TrainStep
-from paceline.training.step_trace import difference
 
 KEPT = ("--save-every", 1, "--log-every", 1, "--keep", 9, "--system.intra-op-threads", 1)
 # Workload -> recipe, flags, the fixture of its data, a weight.

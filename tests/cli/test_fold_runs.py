@@ -11,7 +11,7 @@ from run_files import cut_after, events_of, facts_of, tensor_files
 from shared_runs import SSD
 from tiny_runs import TINY, command, refused, train
 
-from paceline.pages.page import write_report
+from paceline.tools.report.run_report import write_report
 
 pytestmark = pytest.mark.usefixtures("no_report", "no_charts")
 

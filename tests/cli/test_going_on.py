@@ -120,7 +120,7 @@ def test_a_report_that_cannot_be_written_changes_nothing_of_how_a_run_ended(
     def full(path: Path, *_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
-    monkeypatch.setattr("paceline.pages.page.write_whole", full)
+    monkeypatch.setattr("paceline.tools.report.run_report.write_whole", full)
     words = ["train", "resnet50-tiny", "--data", class_photos, "--out", tmp_path / "run", *TINY, *more.split()]
     said = command(capsys, *words)
     assert said.code == code and "Traceback" not in said.err, said

@@ -24,7 +24,8 @@ from paceline.cli import main as front_door
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs" / "migration").glob("*.md"))
-# Sections whose cells are all translations: the launches among them have a test of their own below, and test_pages.py plans each.
+# Sections whose cells are all translations: the launches among them have a test of their own below, and test_migration_pages.py
+# plans each.
 TRANSLATED = ("Configuration files", "Scripts of scripts/train/dgx1")
 WORDS = ("fixed", "automatic", "dead", "none")
 FOLLOW = re.compile(r"^\*\*Ours follow\*\* `paceline ([^`]+)`$")

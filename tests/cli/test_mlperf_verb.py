@@ -117,13 +117,13 @@ def test_check_tells_the_official_verdict_and_what_it_objects_to(capsys, tmp_pat
 @pytest.fixture
 def compliance(monkeypatch) -> None:
     """Said without a process for each log: one of an accuracy of 0.75 fails, as the real checker has it above."""
-    from paceline.mlperf import judge
+    from paceline.tools.mlperf import compliance as checkers
 
     def said(file, ruleset):
-        return judge.Verdict("compliance", str(file), '"value": 0.75,' not in file.read_text(), "said")
+        return checkers.Verdict("compliance", str(file), '"value": 0.75,' not in file.read_text(), "said")
 
-    monkeypatch.setattr(judge, "compliance", said)
-    monkeypatch.setattr(judge, "known_rulesets", lambda: ["4.0.0"])
+    monkeypatch.setattr(checkers, "compliance", said)
+    monkeypatch.setattr(checkers, "known_rulesets", lambda: ["4.0.0"])
 
 
 @needs_checker
@@ -216,7 +216,7 @@ def test_what_cannot_be_judged_is_one_line(capsys, tmp_path, monkeypatch):
         refused(command(capsys, "mlperf", "check", other), "bert", "--ruleset")
         refused(command(capsys, "mlperf", "check", log, other), "several benchmarks")
         refused(command(capsys, "mlperf", "check", log, "--ruleset", "9.9.9"), "rules", "4.0.0")
-    monkeypatch.setattr("paceline.mlperf.judge.importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("paceline.tools.mlperf.compliance.importlib.util.find_spec", lambda name: None)
     refused(command(capsys, "mlperf", "check", log), "pip install 'mlperf-logging>=4.1'")
 
 

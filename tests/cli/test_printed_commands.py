@@ -64,7 +64,7 @@ def edited(here: Path, data: Path) -> list[object]:
 SITUATIONS = {
     **PREPARING,
     "a speed that is not known": Situation(
-        (("cli/estimate.py", "not_known", "train"), ("cli/estimate.py", "not_known", "show")),
+        (("tools/estimate/summary.py", "not_known", "train"), ("tools/estimate/summary.py", "not_known", "show")),
         lambda here, data: ["show", recipe_file(here, data), "--system", "cpu"],
         0,
         (0, 0),
@@ -180,7 +180,7 @@ REASONS = {
     ("cli/commands/image.py", "_build", "image"): "wants a container engine",
     ("cli/commands/report.py", "run", "report"): "an example of a folder's name",
     ("training/named_run.py", "naming", "--workload"): "runs a Python file: tests/cli/test_own_workload.py types it",
-    ("cli/bisect.py", "again", "compare"): "runs a Python file: tests/cli/test_own_workload.py types it",
+    ("tools/compare/bisect.py", "again", "compare"): "runs a Python file: tests/cli/test_own_workload.py types it",
     ("training/find_network.py", "of_its_run", "eval"): "runs a Python file: tests/cli/test_own_workload.py types it",
     ("cli/commands/weights.py", "_get", "weights"): "wants published weights",
     ("cli/commands/weights.py", "_get", "conversion"): "wants published weights",
@@ -188,10 +188,10 @@ REASONS = {
     ("training/find_network.py", "_refusal", "train"): "a form: timm/NAME is to be filled in",
     ("launch/doctor/here.py", "read_host", "doctor"): "its output goes into a variable of the host",
     ("log/console.py", "_advise", "bench"): "a kind of measurement, in a sentence",
-    ("bench/verdict.py", "judge", "doctor"): "who found it, before a colon",
-    ("bench/verdict.py", "_input", "pack"): "names a verb, in a sentence",
-    ("bench/verdict.py", "_input", "bench"): "a kind of measurement, in a sentence",
-    ("mlperf/logs.py", "mllog_lines", "mlperf"): "names a verb, in a sentence",
+    ("tools/qualify/judgement.py", "judge", "doctor"): "who found it, before a colon",
+    ("tools/qualify/judgement.py", "_input", "pack"): "names a verb, in a sentence",
+    ("tools/qualify/judgement.py", "_input", "bench"): "a kind of measurement, in a sentence",
+    ("tools/mlperf/logs.py", "mllog_lines", "mlperf"): "names a verb, in a sentence",
     ("weights/forms/files.py", "_torch", "weights"): "names a verb, in a sentence",
     (
         "training/few_photos.py",

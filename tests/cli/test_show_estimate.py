@@ -12,7 +12,6 @@ from messages import check_text
 from tiny_runs import command
 
 from paceline._utils.text import laid_out
-from paceline.cli.estimate import estimate_of, not_known, speed_for, speed_of_run
 from paceline.config.plan import make_plan
 from paceline.config.published import RESULTS, system_for
 from paceline.config.recipe import DATA_IMAGES
@@ -21,6 +20,7 @@ from paceline.distributed.device.step_rates import RATES
 from paceline.distributed.device.systems import SYSTEMS
 from paceline.log.events import EventLog
 from paceline.recipes import RECIPES
+from paceline.tools.estimate.summary import estimate_of, not_known, speed_for, speed_of_run
 
 EIGHT_NODES = ("resnet50-mlperf-3200-8x8", "dgx-h100", 8)  # published
 SIXTEEN_NODES = ("resnet50-mlperf-3200-8x8", "dgx-h100", 16)  # not published

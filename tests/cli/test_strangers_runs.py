@@ -19,7 +19,7 @@ from tiny_runs import TINY, command, forge, refused
 
 import paceline
 from paceline._utils.names import check_entries
-from paceline.pages.page import write_report
+from paceline.tools.report.run_report import write_report
 
 pytestmark = pytest.mark.usefixtures("no_charts")
 
@@ -206,7 +206,7 @@ def test_an_index_that_comes_with_a_run_speaks_of_photos_in_its_folder_alone(run
 
 
 # Files that are opened in these rooms by another way than _utils/safe_read.py, and why that is right.
-ROOMS = ("log", "pages", "mlperf", "training", "inference", "config/run.py", "cli/commands")
+ROOMS = ("log", "tools/report", "tools/mlperf", "training", "inference", "config/run.py", "cli/commands")
 OWN_WAYS = {
     "cli/commands/from_original.py": 1,  # a script that the command line names
     "cli/commands/image.py": 1,  # the checkout's own
@@ -214,9 +214,9 @@ OWN_WAYS = {
     "training/checkpoint/layout.py": 1,  # a probe, made exclusively
     "log/output.py": 4,  # the null device, and streams
     "log/pace.py": 1,  # the kernel's
-    "pages/page.py": 1,  # the template of a workload of one's own: code
+    "tools/report/run_report.py": 1,  # the template of a workload of one's own: code
     "training/mirror.py": 3,  # this process's own run, on its way to a bucket; the descriptor of open_plain
-    "mlperf/judge.py": 1,  # a log that was read before, copied for MLPerf's tool
+    "tools/mlperf/compliance.py": 1,  # a log that was read before, copied for MLPerf's tool
     "training/local_copies.py": 1,  # the kernel's
     "inference/photo_paths.py": 1,  # a photo that the command line's folder has, of a plain kind
     "inference/outputs/prediction_dir.py": 2,  # for writing

@@ -19,8 +19,8 @@ from paceline.log.events import read_events
 from paceline.log.pace import Interval
 from paceline.log.recorder import Recorder
 from paceline.models.classifier import Classifier
-from paceline.pages.page import write_report
 from paceline.tasks.data_module import DataModule
+from paceline.tools.report.run_report import write_report
 from paceline.training.step import TrainStep
 
 pytestmark = pytest.mark.usefixtures("no_report")

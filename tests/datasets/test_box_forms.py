@@ -11,7 +11,7 @@ from coco_sets import HEIGHT, WIDTH, box, document, make_set, write_json
 from paceline._utils.reporter import Lines
 from paceline.datasets.box_source import prepare_boxes
 from paceline.datasets.ensure import ensure_prepared
-from paceline.datasets.findings import findings
+from paceline.tools.report.prepare_notes import findings
 
 Form = Callable[[float, float, float, float], list[float]]
 FORMS: dict[str, Form] = {

@@ -22,9 +22,9 @@ from paceline.cli.main import main
 from paceline.datasets.box_source import prepare_boxes
 from paceline.datasets.class_source import prepare_folder
 from paceline.datasets.val_split import ValSplit
-from paceline.pages.check.tiles import make_tile, region_mask
-from paceline.pages.check.write import write_check_page
 from paceline.store.box_split import box_index
+from paceline.tools.report.check.tiles import make_tile, region_mask
+from paceline.tools.report.check.write import write_check_page
 
 
 @pytest.fixture

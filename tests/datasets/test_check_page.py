@@ -11,12 +11,12 @@ from messages import check_text
 from PIL import Image
 
 from paceline.datasets.box_source import prepare_boxes
-from paceline.pages.check.box_page import box_page
-from paceline.pages.check.suspicious import KINDS, find_suspicious
-from paceline.pages.check.tiles import make_tile
-from paceline.pages.check.write import write_check_page
+from paceline.datasets.suspicious import KINDS, find_suspicious
 from paceline.store.index import Index, index_over, whole_files
 from paceline.store.records import digest_of
+from paceline.tools.report.check.box_page import box_page
+from paceline.tools.report.check.tiles import make_tile
+from paceline.tools.report.check.write import write_check_page
 
 CLASSES = ("cat", "<b>dog</b>", "cow")
 SIZE = (200, 300)  # height, width

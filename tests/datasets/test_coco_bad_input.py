@@ -15,10 +15,10 @@ from messages import check_line, check_text, raises
 from paceline._utils.errors import DataError
 from paceline.datasets.box_source import BoxRequest, prepare_boxes
 from paceline.datasets.ensure import ensure_prepared
-from paceline.datasets.findings import findings
 from paceline.datasets.formats.coco_files import load_json
 from paceline.store.box_split import open_boxes
 from paceline.store.manifest import find_manifest
+from paceline.tools.report.prepare_notes import findings
 
 
 @pytest.fixture

@@ -16,11 +16,11 @@ from photo_folders import make_photos, paint
 from paceline._utils.errors import DataError
 from paceline.datasets.box_source import prepare_boxes
 from paceline.datasets.class_source import prepare_folder
-from paceline.pages.check.write import write_check_page
 from paceline.store.box_split import open_boxes
 from paceline.store.index import Index, open_split
 from paceline.store.manifest import Manifest
 from paceline.store.orientation import ROTATED
+from paceline.tools.report.check.write import write_check_page
 
 
 @pytest.fixture

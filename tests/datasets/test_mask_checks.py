@@ -19,8 +19,8 @@ from pycocotools import mask as official
 
 from paceline.datasets.box_arrays import mask_arrays, useless_masks, without
 from paceline.datasets.box_source import prepare_boxes
-from paceline.datasets.findings import findings
 from paceline.store.box_split import has_masks, open_boxes, truth_masks
+from paceline.tools.report.prepare_notes import findings
 
 SPOILT: dict[str, Callable[[dict[str, Any]], Any]] = {
     "outside": lambda entry: [[number + 5000 for number in entry["segmentation"][0]]],

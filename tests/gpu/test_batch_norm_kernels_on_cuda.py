@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from paceline.bench.timing import first_wait
 from paceline.boxes.forms import use_triton
 from paceline.models.batch_norm import BatchNorm, relu_of
+from paceline.tools.bench.timing import first_wait
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 CUDA = torch.device("cuda", 0)

@@ -9,8 +9,8 @@ import batch_norm_forms as forms
 import pytest
 import torch
 
-from paceline.bench.timing import first_wait
 from paceline.models import batch_norm_spans
+from paceline.tools.bench.timing import first_wait
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from paceline.bench.timing import first_wait
 from paceline.boxes.forms import use_triton
 from paceline.boxes.geometry import to_ltrb
 from paceline.boxes.matching import match, match_anchors
 from paceline.boxes.suppression import keep_fixed
+from paceline.tools.bench.timing import first_wait
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 CUDA = torch.device("cuda", 0)

@@ -14,11 +14,11 @@ from stand_ins import made_up
 from torch import Tensor
 
 from paceline.batch import Objects, detection_batch
-from paceline.bench.timing import first_wait
 from paceline.config.plan import rates_at
 from paceline.config.system import System
 from paceline.input.loader import Loader
 from paceline.input.ring import Forward
+from paceline.tools.bench.timing import first_wait
 from paceline.training.step import TrainStep
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

@@ -11,13 +11,13 @@ import pytest
 import torch
 
 from benchmarks.maskrcnn_operations import SCORE, operations, unlike
-from paceline.bench.harness import compared
-from paceline.bench.step import our_step
-from paceline.bench.step_maskrcnn import MaskRCNNBench, scale_logits
-from paceline.bench.timing import first_wait
 from paceline.boxes.paste import paste_to_rle
 from paceline.config.instances import MaskRCNNModel
 from paceline.config.system import Precision, System
+from paceline.tools.bench.harness import compared
+from paceline.tools.bench.step import our_step
+from paceline.tools.bench.step_maskrcnn import MaskRCNNBench, scale_logits
+from paceline.tools.bench.timing import first_wait
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)

@@ -11,7 +11,6 @@ import torch
 from stand_ins import made_up
 
 from paceline.batch import Batch
-from paceline.bench.timing import first_wait
 from paceline.config.classification import PhotoInput, ResNetModel
 from paceline.config.plan import Rates, make_plan
 from paceline.config.recipe import Optim, Recipe
@@ -22,6 +21,7 @@ from paceline.optim.optimiser import named_parameters
 from paceline.optim.sgd import SGD
 from paceline.optim.step_numbers import LossScaler
 from paceline.tasks.workloads import WORKLOADS
+from paceline.tools.bench.timing import first_wait
 from paceline.training.meters import Meters
 from paceline.training.state import State
 from paceline.training.step import TrainStep

@@ -12,15 +12,15 @@ import torch
 
 from benchmarks.ssd import peer_step
 from benchmarks.ssd_operations import RULES, guesses, loss_of
-from paceline.bench.harness import Step
-from paceline.bench.step import our_step
-from paceline.bench.step_ssd import Scene, SSDBench, synthetic_scene
-from paceline.bench.timing import first_wait
 from paceline.boxes.geometry import to_ltrb
 from paceline.boxes.matching import Tie, match
 from paceline.boxes.ssd_detections import CandidatesOf, ssd_detections
 from paceline.config.system import Precision, System
 from paceline.models.detector import background_loss, hardest
+from paceline.tools.bench.harness import Step
+from paceline.tools.bench.step import our_step
+from paceline.tools.bench.step_ssd import Scene, SSDBench, synthetic_scene
+from paceline.tools.bench.timing import first_wait
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)

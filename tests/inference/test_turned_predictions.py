@@ -16,10 +16,10 @@ from PIL import Image
 from paceline.cli.main import main
 from paceline.datasets.class_source import prepare_folder
 from paceline.inference import load
-from paceline.pages.check.tiles import make_tile
-from paceline.pages.classified import Answer, with_photos
-from paceline.pages.detected import Scene, with_pictures
 from paceline.store.index import open_split
+from paceline.tools.report.check.tiles import make_tile
+from paceline.tools.report.classified import Answer, with_photos
+from paceline.tools.report.detected import Scene, with_pictures
 
 RUNS = ("resnet_run", "ssd_run", "maskrcnn_run")
 

@@ -15,7 +15,7 @@ from paceline.cli.commands.launch import Trial, read_trial, summary
 from paceline.launch.config import check_walltime, minutes_in
 from paceline.launch.job import Batch
 from paceline.log.events import EventLog
-from paceline.mlperf.logs import olympic_mean
+from paceline.tools.mlperf.logs import olympic_mean
 
 
 @pytest.mark.parametrize(

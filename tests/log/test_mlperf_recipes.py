@@ -16,10 +16,10 @@ from paceline.config.recipe import DATA_IMAGES, Recipe
 from paceline.config.run import Controls, Run
 from paceline.config.submission import Submission, division_of
 from paceline.distributed.device.systems import SYSTEMS
-from paceline.mlperf.judge import package_folder
 from paceline.recipes import RECIPES
 from paceline.recipes.rows import ROWS
 from paceline.tasks.workloads import WORKLOADS
+from paceline.tools.mlperf.compliance import package_folder
 
 PAGE = Path(__file__).parents[2] / "docs" / "mlperf.md"
 OF_THE_RUN = ("eval_accuracy", "weights_initialization")  # keys that are no fact of the recipe

@@ -20,9 +20,9 @@ from paceline.log.console import Console
 from paceline.log.events import EndEvent, EvalEvent
 from paceline.log.mllog import MLLog
 from paceline.log.recorder import Recorder
-from paceline.mlperf.judge import Verdict, compliance
 from paceline.recipes import RECIPES
 from paceline.tasks.workloads import WORKLOADS
+from paceline.tools.mlperf.compliance import Verdict, compliance
 
 WHO = Submission(submitter="somebody", platform="1xH100 x 8", cache_cleared=True)
 # recipe: metrics that just meet the target, and just miss it

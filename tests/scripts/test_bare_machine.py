@@ -18,7 +18,7 @@ IMPORTS = f"""
 import importlib, importlib.util, pathlib, sys
 import pytest
 root = pathlib.Path({str(ROOT)!r})
-for path in [*sorted((root / "paceline" / "bench").glob("*.py")), *sorted((root / "benchmarks").glob("*.py"))]:
+for path in [*sorted((root / "paceline" / "tools" / "bench").glob("*.py")), *sorted((root / "benchmarks").glob("*.py"))]:
     importlib.import_module(".".join((*path.parent.relative_to(root).parts, path.stem)))
 names = "training.trainer", "training.call", "launch.doctor.here", "cli.commands.train"
 for name in names:

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from stand_ins import tiny_photo
 
-from paceline.bench.input_contenders import records_of
 from paceline.store.byte_cache import CachedRecords, Shelf
 from paceline.store.records import FileRecords
+from paceline.tools.bench.input_contenders import records_of
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from paceline.config.plan import Plan, make_plan, shorten
 from paceline.config.recipe import DATA_IMAGES, override
 from paceline.config.system import System
 from paceline.recipes import RECIPES
-from paceline.tools import estimate as exchange
-from paceline.tools.estimate import (
+from paceline.tools.estimate import run_time as exchange
+from paceline.tools.estimate.run_time import (
     LINK_SHARE,
     PUBLISHED,
     Estimate,

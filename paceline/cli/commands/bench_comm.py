@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from paceline.config.system import System
 
 MOST_RANKS_HERE = 256
-OURS = "paceline"  # of paceline.bench.comm, whose torch no refusal waits for
+OURS = "paceline"  # of paceline.tools.bench.comm, whose torch no refusal waits for
 ABOUT = """All-reduce, broadcast and barrier between ranks, beside plain torch.distributed, interleaved. Start it under
 torchrun, srun or mpirun as a training is started, with --nodes N --through ... --start ... as a launch is, or alone with --ranks
 N. Prints alpha and beta of t = alpha + bytes * beta, fitted to the all-reduces. Exit code 3 where a sum is wrong."""
@@ -80,12 +80,12 @@ def run_comm(printer: Printer, arguments: Sequence[str]) -> int:
 def _measure(flags: Flags, system: System, launch: Launch) -> int:
     import torch
 
-    from paceline.bench.comm import MIB, measure, messages
     from paceline.distributed.comm.environment import environment
     from paceline.distributed.comm.world import open_world
     from paceline.distributed.device.detect import cpu_cores
     from paceline.distributed.device.provenance import cpu_name
     from paceline.distributed.device.setup import choose_device
+    from paceline.tools.bench.comm import MIB, measure, messages
 
     torch.set_num_threads(1)  # sums of a message are gloo's own threads' work
     found = messages(flags.bucket_mib or system.bucket_mib)

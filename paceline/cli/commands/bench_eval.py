@@ -36,8 +36,8 @@ def run_eval(printer: Printer, arguments: Sequence[str]) -> int:
             raise UserError(f"--{name} is {getattr(flags, name)}; it must be at least 1.")
     from rich.console import Console
 
-    from paceline.bench.scoring import run
-    from paceline.bench.tables import print_operations
+    from paceline.tools.bench.scoring import run
+    from paceline.tools.bench.tables import print_operations
 
     found = run(flags.images, flags.detections, flags.classes, flags.rounds)
     console = Console()

@@ -15,13 +15,13 @@ from typing import Annotated, Any
 
 from paceline._utils.atomic_write import check_output
 from paceline._utils.errors import RecipeError, UserError
-from paceline.bench.peers import needed_peers
 from paceline.cli.commands.bench_step import benched
 from paceline.cli.flags import parse, parse_recipe
 from paceline.cli.printing import Printer, write_answer
 from paceline.config.bounds import Help
 from paceline.config.classification import Decoder
 from paceline.config.run import Controls
+from paceline.tools.bench.peers import needed_peers
 from paceline.training.open_data import open_task
 from paceline.training.request import check_request
 
@@ -83,13 +83,13 @@ def run_input(printer: Printer, arguments: Sequence[str]) -> int:
         run: Callable[..., dict[str, Any]] = needed_peers("input_fetch", "--latency").run_fetch_bench
         further: dict[str, Any] = {"milliseconds": flags.latency, "size": flags.size or 224}
     elif flags.scaling:
-        from paceline.bench.input import CONTESTS
-        from paceline.bench.input_scaling import run_scaling, workers_of
+        from paceline.tools.bench.input import CONTESTS
+        from paceline.tools.bench.input_scaling import run_scaling, workers_of
 
         run = partial(run_scaling, benched(flags.task, "input", CONTESTS), workers=workers_of(flags.scaling))
         further = {"size": flags.size}
     else:
-        from paceline.bench.input import CONTESTS, run_input_bench
+        from paceline.tools.bench.input import CONTESTS, run_input_bench
 
         run = partial(run_input_bench, benched(flags.task, "input", CONTESTS))
         further = {"size": flags.size, "decoders": list(flags.decoders) or None}
@@ -157,19 +157,19 @@ def run_stages(printer: Printer, arguments: Sequence[str]) -> int:
     check_output(flags.json or "", "--json")
     if not 0 < flags.seconds <= 600:
         raise RecipeError(f"--seconds {flags.seconds:g}: must be above 0, and 600 at most.")
-    from paceline.bench.input_advice import demand
+    from paceline.tools.bench.input_advice import demand
 
     wanted = demand(flags.emulate, asked.recipe.task) if flags.emulate else None
     check_request(asked.recipe, flags.data)
 
     from rich.console import Console
 
-    from paceline.bench.harness import machine_facts
-    from paceline.bench.input_advice import advice, emulated, gap, table
-    from paceline.bench.input_stages import bench_task_recipe, measure_stages
     from paceline.distributed.comm.launcher import read_launch
     from paceline.distributed.comm.world import open_world
     from paceline.distributed.device.setup import choose_device, set_threads
+    from paceline.tools.bench.harness import machine_facts
+    from paceline.tools.bench.input_advice import advice, emulated, gap, table
+    from paceline.tools.bench.input_stages import bench_task_recipe, measure_stages
     from paceline.training.local_copies import photos_in_memory
 
     recipe, device = bench_task_recipe(asked.recipe), choose_device(asked.system, 0)

@@ -10,11 +10,11 @@ from typing import Annotated, Any
 
 from paceline._utils.atomic_write import check_output
 from paceline._utils.errors import UserError
-from paceline.bench.peers import needed_peers
 from paceline.cli.flags import parse
 from paceline.cli.printing import Printer, write_answer
 from paceline.config.bounds import Help
 from paceline.tasks.workloads import WORKLOADS, workload_of
+from paceline.tools.bench.peers import needed_peers
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def _print(facts: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from paceline.bench.harness import format_ratio
+    from paceline.tools.bench.harness import format_ratio
 
     console, machine = Console(), facts["machine"]
     times = Table("command", "s (median)", "x torch", "s beyond it", "CPU-s", "x torch")

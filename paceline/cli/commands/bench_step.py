@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from paceline._utils.atomic_write import check_output
 from paceline._utils.errors import RecipeError, UserError
-from paceline.bench.peers import needed_peers
 from paceline.cli.flags import parse
 from paceline.cli.printing import Printer, write_answer
 from paceline.config.bounds import Help
 from paceline.config.system import Precision
 from paceline.tasks.workloads import WORKLOADS
+from paceline.tools.bench.peers import needed_peers
 from paceline.training.choose import choose_system
 
 if TYPE_CHECKING:
-    from paceline.bench.step import StepBench
     from paceline.config.system import System
+    from paceline.tools.bench.step import StepBench
 
 
 Part = Literal["all", "ops", "step", "eval", "predict", "shapes"]
@@ -98,7 +98,7 @@ def _common(flags: Flags, system: System, *usual: Precision) -> dict[str, Any]:
 
 def classification(flags: Flags) -> int:
     """Of a ResNet."""
-    from paceline.bench.step_resnet import ResNetBench
+    from paceline.tools.bench.step_resnet import ResNetBench
 
     _parts(flags, ("all", "step"))
     system = choose_system(flags.system)
@@ -110,7 +110,7 @@ def classification(flags: Flags) -> int:
 
 def ssd(flags: Flags) -> int:
     """Of SSD."""
-    from paceline.bench.step_ssd import SSDBench
+    from paceline.tools.bench.step_ssd import SSDBench
 
     _parts(flags, ("all", "ops", "step", "eval"))
     system = choose_system(flags.system)
@@ -128,8 +128,8 @@ def ssd(flags: Flags) -> int:
 
 def maskrcnn(flags: Flags) -> int:
     """Of Mask R-CNN."""
-    from paceline.bench.step_maskrcnn import MaskRCNNBench
     from paceline.config.instances import MaskRCNNModel
+    from paceline.tools.bench.step_maskrcnn import MaskRCNNBench
 
     _parts(flags, ("all", "ops", "step", "predict", "shapes"))
     if flags.part == "shapes":
@@ -164,9 +164,9 @@ STEPS = {"classification": classification, "ssd": ssd, "maskrcnn": maskrcnn}
 def _measure(flags: Flags, bench: StepBench, title: str) -> int:
     from rich.console import Console
 
-    from paceline.bench.step import run_step_bench
-    from paceline.bench.tables import print_operations, print_prediction, print_step
     from paceline.distributed.device.setup import choose_device
+    from paceline.tools.bench.step import run_step_bench
+    from paceline.tools.bench.tables import print_operations, print_prediction, print_step
 
     # Written after each part: a machine that is taken away leaves what it has measured.
     facts = run_step_bench(

@@ -25,12 +25,12 @@ from paceline._utils.text import some
 from paceline.cli.commands.runs import describe
 from paceline.cli.flags import parse
 from paceline.cli.printing import Printer
-from paceline.cli.run_groups import key_of
 from paceline.config.bounds import Help
 from paceline.config.run import RunRecord, run_folder
 from paceline.log.events import metrics_of, read_events
 from paceline.tasks.metrics.interval import difference
 from paceline.tasks.metrics.stored import kind_of, read_predictions, stored_draws
+from paceline.tools.compare.run_groups import key_of
 from paceline.training.saved_run import ENDED
 
 LEAST_SEEDS = 3
@@ -91,7 +91,7 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
     """Print differences, a line a run, and the verdict."""
     flags = parse(printer, arguments, Flags(), "compare", "What differs between runs, and what came of it.")
     if flags.bisect:
-        from paceline.cli.bisect import bisect
+        from paceline.tools.compare.bisect import bisect
 
         return bisect(printer, flags.runs, data=flags.data, workload=flags.workload, in_json=flags.json)
     if len(flags.runs) < 2:
@@ -153,7 +153,7 @@ def _compared(folder: Path, row: Mapping[str, Any], facts: RunRecord, metric: st
 
 def _differences(sides: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
     """Dotted name -> its value on each side, as the page of several runs has them, but for the seed."""
-    from paceline.pages.runs_page import differences
+    from paceline.tools.report.runs_page import differences
 
     found = ((part, *row) for part, rows in differences(sides) for row in rows)
     dotted = {f"{part}.{name}" if part != "run" else name: values for part, name, values in found}

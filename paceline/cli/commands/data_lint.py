@@ -22,12 +22,12 @@ from paceline.config.bounds import Help
 from paceline.config.run import run_folder
 from paceline.datasets.ensure import ensure_prepared, is_annotated
 from paceline.datasets.lint import Finding, lines_of, lint
-from paceline.pages.check.parts import Find, Linted, Notice
-from paceline.pages.check.suspicious import KINDS
-from paceline.pages.check.tiles import make_tile
-from paceline.pages.check.write import check_page, shown_splits
+from paceline.datasets.suspicious import KINDS
 from paceline.store.index import Index
 from paceline.store.manifest import Manifest, find_manifest
+from paceline.tools.report.check.parts import Find, Linted, Notice
+from paceline.tools.report.check.tiles import make_tile
+from paceline.tools.report.check.write import check_page, shown_splits
 
 TILES, SIDE = 24, 300  # pictures of a finding on the page, pixels of their longer side
 MOST_BYTES = 1 << 30  # of a predictions file

@@ -70,7 +70,7 @@ def translated(text: str, system_of: str = "") -> dict[str, Any]:
     text  a command line, or the path of a script or a configuration
     Raises UserError for what cannot be read or told.
     """
-    from paceline.recipes.migrate.translate import translate
+    from paceline.tools.migrate.translate import translate
 
     folder, path = Path(), Path(os.path.expanduser(text))
     if os.path.isfile(path):  # False, too, for what is no name of a file
@@ -94,7 +94,7 @@ def translated(text: str, system_of: str = "") -> dict[str, Any]:
 def ours_of(words: Sequence[str], devices: int) -> dict[str, Any]:
     """The facts of a command of ours: parsed as its verb does, and planned for so many accelerators."""
     from paceline.cli.commands.launch import LaunchFlags
-    from paceline.recipes.migrate.translate import facts_of
+    from paceline.tools.migrate.translate import facts_of
 
     asked = parse_recipe(words[1:], LaunchFlags() if words[0] == "launch" else Controls(), verb=words[0])
     recipe, controls = asked.recipe, asked.controls
@@ -122,7 +122,7 @@ def _same(theirs: Any, ours: Any) -> bool:
 
 
 def _print(printer: Printer, found: dict[str, Any]) -> None:
-    from paceline.recipes.migrate.translate import DEFAULT
+    from paceline.tools.migrate.translate import DEFAULT
 
     print(found["command"])
     for title, name in (("carries over", "carries"), ("dead", "dead"), ("differs", "differs")):

@@ -16,7 +16,6 @@ from paceline._utils.commands import command, shown
 from paceline._utils.errors import UserError
 from paceline._utils.formatting import duration
 from paceline._utils.names import numbered
-from paceline.cli.estimate import check_rates
 from paceline.cli.flags import Asked, explain, parse_recipe
 from paceline.cli.help import HELP
 from paceline.cli.launch_checks import check_devices, check_plan, check_port, walltime_of
@@ -34,8 +33,9 @@ from paceline.launch.job import Batch
 from paceline.launch.log_follow import CODES, INTERRUPTED
 from paceline.launch.runner import launch
 from paceline.log.events import read_events
-from paceline.mlperf.logs import LEAST_FOR_MEAN, olympic_mean
 from paceline.tasks.workloads import workload_of
+from paceline.tools.estimate.summary import check_rates
+from paceline.tools.mlperf.logs import LEAST_FOR_MEAN, olympic_mean
 from paceline.training.choose import is_folder
 from paceline.training.request import check_not_finished, check_request, check_weights_named
 from paceline.training.saved_run import FinishedError
@@ -207,12 +207,12 @@ def _trials(printer: Printer, asked: Asked, flags: LaunchFlags, base: Path, star
 
 def _checked(printer: Printer, asked: Asked, folder: Path) -> bool | None:
     """MLPerf's compliance checker on a trial's log; its objections are printed. None where the benchmark, the log or it is missing."""
-    from paceline.mlperf import judge
+    from paceline.tools.mlperf import compliance
 
     ruleset, log = workload_of(asked.recipe.task).reporting.rules(asked.recipe)[1], folder / "mllog.txt"
     if not ruleset or not log.is_file() or importlib.util.find_spec("mlperf_logging") is None:
         return None
-    verdict = judge.compliance(log, ruleset)
+    verdict = compliance.compliance(log, ruleset)
     for line in verdict.failed:
         printer.say(f"{log}: {line}")
     return verdict.passed

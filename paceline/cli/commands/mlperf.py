@@ -17,10 +17,10 @@ from paceline._utils.text import printable
 from paceline.cli.flags import parse, run_kind
 from paceline.cli.printing import Printer, print_error
 from paceline.config.bounds import Help
-from paceline.mlperf import judge
-from paceline.mlperf.analysis import analyse, summaries
-from paceline.mlperf.logs import Row, benchmark_of, find_logs, read_mllog, value_of
 from paceline.tasks.workloads import WORKLOADS
+from paceline.tools.mlperf import compliance
+from paceline.tools.mlperf.analysis import analyse, summaries
+from paceline.tools.mlperf.logs import Row, benchmark_of, find_logs, read_mllog, value_of
 
 KINDS = """usage: paceline mlperf KIND ...
 
@@ -59,19 +59,21 @@ def _check(printer: Printer, arguments: Sequence[str]) -> int:
         raise UserError(f"these logs are of several benchmarks: {told}. Name those of one.")
     benchmark = benchmarks[files[0]]
     ruleset = _ruleset(benchmark, flags.ruleset, files[0])
-    verdicts = [judge.compliance(file, ruleset) for file in files]
+    verdicts = [compliance.compliance(file, ruleset) for file in files]
     if all(value_of(lines, "submission_division") == "open" for lines in logs.values()):
-        verdicts += [judge.not_of_open(name, files) for name in ("seeds", "rcp")]
+        verdicts += [compliance.not_of_open(name, files) for name in ("seeds", "rcp")]
     else:
-        verdicts += [judge.seeds(files, ruleset), judge.convergence(files, benchmark, ruleset)]
+        verdicts += [compliance.seeds(files, ruleset), compliance.convergence(files, benchmark, ruleset)]
     if flags.system_desc:
         description = Path(flags.system_desc).expanduser()
         if not description.is_file():
             raise UserError(f"--system-desc {flags.system_desc}: there is no such file. Name a systems/NAME.json.")
-        verdicts.append(judge.system_description(description, ruleset))
+        verdicts.append(compliance.system_description(description, ruleset))
     missed = [verdict for verdict in verdicts if verdict.passed is False]
     # As MLPerf's package checker has it: of the runs of a whole submission one may fail, which counts as its slowest.
-    allowed = len(files) == judge.runs_needed(benchmark) and [verdict.judge for verdict in missed] == ["compliance"]
+    allowed = len(files) == compliance.runs_needed(benchmark) and [verdict.judge for verdict in missed] == [
+        "compliance"
+    ]
     passed = allowed or not missed
     if flags.json:
         failed = [line for verdict in verdicts for line in verdict.failed]
@@ -88,7 +90,7 @@ def _check(printer: Printer, arguments: Sequence[str]) -> int:
 
 
 def _ruleset(benchmark: str, asked: str, file: Path) -> str:
-    known = judge.known_rulesets()
+    known = compliance.known_rulesets()
     if asked:
         if asked not in known:
             raise UserError(f"--ruleset {asked}: the checker has no such rules. Known: {', '.join(known)}.")

@@ -267,7 +267,7 @@ def _index_containers(printer: Printer, layout: str, flags: ContainerFlags) -> i
 
 
 def _printed(printer: Printer, manifest: Manifest) -> int:
-    from paceline.datasets.findings import facts_of, findings, next_step
+    from paceline.tools.report.prepare_notes import facts_of, findings, next_step
 
     printer.facts = facts_of(manifest)
     for line in [*findings(manifest), next_step(manifest)]:

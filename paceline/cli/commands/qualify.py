@@ -24,8 +24,8 @@ from paceline.distributed.device.detect import cpu_cores
 from paceline.training.choose import choose_system
 
 if TYPE_CHECKING:
-    from paceline.bench.verdict import Row, Verdict
     from paceline.config.system import System
+    from paceline.tools.qualify.judgement import Row, Verdict
 
 RANK_GIB = 3.0  # of memory that a rank takes on a CPU, where each core has one, as the rates were recorded
 MOST_MINUTES = 24 * 60.0
@@ -90,11 +90,11 @@ def cpu_ranks(system: System) -> int:
 
 def _measured(printer: Printer, flags: Flags, system: System, launch: Launch, folder: Path) -> dict[str, Any] | None:
     """What all ranks found; None but on rank 0."""
-    from paceline.bench.qualify import measure_rank
     from paceline.distributed.comm.environment import environment
     from paceline.distributed.comm.world import open_world
     from paceline.distributed.device.provenance import versions
     from paceline.distributed.device.setup import choose_device
+    from paceline.tools.qualify.measurements import measure_rank
 
     # One table for CPUs with and without bf16.
     system = replace(system, precision="fp32") if system.accelerator == "cpu" else system
@@ -144,7 +144,7 @@ def _finish(flags: Flags, facts: dict[str, Any] | None) -> int:
     if flags.facts:
         write_answer(facts, out=flags.out, printed=not flags.out)
         return 0
-    from paceline.bench.verdict import judge
+    from paceline.tools.qualify.judgement import judge
 
     verdict = judge(facts["ranks"], facts["doctor"])
     rows = [{**asdict(row), "ratio": row.ratio, "verdict": row.verdict} for row in verdict.rows]
@@ -190,14 +190,14 @@ def about(facts: Mapping[str, Any]) -> str:
 
 def spelled(row: Row) -> tuple[str, str, str]:
     """Measured, expected and ratio as text."""
-    from paceline.bench.verdict import number
+    from paceline.tools.qualify.judgement import number
 
     return number(row.measured), number(row.expected), f"{row.ratio:.2f}" if row.expected else ""
 
 
 def _page(verdict: Verdict, facts: Mapping[str, Any]) -> str:
-    from paceline.bench.verdict import TITLES
-    from paceline.pages import html
+    from paceline.tools.qualify.judgement import TITLES
+    from paceline.tools.report import html
 
     said = ("good", "as fast as expected") if verdict.good else ("bad", "slower than expected")
     page = html.templates(Path(html.__file__).parent).get_template("qualify.html.jinja")

@@ -45,8 +45,8 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
         )
     # What is wrong is named before anything is written.
     is_own = is_in_file(str(read_run(folder, changed=print_error).recipe.get("task")))
-    from paceline.pages.page import write_report
     from paceline.tasks.workloads import workload_of
+    from paceline.tools.report.run_report import write_report
 
     try:
         with printer.waiting(f"writing the report of {folder}"):
@@ -67,7 +67,7 @@ def _compare(printer: Printer, flags: Flags) -> int:
     if len(tasks) > 1:
         named = ", ".join(f"{folder} {task}" for task, folder in tasks.items())
         raise UserError(f"runs of different tasks are not compared: {named}. Name runs of one task.")
-    from paceline.pages.runs_page import Described, runs_page
+    from paceline.tools.report.runs_page import Described, runs_page
 
     write_output(out, runs_page([Described(*one) for one in found], out, compared=True))
     for problem in damaged:

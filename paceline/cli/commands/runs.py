@@ -19,11 +19,11 @@ from paceline._utils.formatting import duration, metric_label, metric_text
 from paceline._utils.reporter import Lines
 from paceline.cli.flags import parse
 from paceline.cli.printing import Printer, print_error
-from paceline.cli.run_groups import groups_of, in_lines
 from paceline.config.bounds import Help
 from paceline.config.run import RunRecord, read_run
 from paceline.log.events import metrics_of, read_events
 from paceline.tasks.workloads import WORKLOADS
+from paceline.tools.compare.run_groups import groups_of, in_lines
 
 # Columns and their widths: 80 in all with a time of 6 and the spaces between them. Longer words get what others leave.
 COLUMNS = {"name": 17, "recipe": 13, "status": 11, "step": 11, "best": 12}
@@ -59,7 +59,7 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
     found.sort(key=lambda run: (run[0]["started"], run[0]["name"]))
     groups = groups_of(found) if flags.folds else []
     if flags.html:
-        from paceline.pages.runs_page import Described, runs_page
+        from paceline.tools.report.runs_page import Described, runs_page
 
         runs = [Described(places[row["name"]], row, *rest) for row, *rest in found]
         write_output(flags.html, runs_page(runs, Path(flags.html), compared=False), "--html")

@@ -13,7 +13,6 @@ from paceline._utils.errors import RecipeError
 from paceline._utils.formatting import where_time_goes
 from paceline._utils.reporter import SILENT, Reporter
 from paceline._utils.text import Row, columns, laid_out
-from paceline.cli.estimate import check_rates, estimate_of, not_known, speed_for, speed_of_run
 from paceline.cli.flags import Asked, explain, parse_recipe
 from paceline.cli.help import HELP
 from paceline.cli.nodes import published_there, ranks_of
@@ -31,6 +30,7 @@ from paceline.recipes.rows import LIKE
 from paceline.recipes.rows import Row as PublishedRow
 from paceline.store.splits import fold_in_words, half_in_words
 from paceline.tasks.workloads import workload_of
+from paceline.tools.estimate.summary import check_rates, estimate_of, not_known, speed_for, speed_of_run
 from paceline.training.choose import MARK, choose_recipe, is_folder
 from paceline.training.few_photos import refuse_auto, refuse_few, report_length
 from paceline.training.named_run import saved_count

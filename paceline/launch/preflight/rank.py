@@ -76,11 +76,11 @@ def run(folder: Path, system_name: str, number: str) -> int:
     """Examine, then time messages; 0. What fails ends the process as it ends a training's rank."""
     import torch
 
-    from paceline.bench.comm import MIB, measure, messages
     from paceline.distributed.comm.environment import environment
     from paceline.distributed.comm.world import open_world
     from paceline.distributed.device.setup import choose_device
     from paceline.launch.doctor.multi_node import examine_together
+    from paceline.tools.bench.comm import MIB, measure, messages
 
     torch.set_num_threads(1)
     launch = read_launch(os.environ)

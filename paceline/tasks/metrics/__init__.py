@@ -1,7 +1,7 @@
 """Scores of an evaluation: top-k, COCO's numbers of boxes and masks, confusion; and when a quality target is met.
 
 Here belongs what turns answers and truth into numbers, on the host in numpy, top-k on the device. It knows no network, no file and
-no rank: packing a rank's share for rank 0 is here, sending it is in training/. Charts are in pages/.
+no rank: packing a rank's share for rank 0 is here, sending it is in training/. Charts are in tools/report.
 """
 
 from __future__ import annotations

@@ -1,0 +1,303 @@
+"""Barrier, broadcast and all-reduce between the ranks of a run, timed beside plain torch.distributed.
+
+Ours is the run's own World, whose gradients travel in data parallel's group; the peer is a group of torch.distributed with
+nothing of ours. Both are gloo on a CPU and NCCL on CUDA, and are timed in turn. A repetition is one call on a CPU and the mean of
+a block of calls by the device's clock on CUDA, and takes as long as its slowest rank. Sums are of zeros, which stay zeros however
+often they are added; sums are checked before and after with numbers that are exact in any order of addition.
+
+Messages have the sizes of the three networks' gradients (counted on torch's meta device), as one message and in data parallel's
+buckets, and those of the published systems' health checks: two int64 by MPI's all-reduce (the SSD's latency test) and 120,000 B
+of float32 (its weights' second group).
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from paceline.config.recipe import Recipe
+from paceline.distributed.comm.collectives import smallest
+from paceline.distributed.comm.gloo import without_gloo_lines
+from paceline.distributed.comm.world import World
+from paceline.distributed.device.accelerators import device_name, synchronise
+from paceline.tasks.workloads import WORKLOADS
+from paceline.tools.bench.timing import seconds_of_block
+
+OURS, PEER = "paceline", "torch"
+LEAST_REPETITIONS, MOST_REPETITIONS, WARM_UP = 5, 10_000, 3
+CALLS_OF_A_BLOCK = 20
+Call = Callable[[], object]
+
+
+def measure(
+    world: World, messages: Sequence[Message], seconds: float, say: Callable[[str], None] = lambda _: None
+) -> dict[str, Any]:
+    """Time every message on every rank; all ranks call it.
+
+    seconds  a contender's share of a message's time; at least LEAST_REPETITIONS repetitions are made
+    return   facts for the table and JSON: times in seconds, bandwidths in bytes a second
+    """
+    assert world.control is not None
+    with without_gloo_lines(dist.get_backend()):
+        peer = dist.new_group(backend=dist.get_backend(), group_desc="bench-peer")
+    assert isinstance(peer, dist.ProcessGroup)
+    found = []
+    for message in messages:
+        say(f"{message.kind} {message.about}")
+        found.append(_row(world, peer, message, seconds))
+    return {
+        "world": world.world,
+        "backend": dist.get_backend(),
+        "device": device_name(world.device),
+        "torch": torch.__version__,
+        "rows": found,
+        "fit": {name: _fitted(found, name, world.world) for name in (OURS, PEER)},
+        "sums_are_right": all(row["right"][name] for row in found for name in (OURS, PEER)),
+    }
+
+
+def _row(world: World, peer: dist.ProcessGroup, message: Message, seconds: float) -> dict[str, Any]:
+    parts = [torch.zeros(size, dtype=TYPES[message.number], device=world.device) for size in message.sizes]
+    calls = _contenders(world, peer, message, parts)
+    right = {name: _is_right(world, message, parts, call) for name, call in calls.items()}
+    for part in parts:
+        part.zero_()
+    taken = _times(world, calls, seconds, message)
+    right = {name: right[name] and _is_right(world, message, parts, call) for name, call in calls.items()}
+    return {
+        "kind": message.kind,
+        "about": message.about,
+        "bytes": message.bytes,
+        "number": message.number if message.sizes else "",
+        "messages": len(message.sizes),
+        "right": right,
+        "seconds": {name: _summary(message, times, world.world) for name, times in taken.items()},
+    }
+
+
+def _contenders(world: World, peer: dist.ProcessGroup, message: Message, parts: list[Tensor]) -> dict[str, Call]:
+    """The same work by the run's World and by plain torch.distributed."""
+
+    def exchange(group: dist.ProcessGroup | None) -> None:
+        """As data parallel: all buckets are sent, then all are waited for."""
+        for work in [dist.all_reduce(part, group=group, async_op=True) for part in parts]:
+            assert work is not None
+            work.wait()
+
+    if message.kind == "barrier":
+        return {OURS: world.barrier, PEER: lambda: dist.barrier(group=peer)}
+    if message.kind == "broadcast":
+        return {OURS: lambda: world.broadcast_(parts), PEER: lambda: dist.broadcast(parts[0], 0, group=peer)}
+    if message.kind == "buckets":
+        return {OURS: lambda: exchange(None), PEER: lambda: exchange(peer)}
+    return {OURS: lambda: world.sum_(parts[0]), PEER: lambda: dist.all_reduce(parts[0], group=peer)}
+
+
+def _is_right(world: World, message: Message, parts: list[Tensor], call: Call) -> bool:
+    """Whether one call leaves on every rank what it has to: sums of (place + rank) mod 3, or rank 0's values.
+
+    Exact in float16 up to a thousand ranks: sums stay below 2048.
+    """
+    sent = message.kind == "broadcast"
+    right = True
+    for part in parts:
+        _filled(part, [(place + world.rank) % 3 for place in range(3)])
+    call()
+    triples, rest = divmod(world.world, 3)  # of three neighbouring ranks each adds another of 0, 1, 2
+    added = [3 * triples + sum((place + rank) % 3 for rank in range(rest)) for place in range(3)]
+    for part in parts:
+        right = right and torch.equal(part, _filled(torch.empty_like(part), [0, 1, 2] if sent else added))
+        part.zero_()
+    return bool(smallest(world, int(right)))
+
+
+def _filled(part: Tensor, values: Sequence[int]) -> Tensor:
+    """`part` (N,) with three values repeated, in place: a pattern that is copied, for messages have 50 million numbers."""
+    whole = part.numel() // 3
+    pattern = torch.tensor(values, dtype=part.dtype, device=part.device)
+    part[: 3 * whole].view(whole, 3).copy_(pattern)
+    part[3 * whole :].copy_(pattern[: part.numel() - 3 * whole])
+    return part
+
+
+def _times(world: World, calls: Mapping[str, Call], seconds: float, message: Message) -> dict[str, list[float]]:
+    """Seconds of each repetition on its slowest rank, the contenders taking turns."""
+    block = CALLS_OF_A_BLOCK if world.device.type == "cuda" and message.kind != "barrier" else 1
+
+    def timed(call: Call) -> float:
+        if block > 1:
+            return seconds_of_block(call, block, world.device)[0]
+        began = time.perf_counter()
+        call()
+        synchronise(world.device)
+        return time.perf_counter() - began
+
+    first = 0.0
+    for _ in range(WARM_UP):
+        first = max(timed(call) for call in calls.values())
+    wanted = int(seconds / max(first * block, 1e-7))
+    count = smallest(world, max(LEAST_REPETITIONS, min(MOST_REPETITIONS, wanted)))
+    for _ in range(min(count // 10, 1000)):
+        for call in calls.values():
+            call()
+    own = torch.tensor([[timed(call) for call in calls.values()] for _ in range(count)], dtype=torch.float64)
+    dist.all_reduce(own, dist.ReduceOp.MAX, group=world.control)
+    return {name: own[:, column].tolist() for column, name in enumerate(calls)}
+
+
+def _summary(message: Message, times: list[float], world: int) -> dict[str, float]:
+    median = statistics.median(times)
+    found = {"min": min(times), "median": median, "max": max(times), "repetitions": len(times)}
+    if message.sizes:
+        found["algorithm_bandwidth"] = message.bytes / median
+        share = bus_share(world) if message.kind in ("all-reduce", "buckets") else 1.0
+        found["bus_bandwidth"] = found["algorithm_bandwidth"] * share
+    return found
+
+
+def _fitted(rows: list[dict[str, Any]], name: str, world: int) -> dict[str, float] | None:
+    """alpha and beta of this contender's single all-reduces, by the median times.
+
+    Without float16, in which gloo adds several times slower.
+    """
+    fitted = [row for row in rows if row["kind"] == "all-reduce" and row["number"] != "fp16"]
+    points = [(row["bytes"], row["seconds"][name]["median"]) for row in fitted]
+    found = fit(points)
+    if found is None:
+        return None
+    bus = bus_share(world) / found.beta if found.beta else None
+    return {
+        "alpha_seconds": found.alpha,
+        "beta_seconds_per_byte": found.beta,
+        "bus_bandwidth": bus,  # type: ignore[dict-item]
+        "worst_relative_error": found.worst,
+    }
+
+
+# The alpha-beta model of an all-reduce, fitted to measured times: t(bytes) = alpha + bytes * beta.
+#
+# alpha is what an all-reduce costs however small it is (s); 1 / beta is its algorithm bandwidth (B/s), the message's bytes by its
+# time. Of W ranks each has to send at least 2 (W - 1) / W times the message, so the bandwidth of the links, the bus bandwidth, is
+# the algorithm bandwidth times that: it can be compared between numbers of ranks and with what the network is sold as.
+# Sources: Hockney 1994 for the model; NVIDIA's nccl-tests, doc/PERFORMANCE.md, for the two bandwidths.
+
+
+class Fit(NamedTuple):
+    """A fitted model."""
+
+    alpha: float  # seconds of the smallest message
+    beta: float  # seconds a byte
+    worst: float  # largest relative error over the points it was fitted to: 0.5 is a time half as large again as the model's
+
+    def seconds(self, count: float) -> float:
+        """The model's time of an all-reduce of `count` bytes."""
+        return self.alpha + count * self.beta
+
+
+def fit(points: Sequence[tuple[float, float]]) -> Fit | None:
+    """Least squares of the relative errors over (bytes, seconds); None for fewer than two sizes.
+
+    Relative, because times span five orders of magnitude: absolute errors would leave alpha to chance.
+    Neither alpha nor beta is ever below 0.
+    """
+    points = [(size, seconds) for size, seconds in points if seconds > 0]
+    if len({size for size, _ in points}) < 2:
+        return None
+    # Minimise the sum of ((alpha + beta x) / t - 1)^2, that is of (alpha u + beta v - 1)^2 with u = 1/t, v = x/t.
+    uu = sum(1 / t**2 for _, t in points)
+    uv = sum(x / t**2 for x, t in points)
+    vv = sum((x / t) ** 2 for x, t in points)
+    u, v = sum(1 / t for _, t in points), sum(x / t for x, t in points)
+    determinant = uu * vv - uv * uv
+    alpha, beta = (u * vv - v * uv) / determinant, (v * uu - u * uv) / determinant
+    if beta < 0:
+        alpha, beta = u / uu, 0.0
+    elif alpha < 0:
+        alpha, beta = 0.0, v / vv
+    found = Fit(alpha, beta, 0.0)
+    return found._replace(worst=max(abs(t / max(found.seconds(x), 1e-12) - 1) for x, t in points))
+
+
+def bus_share(world: int) -> float:
+    """Bus bandwidth over algorithm bandwidth of an all-reduce: 2 (W - 1) / W."""
+    return 2 * (world - 1) / world
+
+
+MIB = 2**20
+# Data parallel's buckets where nobody asks for a size: the first, of the gradients that are ready first, is small.
+USUAL_BUCKET_MIB, FIRST_BUCKET_BYTES = 25, MIB
+TYPES = {"int64": torch.int64, "fp32": torch.float32, "fp16": torch.float16}
+Kind = Literal["barrier", "broadcast", "all-reduce", "buckets"]
+
+
+class Message(NamedTuple):
+    """One thing to time."""
+
+    kind: Kind
+    about: str  # what it is, in words
+    sizes: tuple[int, ...]  # numbers (not bytes) of each part; several only in buckets, none in a barrier
+    number: str = "fp32"  # number format, a key of TYPES
+
+    @property
+    def bytes(self) -> int:
+        """Of all parts."""
+        return sum(self.sizes) * TYPES[self.number].itemsize
+
+
+def messages(bucket_mib: float) -> list[Message]:
+    """Everything to time, the small first.
+
+    bucket_mib  size of data parallel's buckets
+    """
+    networks = {name: gradient_sizes(name) for name in WORKLOADS}
+    largest = max(networks.values(), key=sum)
+    found = [
+        Message("barrier", "barrier", ()),
+        Message("broadcast", "one number", (1,), "int64"),
+        Message("broadcast", "largest network's weights", (sum(largest),)),
+        Message("all-reduce", "one number", (1,), "int64"),
+        Message("all-reduce", "two numbers", (2,), "int64"),
+        Message("all-reduce", "1,024 numbers", (1024,)),
+        Message("all-reduce", "30,000 numbers", (30_000,)),
+        Message("all-reduce", "1 MiB", (MIB // 4,)),
+    ]
+    for name, sizes in networks.items():
+        # A size that is asked for is the first bucket's too (torch.nn.parallel.DistributedDataParallel, bucket_cap_mb).
+        first = FIRST_BUCKET_BYTES if bucket_mib == USUAL_BUCKET_MIB else round(bucket_mib * MIB)
+        parts = buckets(sizes, round(bucket_mib * MIB), first=first)
+        found += [
+            Message("all-reduce", f"{name} gradient", (sum(sizes),), "fp16"),
+            Message("all-reduce", f"{name} gradient", (sum(sizes),)),
+            Message("buckets", f"{name} in {len(parts)} bucket{'s'[: len(parts) > 1]}", tuple(parts)),
+        ]
+    return found
+
+
+def gradient_sizes(workload: str) -> list[int]:
+    """Numbers in each trained parameter of a workload's usual network, in the network's order."""
+    parts = WORKLOADS[workload]
+    recipe = Recipe(task=workload, model=parts.model, input=parts.input)
+    with torch.device("meta"):
+        network = parts.network.build(recipe, parts.classes)
+    return [parameter.numel() for parameter in network.parameters() if parameter.requires_grad]
+
+
+def buckets(sizes: Sequence[int], limit: int, *, first: int = FIRST_BUCKET_BYTES, itemsize: int = 4) -> list[int]:
+    """Numbers in each bucket that data parallel sends, in the order in which it sends them.
+
+    sizes  of the parameters, in the network's order; gradients are ready in about the reverse of it
+    limit  bytes; a bucket is closed by the parameter that reaches it. The first bucket's is `first`, where that is less
+    """
+    found, filled, most = [], 0, min(first, limit)
+    for size in reversed(sizes):
+        filled += size
+        if filled * itemsize >= most:
+            found.append(filled)
+            filled, most = 0, limit
+    return [*found, filled] if filled else found

@@ -1,0 +1,285 @@
+"""`paceline bench input`: photos to training batches, beside torchvision in a torch DataLoader and the bare decoder.
+
+All contenders run in one process, one after the other, round after round, so a machine that slows down slows them all.
+Each is started, warmed up, and only then measured over whole batches; importing, starting and stopping are outside the
+measured interval. CPU-seconds are user plus system of this process and all its living descendants.
+With `--task ssd` photos come with their boxes, with `--task maskrcnn` with boxes and masks, as that workload's training reads them.
+`bare decode` decodes whole photos and does nothing else. Ours compare each photo's bytes with its digest, as training does; a second
+contender, "unchecked", leaves that out with the first decoder, and the ratio to it is what it costs.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Column, Table
+
+from paceline._utils.errors import DataError, RecipeError, UserError
+from paceline._utils.listing import listed, walk
+from paceline._utils.reporter import Lines
+from paceline.config.classification import Decoder, PhotoInput
+from paceline.config.recipe import Quality, Recipe
+from paceline.datasets.ensure import ensure_prepared
+from paceline.distributed.device.detect import cpu_cores
+from paceline.input.decode import require_decoder
+from paceline.store.header import read_header
+from paceline.store.manifest import Manifest
+from paceline.tasks.workloads import WORKLOADS
+from paceline.tools.bench.harness import all_rounds, format_ratio, machine_facts, ratio
+from paceline.tools.bench.input_contenders import bare_decode, of_task, ours, records_of
+from paceline.tools.bench.peers import WHERE, peers
+from paceline.tools.bench.process_tree import cpu_seconds
+
+WARM_UP_BATCHES = 3
+STEPS = 1_000_000  # more than are ever taken
+_EXTRA_DECODERS: tuple[Decoder, ...] = ("nvimgcodec",)
+_SUFFIXES = {".jpg", ".jpeg", ".jpe"}
+Menu = Mapping[str, Callable[[], Any]]  # name -> what makes the contender: a context manager around `take() -> images`
+
+
+@dataclass(frozen=True)
+class Contest:
+    """The same photos for every contender."""
+
+    task: str
+    title: str
+    settings: Any
+    size: int  # of the output, pixels: its side, or the shorter one
+    paths: list[Path]
+    ours: Menu  # our contenders
+    with_workers: Callable[[int], Any]  # the first of ours, with that number of workers
+    objects: int = 0  # in all photos, where a task has objects
+    boxes: Sequence[np.ndarray] = ()  # of each photo (n, 4) xywh pixels
+    classes: Sequence[np.ndarray] = ()  # of each photo (n,)
+    annotations: Path | None = None  # COCO's file, from which others read masks
+
+
+def classification(data: Path, *, size: int, decoders: list[Decoder]) -> Contest:
+    """The photos of a folder, at any depth. Raises DataError where there are none."""
+    paths, size = photos_in(data), size or 224
+    cores, records = cpu_cores(), records_of(paths)
+    menu = {f"paceline {one}, {cores} workers": partial(ours, records, size, cores, one) for one in decoders}
+    menu[f"unchecked paceline {decoders[0]}, {cores} workers"] = partial(
+        ours, records.unchecked(), size, cores, decoders[0]
+    )
+    title, first = "decode + RandomResizedCrop + flip", partial(ours, records, size, decoder=decoders[0])
+    return Contest("classification", title, PhotoInput(size=size), size, paths, menu, first)
+
+
+def ssd(data: Path, *, size: int, decoders: list[Decoder]) -> Contest:
+    """A data set with boxes: its training photos that have objects.
+
+    "matrix" is less work than others do, a linear jitter; every ratio that is told should be that of "hsv".
+    """
+    settings = replace(WORKLOADS["ssd"].input, size=size or 300)
+    forms = {f"{one}, {jitter}": {"decoder": one, "jitter": jitter} for one in decoders for jitter in ("hsv", "matrix")}
+    return _with_objects(
+        "ssd", "decode + SSD crop + flip + resize + colour jitter", data, settings, settings.size, forms, 64
+    )
+
+
+def maskrcnn(data: Path, *, size: int, decoders: list[Decoder]) -> Contest:
+    """A data set with masks in COCO's layout; the longer side has 5/3 of the shorter one's `size` at most.
+
+    Batches of 8: one takes 25 MB, and torchvision's masks of its objects twice that.
+    """
+    short = size or 800
+    settings = replace(WORKLOADS["maskrcnn"].input, short=(short,), long=int(short * 1333 / 800))
+    found = _with_objects("maskrcnn", "decode + resize + flip with boxes and masks", data, settings, short, {
+        one: {"decoder": one} for one in decoders
+    }, 8)  # fmt: skip
+    annotations = listed(data / "annotations", "instances_train*.json")
+    if not annotations:
+        raise DataError(
+            f"{data}: no annotations/instances_train*.json, from which torchvision's data set reads.\n"
+            "Give a data set in COCO's layout:  --data DIR"
+        )
+    return replace(found, annotations=annotations[0])
+
+
+CONTESTS = {"classification": classification, "ssd": ssd, "maskrcnn": maskrcnn}
+
+
+def task_of(name: str, manifest: Manifest, settings: Any, batch: int, images: int = 0) -> Any:
+    """The training task with this input, on so many images; 0 = without end."""
+    recipe = Recipe(
+        task=name, model=WORKLOADS[name].model, input=settings, target_data="coco", global_batch=batch,
+        images_seen=images or STEPS * batch, bn_span=1, quality=Quality(unit="run"),
+    )  # fmt: skip
+    return WORKLOADS[name].open(recipe, manifest)
+
+
+def _with_objects(
+    name: str, title: str, data: Path, settings: Any, size: int, forms: Mapping[str, Mapping[str, Any]], batch: int
+) -> Contest:
+    """forms: of our input, name -> the settings that it changes."""
+    manifest, cores = Manifest.load(ensure_prepared(data, kind="boxes", reporter=Lines(Console().print))), cpu_cores()
+    task = task_of(name, manifest, settings, batch)
+    if not task.data.train_images:
+        raise DataError(f"{data}: no training photo has an object. Give annotated photos:  --data DIR")
+    tasks = {form: task_of(name, manifest, replace(settings, **changed), batch) for form, changed in forms.items()}
+    menu = {f"paceline {form}, {cores} workers": partial(of_task, one, cores) for form, one in tasks.items()}
+    first = next(iter(tasks))
+    menu[f"unchecked paceline {first}, {cores} workers"] = partial(of_task, tasks[first], cores, False)
+    numbers = task.data.train_numbers.tolist()
+    rows = [task.data.wanted_rows(number) for number in numbers]
+    return Contest(
+        name,
+        title,
+        settings,
+        size,
+        [Path(task.data.train.index.name(number)) for number in numbers],
+        menu,
+        partial(of_task, tasks[first]),
+        int(task.data.wanted.sum()),
+        [task.data.train.boxes[some] for some in rows],
+        [task.data.train.classes[some] for some in rows],
+    )
+
+
+def run_input_bench(
+    find: Callable[..., Contest],
+    data: Path,
+    *,
+    seconds: float,
+    rounds: int,
+    size: int = 0,
+    decoders: list[Decoder] | None = None,
+) -> dict[str, Any]:
+    """Measure, print a table, -> JSON facts.
+
+    find      the task's contest: of CONTESTS
+    seconds   measured per contender and round
+    decoders  ours to run; None: the default and every extra that is installed
+    Raises DataError for data that cannot be used, RecipeError when a decoder is missing, UserError off Linux.
+    """
+    require_linux()
+    chosen = installed_decoders() if decoders is None else decoders
+    for decoder in chosen:
+        require_decoder(decoder)
+    contest, cores, console = find(data, size=size, decoders=chosen), cpu_cores(), Console()
+    menu, theirs = dict(contest.ours), peers("input_torchvision")
+    if theirs is None:
+        console.print(f"{WHERE}: ours is measured alone", markup=False)
+    else:
+        menu |= theirs.contenders(contest, cores)
+    menu[f"bare decode, {cores} threads"] = partial(bare_decode, contest.paths, cores)
+    console.print(f"{len(contest.paths)} photos, {len(menu)} contenders, {rounds} rounds of {seconds:g} s each")
+    measured = all_rounds({name: partial(rates, make, seconds) for name, make in menu.items()}, rounds, console.print)
+    report = {
+        "photos": facts_of(contest.paths),
+        "objects": contest.objects,
+        "output_size": contest.size,
+        "seconds_per_round": seconds,
+        **rates_of(measured),
+        **beside(measured),
+        "machine": machine_facts(torch.device("cpu")),
+    }
+    console.print(_table(report, f"{contest.title} into a batch (medians over rounds)"))
+    return report
+
+
+def photos_in(data: Path) -> list[Path]:
+    """The JPEG files in a folder, at any depth, sorted. Raises DataError where there are none."""
+    files = (Path(place, name) for place, _, names in walk(data) for name in names)
+    paths = sorted(path for path in files if path.suffix.lower() in _SUFFIXES)
+    if not paths:
+        raise DataError(f"{data}: no JPEG photos in this folder or below it.\nGive a folder with photos:  --data DIR")
+    return paths
+
+
+def installed_decoders() -> list[Decoder]:
+    """The default decoder and every extra that can be imported here."""
+    return ["simplejpeg", *filter(_installed, _EXTRA_DECODERS)]
+
+
+def _installed(decoder: Decoder) -> bool:
+    try:
+        require_decoder(decoder)
+    except RecipeError:
+        return False
+    return True
+
+
+def require_linux() -> None:
+    """Raises UserError elsewhere."""
+    if not Path("/proc/self/stat").exists():
+        raise UserError("bench input counts the CPU time of worker processes through /proc: it runs on Linux only.")
+
+
+def rates(make: Callable[[], Any], seconds: float) -> tuple[float, float]:
+    """-> (images a second, images a CPU-second) in steady state."""
+    with make() as take:
+        for _ in range(WARM_UP_BATCHES):
+            take()
+        cpu, began = cpu_seconds(), time.perf_counter()
+        images = take()
+        while (wall := time.perf_counter() - began) < seconds:
+            images += take()
+        return images / wall, images / (cpu_seconds() - cpu)
+
+
+def rates_of(measured: Mapping[str, Sequence[tuple[float, float]]]) -> dict[str, Any]:
+    """Rates of every contender in each round."""
+    return {
+        "images_per_second": {name: [wall for wall, _ in rounds] for name, rounds in measured.items()},
+        "images_per_cpu_second": {name: [cpu for _, cpu in rounds] for name, rounds in measured.items()},
+    }
+
+
+def beside(measured: Mapping[str, Sequence[tuple[float, float]]]) -> dict[str, Any]:
+    """Ratios of ours to the best and the tuned peer, to bare decoding, and to ours without comparing bytes, by CPU time."""
+    cpu = rates_of(measured)["images_per_cpu_second"]
+    others = {"tuned peer": "tuned", "bare decode": "bare", "unchecked": "unchecked"}
+    against = {what: name for what, begin in others.items() for name in cpu if name.startswith(begin)}
+    torchvision = [name for name in cpu if name.startswith("torchvision")]
+    if torchvision:
+        against = {"best peer": max(torchvision, key=lambda name: statistics.median(cpu[name]))} | against
+    mine = [name for name in cpu if name.startswith("paceline")]
+    return {
+        "best_peer": against.get("best peer", ""),
+        "ratio_of_images_per_cpu_second": {
+            name: {what: ratio(cpu[name], cpu[other]) for what, other in against.items()} for name in mine
+        },
+    }
+
+
+def facts_of(paths: Sequence[Path]) -> dict[str, Any]:
+    """How many photos, and how large they are."""
+    photos = [path.read_bytes() for path in paths]
+    headers = [read_header(photo, str(path)) for photo, path in zip(photos, paths)]
+    return {
+        "count": len(paths),
+        "mean_bytes": statistics.fmean(len(photo) for photo in photos),
+        "mean_megapixels": statistics.fmean(header.height * header.width for header in headers) / 1e6,
+    }
+
+
+def _table(report: Mapping[str, Any], title: str) -> Table:
+    ratios = report["ratio_of_images_per_cpu_second"]
+    against = list(next(iter(ratios.values())))
+    # On a terminal of 80 columns names and headers wrap, never a number.
+    table = Table(
+        Column("contender", min_width=13, overflow="fold"),
+        *(Column(name, min_width=8, justify="right") for name in ("images/s", "images a CPU-second")),
+        *(Column(f"x {what.replace('unchecked', 'without check')}", width=8, justify="right") for what in against),
+        title=title, title_style="none", title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True,
+    )  # fmt: skip
+    for name, rounds in report["images_per_cpu_second"].items():
+        table.add_row(
+            name + (" (best peer)" if name == report["best_peer"] else ""),
+            f"{statistics.median(report['images_per_second'][name]):.0f}",
+            f"{statistics.median(rounds):.0f}",
+            *(format_ratio(ratios[name][what]) if name in ratios else "" for what in against),
+        )
+    return table

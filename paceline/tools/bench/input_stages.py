@@ -1,0 +1,294 @@
+"""`paceline bench input RECIPE --data DIR`: what a recipe's own input costs, stage by stage, and whether it feeds an accelerator.
+
+Each stage is measured alone: by one worker (what an image costs) and by all at once (what they reach together). Then
+all of it together, as training does it: the loader. Beside them stand two bare limits, the decoder on whole photos from memory, and
+the disk with the kernel's cache of these photos dropped first. With `--emulate` an accelerator stands at the end that takes a batch,
+sleeps as long as its step would take, and takes the next one: its utilisation is the share of the time that it computes, as
+MLPerf Storage defines it.
+
+Letters: B images of a forward   H, W pixels of the network's input
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from math import prod
+from typing import Any
+
+import numpy as np
+import torch
+
+from paceline.batch import Batch
+from paceline.config.recipe import Quality, Recipe
+from paceline.config.system import System
+from paceline.distributed.device.accelerators import streams_of, synchronise
+from paceline.distributed.device.detect import cpu_cores
+from paceline.input.decode import decode_alone
+from paceline.input.draw import Draw, render, with_others
+from paceline.input.stream import permutation
+from paceline.store.header import read_header
+from paceline.store.landing import Landing
+from paceline.store.records import Records
+from paceline.store.stores import scheme_of
+from paceline.tasks.data_module import records_for
+from paceline.tasks.task import Task
+from paceline.tools.bench.input_advice import Demand
+from paceline.tools.bench.input_contenders import task_loader
+from paceline.tools.bench.process_tree import cpu_seconds
+from paceline.workers.crew import Crew
+
+# A forward has about so many pixels, and at most so many images: enough that handing a batch over costs nothing.
+FORWARD_PIXELS, MOST_IMAGES = 2**23, 64
+SAMPLES = 256  # photos that the stages are measured on, again and again
+STEPS = 20_000  # of the recipe's order that the loader could bring; no measurement lasts so long
+LEAST_STEPS = 6  # of the loader that are measured
+READY_SECONDS = 2e-4  # a batch that comes so soon was ready
+Work = Callable[[int, np.ndarray], Any]  # (number of a sample, memory (H, W, 3) of the worker's own)
+
+
+class Samples:
+    """The first samples of a run, at each stage of their way, in memory."""
+
+    def __init__(self, task: Task, system: System) -> None:
+        epochs, places = task.data.samples(0)
+        numbers = task.data.train_numbers[places]
+        self.fit = task.data.shapes.of_step(0, numbers)
+        # Read as training reads: through the caches that the system has.
+        self.records = records_for(task.data.train_index, system)
+        self.exif = task.recipe.input.exif
+        self.draw_with = partial(task.data.draw_train, self.fit)
+        self.epochs, self.indices = (found.tolist()[:SAMPLES] for found in (epochs, numbers))
+        self.data = [self.records.read(index) for index in self.indices]
+        self.draws = [self._drawn(place) for place in range(len(self))]
+        self.mean_bytes = statistics.fmean(map(len, self.data))
+        self.mean_megapixels = statistics.fmean(draw.header.height * draw.header.width / 1e6 for draw in self.draws)
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def _drawn(self, place: int, _: Any = None) -> Draw:
+        index, data = self.indices[place], self.data[place]
+        name = self.records.name(index)
+        draw = self.draw_with(self.epochs[place], index, read_header(data, name, self.exif), name)
+        return with_others(draw, self.records.read_many, self.exif)
+
+    def stages(self) -> dict[str, Work]:
+        """What is done to one sample at each stage, given what the stage before it left."""
+        return {"read": self._read, "draw": self._drawn, "decode": self._decode, "decode and augment": self._render}
+
+    def _read(self, place: int, _: Any = None) -> bytes:
+        return self.records.read(self.indices[place])
+
+    def _render(self, place: int, out: np.ndarray) -> None:
+        render(self.data[place], self.draws[place], out)
+
+    def _decode(self, place: int, _: Any = None) -> None:
+        draw = self.draws[place]
+        for data, each in ((self.data[place], draw), *((other.data, other.draw) for other in draw.others)):
+            decode_alone(data, each.header, each.window, decoder=each.decoder, law=each.law)
+
+
+def bench_task_recipe(recipe: Recipe) -> Recipe:
+    """The recipe's data treatment, with a batch and a length of the benchmark's own."""
+    from paceline.tasks.workloads import workload_of
+
+    pixels = prod(workload_of(recipe.task).network.largest(recipe))
+    batch = 1
+    while batch * 2 <= MOST_IMAGES and batch * 2 * pixels <= FORWARD_PIXELS:
+        batch *= 2
+    model = replace(recipe.model, loss_group=0) if hasattr(recipe.model, "loss_group") else recipe.model
+    return Recipe(
+        task=recipe.task, model=model, input=recipe.input, target_data=recipe.target_data, seed=recipe.seed,
+        global_batch=batch, bn_span=batch, images_seen=STEPS * batch, quality=Quality(unit="run"),
+    )  # fmt: skip
+
+
+def measure_stages(
+    task: Task,
+    system: System,
+    *,
+    bare: Records,
+    threads: int,
+    device: torch.device,
+    seconds: float,
+    wanted: Demand | None,
+) -> dict[str, Any]:
+    """All of it, for a task that was opened with `bench_task_recipe`.
+
+    bare     the training photos without `system.cache`, for the disk's own speed
+    threads  of the loader
+    seconds  for each measurement
+    -> what `paceline bench input RECIPE --json` writes, but for the machine's and the command's name
+    """
+    samples = Samples(task, system)
+    alone = {name: cost_of(work, samples, threads, seconds) for name, work in samples.stages().items()}
+    batch, device_seconds = _batch_costs(task, samples, device, seconds)
+    with task_loader(task, system, threads, device) as loader:
+        together = run_loader(loader, seconds, 0.0, system.prefetch + 2)
+    busy = None
+    if wanted is not None:
+        with task_loader(task, system, threads, device) as loader:
+            busy = run_loader(loader, seconds, task.recipe.global_batch / wanted.rate, system.prefetch + 2)
+    return {
+        "photos": {
+            "train_images": task.data.train_images,
+            "mean_bytes": samples.mean_bytes,
+            "mean_megapixels": samples.mean_megapixels,
+        },
+        "input": [*samples.fit.shape],
+        "decoder": task.recipe.input.decoder,
+        "batch": task.recipe.global_batch,
+        "loader_threads": threads,
+        "fetch_threads": system.fetch_threads,
+        "cores": cpu_cores(),
+        "alone": alone | {"batch": {"cpu_microseconds": batch}},
+        "transfer_microseconds": device_seconds,
+        "together": together,
+        "limits": {"decoder": bare_decoder(samples, threads, seconds), "disk": bare_disk(samples, bare, threads)},
+        "emulated": None
+        if wanted is None or busy is None
+        else {
+            "accelerators": wanted.name,
+            "images_per_second": wanted.rate,
+            "delivered_images_per_second": busy["images_per_second"],
+            "utilisation": busy["busy"],
+            "cores_needed": wanted.rate * together["cpu_microseconds"] / 1e6,
+        },
+    }
+
+
+def cost_of(work: Work, samples: Samples, threads: int, seconds: float) -> dict[str, float]:
+    """A stage by one worker, then by all.
+
+    -> microseconds of an image: alone_microseconds of one worker by the clock, alone_cpu_microseconds of them computing (the rest it
+    waited), cpu_microseconds while all workers work, whose cores share units and memory; images_per_second of all together
+    """
+    walk = partial(_walk, work, samples.fit.shape, len(samples), seconds / 2)
+    wall, cpu, images = walk(1, 0)
+    with Crew(partial(walk, threads), threads, processes=samples.records.portable) as crew:
+        parts = list(crew.in_order(((part,) for part in range(threads)), ahead=threads))
+    busy = sum(cpu for _, cpu, _ in parts) / sum(count for _, _, count in parts)
+    rate = sum(count / took for took, _, count in parts)
+    return {
+        "alone_microseconds": wall / images * 1e6,
+        "alone_cpu_microseconds": cpu / images * 1e6,
+        "cpu_microseconds": busy * 1e6,
+        "images_per_second": rate,
+    }
+
+
+def _walk(
+    work: Work, shape: tuple[int, int], samples: int, seconds: float, step: int, first: int
+) -> tuple[float, float, int]:
+    """Go round the samples that long; -> seconds, CPU-seconds of this thread, images."""
+    out = np.empty((*shape, 3), np.uint8)
+    work(first % samples, out)  # what a worker makes once
+    place, images = first, 0
+    began, cpu = time.perf_counter(), time.thread_time()
+    while time.perf_counter() - began < seconds or not images:
+        work(place % samples, out)
+        place, images = place + step, images + 1
+    return time.perf_counter() - began, time.thread_time() - cpu, images
+
+
+def _batch_costs(task: Task, samples: Samples, device: torch.device, seconds: float) -> tuple[float, float | None]:
+    """Microseconds an image of putting a batch together once its pixels are there, of this thread's CPU, and of its way to the
+    device by the clock (None: it stays here).
+    """
+    pinned = device.type == "cuda"
+    count = len(samples)
+    images = torch.zeros((count, *samples.fit.shape, 3), dtype=torch.uint8, pin_memory=pinned).permute(0, 3, 1, 2)
+    labels, indices = [draw.label for draw in samples.draws], torch.tensor(samples.indices)
+    make = partial(task.workload.data().batch, images, labels, indices)
+    batch: Batch = make()
+    assembling = _repeated(make, seconds / 4, time.thread_time) / count * 1e6
+    if device.type == "cpu":
+        return assembling, None
+
+    streams = streams_of(device)
+    landing = None if streams is None else Landing(device, streams)  # as a slot of the loader's ring has
+
+    def copy() -> None:
+        batch.to(device) if landing is None else landing.bring([batch])
+        synchronise(device)
+
+    copy()
+    return assembling, _repeated(copy, seconds / 4, time.perf_counter) / count * 1e6
+
+
+def _repeated(work: Callable[[], Any], seconds: float, clock: Callable[[], float]) -> float:
+    """Seconds of one call, by this clock."""
+    began, calls = clock(), 0
+    while clock() - began < seconds or not calls:
+        work()
+        calls += 1
+    return (clock() - began) / calls
+
+
+def run_loader(loader: Any, seconds: float, step_seconds: float, warm_up: int) -> dict[str, float]:
+    """Take batches that long, and sleep `step_seconds` after each as an accelerator would compute.
+
+    warm_up  steps taken first, without sleep: then no batch is ready beforehand, and all memory has been touched
+    -> images_per_second; cpu_microseconds an image, workers' included; busy, the share of the time that the accelerator computed
+    """
+    for _ in range(warm_up):
+        next(loader)
+    began, cpu, steps, images = time.perf_counter(), cpu_seconds(), 0, 0
+    computes_until = asked = began
+    while asked - began < seconds or steps < LEAST_STEPS:
+        images += sum(map(len, next(loader)[1]))
+        steps += 1
+        came = time.perf_counter()
+        # A sleep ends late, which an accelerator does not: where the batch was there, the step began when the last one ended.
+        computes_until = step_seconds + (computes_until if came - asked < READY_SECONDS else max(came, computes_until))
+        if step_seconds:
+            time.sleep(max(0.0, computes_until - came))
+        asked = time.perf_counter()
+    wall = max(asked, computes_until) - began
+    return {
+        "images_per_second": images / wall,
+        "cpu_microseconds": (cpu_seconds() - cpu) / images * 1e6,
+        "busy": steps * step_seconds / wall,
+    }
+
+
+def bare_decoder(samples: Samples, threads: int, seconds: float) -> dict[str, float] | None:
+    """libjpeg-turbo on whole photos, from memory, nothing else; None where no photo is a plain JPEG."""
+    plain = [data for data, draw in zip(samples.data, samples.draws) if draw.header.plain_jpeg]
+    if not plain:
+        return None
+    return cost_of(partial(_decode_whole, plain), samples, threads, seconds)
+
+
+def _decode_whole(photos: list[bytes], place: int, _: Any) -> None:
+    import simplejpeg
+
+    simplejpeg.decode_jpeg(photos[place % len(photos)])
+
+
+def bare_disk(samples: Samples, records: Records, threads: int) -> dict[str, float] | None:
+    """Reading each sample once in an order of no meaning, its pages dropped from the kernel's cache before; None for a far store.
+
+    A disk with a cache of its own, as that of a virtual machine, may still not be asked.
+    """
+    files = {records.path(index) for index in samples.indices}
+    if not hasattr(os, "posix_fadvise") or any(scheme_of(name) for name in files):
+        return None
+    for name in files:
+        descriptor = os.open(name, os.O_RDONLY)
+        try:
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(descriptor)
+    order = [samples.indices[place] for place in permutation(len(samples), seed=1, epoch=0)]
+    began = time.perf_counter()
+    with ThreadPoolExecutor(threads) as pool:
+        read = sum(map(len, pool.map(records.read, order)))
+    took = time.perf_counter() - began
+    return {"images_per_second": len(order) / took, "mib_per_second": read / took / 2**20}

@@ -1,0 +1,32 @@
+"""Peers, and measurements for developers alone, are in benchmarks/ of a checkout; an installed wheel has none."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+from paceline._utils.errors import UserError
+
+CHECKOUT = Path(__file__).resolve().parents[3]
+WHERE = (
+    "peers and some measurements are in benchmarks/ of paceline's checkout, and this paceline is installed without one"
+)
+
+
+def peers(name: str) -> Any:
+    """benchmarks.NAME of the checkout that this is; None where it is none."""
+    if not all((CHECKOUT / file).is_file() for file in ("pyproject.toml", f"benchmarks/{name.replace('.', '/')}.py")):
+        return None
+    if sys.path[0] != str(CHECKOUT):
+        sys.path.insert(0, str(CHECKOUT))  # other packages leave a folder of this name in an environment
+    return importlib.import_module(f"benchmarks.{name}")
+
+
+def needed_peers(name: str, flag: str) -> Any:
+    """The same where nothing is left to measure without them. Raises UserError naming the flag."""
+    found = peers(name)
+    if found is None:
+        raise UserError(f"{flag}: {WHERE}. Run it from a clone of the repository.")
+    return found

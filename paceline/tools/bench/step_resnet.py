@@ -1,0 +1,61 @@
+"""`paceline bench step`, of a ResNet. Letters: B images of a step   S side of the input, pixels"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+
+from paceline.batch import Batch
+from paceline.config.classification import PhotoInput, ResNetModel
+from paceline.config.recipe import Optim, Recipe
+from paceline.models.classifier import Classifier
+from paceline.models.trunk import initialise
+from paceline.tasks.workloads.classification import RESNET
+from paceline.tools.bench.step import StepBench, placed
+
+CLASSES = 1000
+
+
+class Photos(NamedTuple):
+    """The batch alone."""
+
+    batch: Batch
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResNetBench(StepBench):
+    """What to measure."""
+
+    task = "classification"
+    depth: int  # torchvision and timm have 18, 34, 50, 101 and 152
+    size: int  # S
+
+    def about(self) -> dict[str, Any]:
+        return {"depth": self.depth, "size": self.size, "channels_last": self.system.channels_last}
+
+    def recipe(self) -> Recipe[ResNetModel, PhotoInput]:
+        """A careful user's settings."""
+        return Recipe(
+            task=self.task,
+            model=ResNetModel(depth=self.depth, label_smoothing=0.1),  # type: ignore[arg-type]
+            input=PhotoInput(size=self.size),
+            global_batch=self.batch,
+            epochs=1,
+            bn_span=self.batch,
+            optim=Optim(lr=0.1, momentum=0.9, weight_decay=1e-4, decay_on="all"),
+        )
+
+    def model(self, device: torch.device) -> Classifier:
+        model = RESNET.network.build(self.recipe(), CLASSES)
+        initialise(model.network, "torchvision", torch.Generator().manual_seed(0))
+        return placed(model, self.system, device)
+
+    def scenes(self, device: torch.device) -> Iterator[tuple[str, Photos]]:
+        """Noise (B, 3, S, S) uint8 and classes (B,), the same on every call."""
+        draw = torch.Generator().manual_seed(0)
+        images = torch.randint(0, 256, (self.batch, 3, self.size, self.size), dtype=torch.uint8, generator=draw)
+        labels = torch.randint(0, CLASSES, (self.batch,), generator=draw)
+        yield "", Photos(Batch(images.to(device), labels.to(device), torch.arange(self.batch, device=device)))

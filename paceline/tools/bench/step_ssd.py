@@ -1,0 +1,110 @@
+"""`paceline bench step --task ssd`: matching, forward, loss, backward and optimiser on pixels and objects on the device.
+
+Letters: B images   S side of the input, pixels   A default boxes   K classes   C = K + 1   n objects of an image
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from paceline.batch import DetectionBatch, Objects, detection_batch
+from paceline.boxes.anchors import default_boxes
+from paceline.config.detection import grids
+from paceline.config.system import Precision
+from paceline.models import detector
+from paceline.models.detector import Detector, per_image, ssd_loss
+from paceline.models.ssd import initialise_ssd
+from paceline.recipes.ssd import MLPERF_IMAGES, MLPERF_LR, SSDRecipe, mlperf
+from paceline.tasks.workloads.ssd import SSD
+from paceline.tools.bench.harness import OURS, Menu, variants
+from paceline.tools.bench.profile import Part, part
+from paceline.tools.bench.step import StepBench, our_step, placed, predicting
+
+OBJECTS = 7  # of an image, on average, as in COCO
+
+
+@dataclass(frozen=True)
+class Scene:
+    """One batch, in the two forms that contenders want."""
+
+    batch: DetectionBatch
+    objects: list[tuple[Tensor, Tensor]]  # of each image: boxes (n, 4) ltrb fractions, labels (n,), not padded
+    anchors: Tensor  # (A, 4) cxcywh
+
+
+@dataclass(frozen=True, kw_only=True)
+class SSDBench(StepBench):
+    """What to measure."""
+
+    task = "ssd"
+    depth: Literal[18, 34]  # of the trunk's ResNet
+    size: int  # S
+    classes: int  # K
+    heads: Literal["separate", "fused"] = "separate"  # of ours
+
+    def about(self) -> dict[str, Any]:
+        return {"depth": self.depth, "size": self.size, "classes": self.classes}
+
+    def recipe(self) -> SSDRecipe:
+        """The MLPerf reference's settings for this batch and size."""
+        base = mlperf()
+        return replace(
+            base,
+            model=replace(base.model, depth=self.depth, heads=self.heads, head_multiple=8),
+            input=replace(base.input, size=self.size),
+            global_batch=self.batch,
+            bn_span=self.batch,
+            optim=replace(base.optim, lr=MLPERF_LR * self.batch / MLPERF_IMAGES),
+        )
+
+    def model(self, device: torch.device) -> Detector:
+        model = SSD.network.build(self.recipe(), self.classes)
+        initialise_ssd(model.network, torch.Generator().manual_seed(0))
+        return placed(model, self.system, device)
+
+    def scenes(self, device: torch.device) -> Iterator[tuple[str, Scene]]:
+        """One, synthetic."""
+        yield "", synthetic_scene(self.batch, self.classes, self.size, device)
+
+    def parts(self, model: Any) -> Sequence[Part]:
+        """The loss; what else there is has a kind."""
+        return part("matching and loss", ssd_loss, per_image, called_in=detector)
+
+    def ours(self, precision: Precision, scene: Scene, device: torch.device) -> Menu:
+        """With separate heads, and with one head convolution a level, its channels padded to a multiple of 8 as tensor cores
+        want them; those weights are drawn for themselves.
+        """
+        fused = partial(our_step, replace(self, heads="fused"), precision, scene, device)
+        return super().ours(precision, scene, device) | variants(OURS, fused, ", fused heads", ours=True)
+
+    def predictor(self, precision: Precision, scene: Scene, device: torch.device) -> Callable[[], Any]:
+        """From pixels to detections, of a network that is not trained yet: no score is above the threshold.
+
+        On a GPU the work is the same whatever there is to find.
+        """
+        return predicting(self, precision, self.model(device).eval(), scene.batch, device)
+
+
+def synthetic_scene(images: int, classes: int, size: int, device: torch.device) -> Scene:
+    """The same on every call: B images of `size` pixels, K classes."""
+    draw = np.random.default_rng(0)
+    rows = []
+    for count in draw.poisson(OBJECTS, images):
+        sides = np.exp(draw.uniform(np.log(0.03), np.log(0.8), (count, 2)))
+        low = draw.random((count, 2)) * (1 - sides)
+        boxes = np.concatenate([low, low + sides], axis=1).astype(np.float32)
+        rows.append(Objects(boxes, draw.integers(1, classes + 1, count)))
+    pixels = torch.from_numpy(draw.integers(0, 256, (images, 3, size, size), dtype=np.uint8))
+    cells = grids(size)
+    return Scene(
+        detection_batch(pixels, rows, torch.arange(images)).to(device),  # type: ignore[arg-type]
+        [(torch.from_numpy(row.boxes).to(device), torch.from_numpy(row.classes).to(device)) for row in rows],
+        default_boxes(size, cells, mlperf().model.scales[: len(cells) + 1]).to(device),
+    )

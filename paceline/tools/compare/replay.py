@@ -1,0 +1,314 @@
+"""A run that is trained again beside its own records: the same samples, rates and steps, from its first weights or a checkpoint of it.
+
+It writes nothing. Every step is followed tensor by tensor (step_trace.py), and what the run wrote down of it, the numbers of a train
+event and the tensors of a checkpoint, is compared with what comes of it here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from paceline._utils.errors import DataError, RecipeError, UserError
+from paceline._utils.reporter import SILENT
+from paceline.batch import Batch
+from paceline.config.plan import make_plan, rates_at, shorten
+from paceline.config.recipe import Recipe
+from paceline.config.run import Controls, Run, RunRecord, data_from_here, fill, named_weights, saved_system
+from paceline.distributed.comm.launcher import SINGLE
+from paceline.distributed.comm.world import World, open_world
+from paceline.distributed.device.setup import TYPES, choose_device, choose_kernels, set_threads
+from paceline.log.events import facts_of, numbers_back, plain, read_events
+from paceline.tasks.task import InputRank
+from paceline.tools.compare.step_trace import StepTrace, difference, states_apart
+from paceline.training.building import build_model, build_state, first_weights, load_first_weights
+from paceline.training.checkpoint.layout import list_steps, step_name
+from paceline.training.checkpoint.read import load_checkpoint
+from paceline.training.checkpoint.write import Snapshot
+from paceline.training.named_run import saved_count
+from paceline.training.open_data import open_task
+from paceline.training.saved_run import SavedRun
+from paceline.training.standing import Standing
+from paceline.training.start import Start
+from paceline.training.state import State, check_snapshot
+from paceline.training.step import TrainStep
+
+Follow = Literal["all", "state", "nothing"]
+Moment = tuple[int, list[tuple[Tensor, Tensor]]]
+# Facts of a train event that follow from the arithmetic alone.
+NUMBERS = ("loss", "lr", "gradient_norm", "update_ratio")
+
+
+class Records:
+    """What a run wrote down: run.json, its train events, and the steps of its checkpoints.
+
+    Raises UserError for a folder that is no run, and for a run that is still going on or left nothing to compare.
+    """
+
+    def __init__(self, folder: Path, facts: RunRecord) -> None:
+        self.folder, self.facts = folder, facts
+        events = read_events(folder / "events.jsonl")
+        self.steps = list_steps(folder / "checkpoints")
+        if not events or events[-1]["event"] != "end":
+            raise UserError(
+                f"{folder}: this run has no end: it is still training, or was killed. Let it end, or resume it with the same --out."
+            )
+        if not self.steps:
+            raise UserError(f"{folder}: this run has no checkpoint, and without one no state of it can be compared.")
+        self.last = int(events[-1]["step"])
+        self.events = {int(event["step"]): event for event in events if event["event"] == "train"}
+
+    def checkpoint(self, step: int) -> Snapshot:
+        """Raises CheckpointError where it is damaged."""
+        return load_checkpoint(self.folder / "checkpoints" / step_name(step), check_snapshot)
+
+
+def numbers_apart(one: Mapping[str, Any], other: Mapping[str, Any]) -> tuple[str, Any, Any] | None:
+    """The first number of two train events that is not the same, with both values; what only one of them has is passed over."""
+    mine, its = _numbers(one), _numbers(other)
+    both = ((name, value, its[name]) for name, value in mine.items() if name in its)
+    return next((found for found in both if str(found[1]) != str(found[2])), None)  # a NaN equals itself
+
+
+def _numbers(event: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in event.items():
+        if name.startswith(NUMBERS):
+            found |= (
+                {f"{name}.{part}": item for part, item in value.items()} if isinstance(value, dict) else {name: value}
+            )
+    return found
+
+
+class Rerun:
+    """A run at its first weights, or at a checkpoint of it; `take` trains on.
+
+    data   where the data lie now; "" = where run.json has them
+    start  the checkpoint; None: the first weights
+    Raises UserError where it cannot be computed here: data or weights are gone or have changed, a device is missing.
+    """
+
+    def __init__(self, records: Records, recipe: Recipe, data: str, start: Snapshot | None, world: World) -> None:
+        folder, facts = records.folder, records.facts
+        self.records, self.recipe, self.world = records, recipe, world
+        self.system = replace(saved_system(facts, folder), compile=False, graph=False)
+        named = {"data": data or data_from_here(facts)}
+        self.controls = controls = fill(Controls(), {**facts.controls, **named}, f"{folder}: controls")
+        if controls.data and not Path(controls.data).expanduser().is_dir():
+            raise UserError(
+                f"{folder}: its data are not at {controls.data}. Name the folder that holds them: --data DIR"
+            )
+        self.task = open_task(recipe, controls, world)
+        if self.task.facts["hash"] != facts.data.get("hash"):
+            raise DataError(f"{folder}: it was trained on other photos or labels than {controls.data} holds now.")
+        self.threads = set_threads(self.system, world)
+        saved = SavedRun(folder, facts).threads()
+        self.threads |= {"intra_op": saved} if saved else {}
+        images = {"train_images": self.task.data.train_images, "val_images": self.task.data.val_images}
+        most = saved_count(facts, "images_per_forward")
+        plan = shorten(make_plan(recipe, self.system, world=1, most=most, **images), steps=controls.steps)
+        self.run = Run(facts.name, recipe, "", self.system, plan, controls)
+        self.state = self._state(start)
+        self._step = TrainStep(self.state, plan, self.system, world.device, world.group)
+        self._losses: dict[str, Tensor] = {}
+        # What was compared with the run's own records: how many fitted, and the first of each kind that did not.
+        self.fitted: list[int] = []
+        self.misfits: dict[str, dict[str, Any]] = {}
+
+    def _state(self, start: Snapshot | None) -> State:
+        task = self.task
+        model = build_model(task, self.run, self.world)
+        weights = first_weights(named_weights(self.controls), self.world, SILENT) if start is None else None
+        load_first_weights(model, task, self.run, self.world, Start(Standing(""), snapshot=start), weights, SILENT)
+        state = build_state(model, self.run, self.world)
+        if start is not None:
+            state.restore(start, self.world)
+        return state
+
+    def loader(self) -> Any:
+        """Batches from the next step on, as a context manager."""
+        place = InputRank(0, 1, self.world.device, self.threads["loader"])
+        one, first = self.controls.overfit_one_batch, self.state.step
+        return self.task.data.train_loader(self.run.plan, self.system, place, first=first, one_batch=one)
+
+    def tensors(self) -> dict[str, dict[str, Tensor]]:
+        """As a checkpoint would have them now, on the CPU."""
+        groups = self.state.snapshot(self.world, {}).tensors
+        return {
+            group: {name: tensor.detach().cpu() for name, tensor in named.items()} for group, named in groups.items()
+        }
+
+    def take(self, batches: Sequence[Batch], keep: int | None = None, *, follow: Follow = "all") -> StepTrace:
+        """Take the next step. keep: as StepTrace's; follow: of the trace only what the step leaves behind, or nothing."""
+        step, trace = self.state.step, StepTrace(keep)
+        torch.set_num_threads(self.threads["intra_op"])
+        torch.use_deterministic_algorithms(self.controls.exact)
+        choose_kernels(self.system)
+        rates = rates_at(self.recipe, self.run.plan, step)
+        if follow != "nothing":
+            trace.begin(rates, batches if follow == "all" else ())
+        with trace.following(self.state.model) if follow == "all" else nullcontext():
+            self._losses = self._step(batches, rates, replay=False, measured=step + 1 in self.records.events)
+        self.state.step = step + 1
+        if follow != "nothing":
+            trace.end(self.tensors())
+        return trace
+
+    def compare(self) -> None:
+        """Compare the step just taken with what the run wrote down of it, if anything: into `fitted` and `misfits`."""
+        state, step = self.state, self.state.step
+        state.meters.add(self._losses, step - 1)
+        if (event := self.records.events.get(step)) is not None:
+            means, _, _ = state.meters.read(self.world)
+            rates = rates_at(self.recipe, self.run.plan, step - 1)
+            here = numbers_back(plain({**facts_of(means), "lr": rates.lr, **self._step.sizes.read()}))
+            state.meters.clear()
+            apart = numbers_apart(event, here)
+            self._note("event", apart and dict(zip(("number", "recorded", "here"), apart)))
+        if step in self.records.steps:
+            count, apart = states_apart(self.records.checkpoint(step).tensors, self.tensors())
+            self._note("checkpoint", {"tensors": count, "differing": apart} if apart else None)
+
+    def _note(self, kind: str, misfit: dict[str, Any] | None) -> None:
+        if misfit is None:
+            self.fitted.append(self.state.step)
+        else:
+            self.misfits.setdefault(kind, {"step": self.state.step, **misfit})
+
+    def moment(self) -> Moment:
+        """The step, and every tensor that a step changes with a copy of it."""
+        state = self.state
+        parts = [part.state().values() for part in (state.optimiser, state.average, state.scaler) if part is not None]
+        changed = [*state.model.parameters(), *state.model.buffers(), *(tensor for part in parts for tensor in part)]
+        return state.step, [(tensor, tensor.detach().clone()) for tensor in changed]
+
+    @torch.no_grad()
+    def go_back(self, moment: Moment) -> None:
+        """No step was taken since."""
+        self.state.step, copies = moment
+        for tensor, before in copies:
+            tensor.copy_(before)
+
+    @contextmanager
+    def nudged(self, draw: int) -> Iterator[None]:
+        """Inside, a step finds its gradients with every weight moved by a unit in its last place, in the number format of matrix
+        products, up or down at random; it then updates the weights as they were.
+        """
+        optimiser, weights = self.state.optimiser, [weight.detach() for weight in self.state.model.parameters()]
+        own, before = optimiser.step, [weight.clone() for weight in weights]
+        unit, random = (
+            torch.finfo(TYPES.get(self.system.precision, torch.float32)).eps,
+            torch.Generator().manual_seed(draw),
+        )
+        for weight in weights:
+            weight *= 1 + unit * (2 * torch.randint(2, weight.shape, generator=random) - 1).to(weight)
+
+        def step(*numbers: Any, **more: Any) -> None:
+            for weight, was in zip(weights, before):
+                weight.copy_(was)
+            own(*numbers, **more)
+
+        optimiser.step = step  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            del optimiser.step
+
+    @contextmanager
+    def other_threads(self) -> Iterator[None]:
+        """Inside, a CPU adds in another order: on two threads where it was one, else on one."""
+        own = self.threads
+        self.threads = {**own, "intra_op": 2 if own["intra_op"] == 1 else 1}
+        try:
+            yield
+        finally:
+            self.threads = own
+
+
+@contextmanager
+def one_rank(records: Sequence[Records]) -> Iterator[World]:
+    """The world of one process on the device of these runs; the process's own settings come back after it.
+
+    Raises RecipeError for runs of several ranks, and where this machine lacks their device.
+    """
+    systems = [saved_system(one.facts, one.folder) for one in records]
+    for one, system in zip(records, systems):
+        if one.facts.world != 1:
+            raise RecipeError(
+                f"{one.folder}: it was trained by {one.facts.world} processes, and steps are repeated in one alone."
+            )
+        if system.accelerator != systems[0].accelerator:
+            raise RecipeError(
+                f"{one.folder}: it computed on {system.accelerator}, the other on {systems[0].accelerator}."
+            )
+    threads, exact = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    try:
+        with open_world(SINGLE, device=choose_device(systems[0], 0)) as world:
+            yield world
+    finally:
+        torch.set_num_threads(threads)
+        torch.use_deterministic_algorithms(exact)
+        choose_kernels(replace(systems[0], kernels="torch"))
+
+
+# Tried are the weights that differ most, in the bits whose flip is nearest to their difference; at most so many steps in all.
+WEIGHTS, BITS, MOST_STEPS = 4, 3, 500
+
+
+def find_flip(side: Rerun, steps: range, recorded: Snapshot) -> dict[str, Any] | None:
+    """-> {step, name, at, bit}: the 1-based step before which that bit of a weight flipped; None where no single one explains it.
+
+    side      the run at a state it had, at the first of `steps` or before; of no use afterwards
+    steps     0-based, before which it may have been
+    recorded  the run's checkpoint after them
+    """
+    last = int(recorded.facts["step"])
+    if len(steps) * WEIGHTS * BITS * (last - steps.start) > MOST_STEPS:
+        return None
+    batches, moments = {}, {}
+    with side.loader() as loader:
+        for step, ours in loader:
+            if step in steps:
+                moments[step] = side.moment()
+            if step in range(steps.start, last):
+                batches[step] = [batch.to(side.world.device, copy=True) for batch in ours]
+            side.take(ours, follow="nothing")
+            if step + 1 == last:
+                break
+    weights = {name: weight.detach() for name, weight in side.state.model.named_parameters()}
+    tries = _tries(recorded.tensors["model"], weights)
+    for step, (name, place, bit) in product(steps, tries):
+        side.go_back(moments[step])
+        flip(weights[name], place, bit)
+        for number in range(step, last):
+            side.take(batches[number], follow="nothing")
+        if not states_apart(recorded.tensors, side.tensors())[1]:
+            return {"step": step + 1, "name": name, "at": list(place), "bit": bit}
+    return None
+
+
+def flip(weight: Tensor, place: tuple[int, ...], bit: int) -> None:
+    """Flip a bit, 0 the last of the mantissa, of the float32 at `place`, in memory."""
+    weight.view(torch.int32)[place] ^= -(2**31) if bit == 31 else 1 << bit
+
+
+def _tries(recorded: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> list[tuple[str, tuple[int, ...], int]]:
+    """Weight, place and bit, the likeliest first: steps move weights by little, so a flip is most of the difference at its place."""
+    found = [(name, difference(weight.cpu(), recorded[name])) for name, weight in weights.items()]
+    apart = sorted((one for one in found if one[1].get("largest")), key=lambda one: -one[1]["largest"])[:WEIGHTS]
+    tries = []
+    for name, one in apart:
+        here, there = (torch.tensor(value, dtype=torch.float32) for value in one["values"])
+        flipped = here.repeat(32)
+        for bit in range(32):
+            flip(flipped, (bit,), bit)
+        nearest = (flipped.double() - there.double()).abs().nan_to_num(nan=torch.inf).argsort()
+        tries += [(name, tuple(one["at"]), int(bit)) for bit in nearest[:BITS]]
+    return tries

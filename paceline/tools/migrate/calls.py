@@ -1,0 +1,262 @@
+"""From shell text to the one training that it asks for: the program, its flags, nodes, accelerators, launcher, machine."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import PurePosixPath
+from typing import Any
+
+from paceline._utils.errors import UserError
+from paceline._utils.text import did_you_mean
+from paceline.distributed.device.systems import SYSTEMS
+from paceline.tools.migrate import ORIGINALS
+from paceline.tools.migrate.flags import FlagError, read_flags
+from paceline.tools.migrate.shell import Command, Shell, commands_of, substitute
+from paceline.tools.migrate.table import Call, Original, Script
+
+STARTERS = {"mpirun": "mpirun", "mpiexec": "mpirun", "horovodrun": "mpirun", "srun": "srun", "torchrun": "torchrun"}
+CONTAINERS = {"docker": "docker", "nvidia-docker": "docker", "singularity": "apptainer", "apptainer": "apptainer"}
+# A launcher's flags that count: -> what they name. Others are the launcher's own affair.
+COUNTS = {
+    "-np": "ranks", "--np": "ranks", "-n": "ranks", "--ntasks": "ranks", "-N": "nodes", "--nodes": "nodes", "--nnodes": "nodes",
+    "--ntasks-per-node": "per_node", "-npernode": "per_node", "--npernode": "per_node", "--nproc_per_node": "per_node",
+    "--nproc-per-node": "per_node", "--hostfile": "hostfile", "-hostfile": "hostfile", "-machinefile": "hostfile",
+    "--machinefile": "hostfile", "-H": "hosts", "--host": "hosts", "-host": "hosts",
+}  # fmt: skip
+# A file of hosts that a line names one by one.
+HOSTS = "HOSTS"
+UNSET = re.compile(r"\$\{?(\w+)")
+# A configuration's name without a command.
+BARE_CONFIG = re.compile(r"(\S*/)?config_[\w.-]+\.sh")
+
+# A refusal that another system's may be better than: as many strange flags as this.
+FAR = 9
+
+
+class NoProgramError(UserError):
+    """Text that calls no program of a known system."""
+
+
+Reader = Callable[[str], "str | None"]
+
+
+def read_call(text: str, *, read: Reader = lambda _: None, system_of: str = "") -> tuple[Call, Original]:
+    """The training that `text` asks for, and whose it is.
+
+    read       the text of a file that is named there; None where it does not lie there
+    system_of  an Original's name where the text cannot tell
+    Raises UserError for text without a known program, for one that may be of several systems, and for an unknown flag.
+    """
+    names = list(dict.fromkeys(one.name for one in ORIGINALS))
+    if system_of and system_of not in names:
+        raise UserError(f"--system-of {system_of}: there is no such system. Known: {', '.join(names)}.")
+    if BARE_CONFIG.fullmatch(text.strip()):
+        text = f"source {text.strip()}"
+    found: list[tuple[Call, Original]] = []
+    refused: list[tuple[Original, UserError]] = []
+    for original in ORIGINALS:
+        if system_of not in ("", original.name):
+            continue
+        try:
+            if (call := _attempt(original, text, read, named=bool(system_of))) is not None:
+                found.append((call, original))
+        except UserError as problem:
+            refused.append((original, problem))
+    # A configuration that is one of an original's own tells whose the line is.
+    found = [(call, one) for call, one in found if one.configs.keys() & set(call.sourced)] or found
+    several = list(dict.fromkeys(original.name for _, original in found))
+    if len(several) > 1:
+        raise UserError(f"that may be of {' or '.join(several)}: add --system-of NAME.")
+    if found:
+        return found[0]
+    if refused:
+        raise min((problem for _, problem in refused), key=lambda problem: getattr(problem, "unknown", 0))
+    files = [file for one in ORIGINALS for program in (*one.programs, *one.scripts) for file in program.files]
+    words = [PurePosixPath(word).name for word in text.split()]
+    hint = next((did_you_mean(word, files) for word in words if did_you_mean(word, files)), "")
+    programs = dict.fromkeys(file for one in ORIGINALS for program in one.programs for file in program.files)
+    raise NoProgramError(
+        f"no program of a known system is called there. {hint or 'Known: ' + ', '.join(programs) + ', and their scripts.'} "
+        "docs/migration.md has all of them."
+    )
+
+
+def _attempt(original: Original, text: str, read: Reader, *, named: bool) -> Call | None:
+    """The training of this original that the text asks for; None where it names none of its files.
+
+    named  whether --system-of names it: a script whose name others have too needs no variable of its own then
+    """
+    shell = Shell()
+    commands = commands_of(text, shell, lambda name: _sourced(name, read, original))
+    for command in reversed(commands):
+        for position, word in enumerate(command.words):
+            name = PurePosixPath(word).name
+            if any(name in program.files for program in original.programs):
+                return _of_program(original, command, position, shell.sourced)
+            for script in original.scripts:
+                if name in script.files:
+                    call = _of_script(original, script, command, position, shell, read)
+                    if named or script.text or not original.marks or set(original.marks) & call.variables.keys():
+                        return call
+                    raise FlagError(f"{name} is a script of several systems: add --system-of {original.name}.", FAR)
+    if set(original.marks) & shell.variables.keys():  # a configuration alone
+        start = Command(("run",), dict(shell.variables))
+        call = _of_script(original, Script(("run",)), start, 0, shell, read)
+        return replace(call, through="slurm") if call.nodes > 1 else call
+    return None
+
+
+def _file(name: str, read: Reader, original: Original) -> str | None:
+    """A sourced file's text: the one that lies there, else the known configuration of that name."""
+    text = read(name)
+    return original.configs.get(PurePosixPath(name).name) if text is None else text
+
+
+def _sourced(name: str, read: Reader, original: Original) -> str | None:
+    """The same of a `source` line; a configuration that is not there is refused, another file (a venv's) decides nothing."""
+    text = _file(name, read, original)
+    if text is None and PurePosixPath(name).name.startswith("config"):
+        if (unset := UNSET.search(name)) and unset[1] != "BASH_SOURCE" and f"${{{unset[1]}}}" in name:
+            raise FlagError(
+                f"source {name}: {unset[1]} is set nowhere here. Put {unset[1]}=NAME before the command.", FAR
+            )
+        raise FlagError(f"source {name}: {_unknown_config(name)} Pass the file: paceline from FILE.", FAR)
+    return text
+
+
+def _unknown_config(name: str) -> str:
+    """The problem with a configuration that is neither a file nor published, with the nearest published names."""
+    near = did_you_mean(PurePosixPath(name).name, (config for one in ORIGINALS for config in one.configs))
+    return f"not found, and not a published configuration. {near}".rstrip()
+
+
+def _of_script(original: Original, script: Script, command: Command, position: int, shell: Shell, read: Reader) -> Call:
+    """The training that one of its scripts starts."""
+    counts = _counts(command.words[:position])
+    inner = Shell({**command.variables, **counts["x"]}, sourced=list(shell.sourced))
+    if script.defaults:
+        commands_of(script.defaults, inner)
+    config = substitute(original.config, inner.variables)
+    if config and "$" not in config and (text := _file(config, read, original)) is not None:
+        inner.sourced.append(config)
+        commands_of(text, inner, lambda file: _sourced(file, read, original))
+    called = commands_of(script.text or original.call, inner)[-1]
+    unset = [match[1] for word in called.words if (match := UNSET.search(word))]
+    if unset:
+        raise FlagError(
+            f"{script.files[0]} reads {unset[0]} from a configuration. "
+            f"{f'{config}: {_unknown_config(config)} ' if config and '$' not in config else ''}Put "
+            "`source config_NAME.sh;` before the command, or the variable that selects the configuration.",
+            FAR,
+        )
+    place = next(
+        at for at, word in enumerate(called.words) if any(word in program.files for program in original.programs)
+    )
+    call = replace(
+        _of_program(original, called, place, inner.sourced), before=(*command.words[:position], *called.words[:place])
+    )
+    bases = [PurePosixPath(word).name for word in command.words[:position]]
+    container = next((CONTAINERS[word] for word in bases if word in CONTAINERS), "")
+    nodes = _whole(counts.get("nodes"), call.nodes)
+    per_node = _whole(counts.get("ranks"), 0) // nodes if script.through else 0
+    return replace(
+        call,
+        nodes=nodes,
+        per_node=per_node or call.per_node,
+        through=script.through or call.through,
+        start=script.start or ("" if script.through else call.start),
+        container=script.container or call.container or container,
+        mounts={**call.mounts, **counts["mounts"]},
+    )
+
+
+def _of_program(original: Original, command: Command, position: int, sourced: Sequence[str]) -> Call:
+    """The training of a command whose word at `position` is a program of this original."""
+    name = PurePosixPath(command.words[position]).name
+    program = next(one for one in original.programs if name in one.files)
+    given = read_flags(program, command.words[position + 1 :])
+    before = command.words[:position]
+    counts = _counts(before)
+    bases = [PurePosixPath(word).name for word in before]
+    starter = next((STARTERS[word] for word in bases if word in STARTERS), "")
+    variables = {**command.variables, **counts["x"]}
+    named = [*sourced, variables.get("SYSTEM", ""), variables.get("DGXSYSTEM", "")]
+    prefix = _machine(original, named)
+    machine = original.machines.get(prefix, "")
+    whole = SYSTEMS[machine]().per_node if machine else 0
+    hosts = str(counts.get("hosts", "")).count(",") + 1
+    counts |= {"nodes": str(hosts)} if hosts > 1 else {}
+    nodes = _whole(counts.get("nodes") or original.started_on.get(prefix) or _first(variables, original.nodes), 1)
+    ranks = _whole(counts.get("ranks"), 0)
+    per_node = _whole(counts.get("per_node") or _first(variables, original.per_node), 0)
+    if ranks and not counts.get("per_node"):
+        per_node = ranks // nodes if "nodes" in counts else min(ranks, per_node or whole or ranks)
+    per_node = per_node or (whole if starter else 1) or 1
+    if ranks > nodes * per_node:
+        nodes = -(-ranks // per_node)
+    through = "hostfile" if "hostfile" in counts else "slurm" if "sbatch" in bases or "srun" in bases else ""
+    elsewhere = through == "" and starter == "mpirun" and nodes > 1
+    call = Call(
+        program=program,
+        given=given,
+        line=given,
+        sourced=tuple(PurePosixPath(name).name for name in sourced),
+        variables=variables,
+        before=tuple(before),
+        nodes=nodes,
+        per_node=per_node,
+        machine=machine,
+        start=starter,
+        through="hostfile" if elsewhere else through,
+        container=next((CONTAINERS[word] for word in bases if word in CONTAINERS), "pyxis" if counts["pyxis"] else ""),
+        mounts=counts["mounts"],
+        hostfile=str(counts.get("hostfile", HOSTS if elsewhere else "")),
+    )
+    return program.formulas.settle(call)
+
+
+def _counts(words: Sequence[str]) -> dict[str, Any]:
+    """What a launcher's words say: numbers by COUNTS, `x`: variables that -x, -e and --export set, `mounts`: a container's folders,
+    `pyxis`: whether srun has a container."""
+    found: dict[str, Any] = {"x": {}, "mounts": {}, "pyxis": any(word.startswith("--container-") for word in words)}
+    for position, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        following = words[position + 1] if position + 1 < len(words) else ""
+        if name in COUNTS:
+            found[COUNTS[name]] = value if equals else following
+        elif word in ("-x", "-e", "--env") and following:
+            variable, given, text = following.partition("=")
+            found["x"][variable] = text if given else f"${variable}"
+        elif name in ("--export", "--env"):
+            found["x"] |= dict(pair.split("=", 1) for pair in value.split(",") if "=" in pair)
+        elif name in ("-v", "--volume", "-B", "--bind") and (value or following):
+            host, _, inside = (value or following).partition(":")
+            found["mounts"][inside.partition(":")[0] or host] = host
+    return found
+
+
+def _whole(value: object, default: int) -> int:
+    if value in (None, ""):
+        return default
+    try:
+        return int(str(value))
+    except ValueError:
+        unset = UNSET.search(str(value))
+        hint = f" Put {unset[1]}=N before the command." if unset else ""
+        raise FlagError(f"{value}: is no number of nodes, ranks or accelerators.{hint}") from None
+
+
+def _first(variables: Mapping[str, str], names: Sequence[str]) -> str:
+    return next((variables[name] for name in names if variables.get(name)), "")
+
+
+def _machine(original: Original, names: Sequence[str]) -> str:
+    """The longest of `machines` that a configuration's name begins with; else the one for lines that name none."""
+    for name in names:
+        bare = PurePosixPath(name).name.removeprefix("config_")
+        fits = [prefix for prefix in original.machines if prefix and bare.startswith(prefix)]
+        if fits:
+            return max(fits, key=len)
+    return ""

@@ -1,0 +1,311 @@
+"""`paceline qualify`, one rank's part: what this rank's device and cores reach in the work of training, all ranks at the same time.
+
+Three small tests say what a core or a device is (`TESTS`; a CPU's per CPU-second, so that they are the same beside a busy
+neighbour), then every part of training is timed in rounds: each workload's step on a made-up batch, its photos to batches, its step
+on those batches, box scores. Last come the disk, with the kernel's cache of the photos dropped, and an all-reduce.
+The photos are the built-in shapes, rendered at a photo's size where the user's data lie. On a CPU the steps are in fp32 and of
+smaller batches, so that one table serves CPUs with and without bf16.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+import statistics
+import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from paceline.config.run import Controls
+from paceline.config.system import System
+from paceline.datasets.shapes.render import render_shapes
+from paceline.distributed.comm.collectives import smallest
+from paceline.distributed.comm.launcher import Launch
+from paceline.distributed.comm.world import World
+from paceline.distributed.device.accelerators import device_name
+from paceline.distributed.device.detect import allowed_cpus, cpu_cores
+from paceline.distributed.device.host_memory import keep_freed_memory
+from paceline.distributed.device.provenance import cpu_name
+from paceline.distributed.device.setup import TYPES, make_exact, set_threads
+from paceline.tasks.metrics.coco import score_boxes
+from paceline.tasks.workloads import WORKLOADS
+from paceline.tools.bench.comm import OURS, Message, gradient_sizes, measure
+from paceline.tools.bench.harness import in_turn
+from paceline.tools.bench.input_contenders import task_loader
+from paceline.tools.bench.input_stages import STEPS, Samples, bare_disk, bench_task_recipe, run_loader
+from paceline.tools.bench.scoring import synthetic
+from paceline.tools.bench.step import StepBench, laid_out, our_step, steps_of
+from paceline.tools.bench.step_maskrcnn import MaskRCNNBench
+from paceline.tools.bench.step_resnet import ResNetBench
+from paceline.tools.bench.step_ssd import SSDBench
+from paceline.tools.bench.timing import Seconds, seconds_of
+from paceline.training.open_data import open_task
+
+ROUNDS = 3
+# Of the time that is asked for, what remains for the rounds: the rest goes to rendering, compiling and first steps.
+MEASURED = 0.7
+PHOTOS, PHOTO_SIDE = 192, 480
+SCORED = 200  # images, of 100 detections each
+TEST_SECONDS, TEST_ROUNDS = 0.2, 5
+ALL_REDUCE = "classification"  # whose gradient is exchanged
+# An accelerator with less memory than this takes smaller batches.
+ROOMY_GIB = 40
+Say = Callable[[str], None]
+
+
+def benches(system: System) -> list[StepBench]:
+    """Each workload's training step, as large as the published ones on an accelerator, smaller on a CPU."""
+    common: dict[str, Any] = {"rounds": ROUNDS, "seconds": 0.0, "system": system, "precisions": (system.precision,)}
+    small = system.accelerator == "cpu"
+    share = 1 if system.memory_gib >= ROOMY_GIB else 2 if system.memory_gib >= ROOMY_GIB / 2 else 4
+    batches = (8, 2, 1) if small else (256 // share, 112 // share, 8 // share)
+    height, width = (320, 512) if small else (800, 1216)
+    return [
+        ResNetBench(batch=batches[0], depth=50, size=224, **common),
+        SSDBench(batch=batches[1], depth=34, size=300, classes=80, **common),
+        MaskRCNNBench(batch=batches[2], height=height, width=width, classes=80, objects=7, positives=(30,), **common),
+    ]
+
+
+def measure_rank(
+    world: World, launch: Launch, system: System, *, minutes: float, folder: Path, say: Say
+) -> dict[str, Any]:
+    """This rank's facts for JSON; all ranks call it at the same time.
+
+    minutes  that all of it may take, about: no round begins later
+    folder   where the photos are, or are rendered to
+    """
+    until = time.monotonic() + 60 * minutes
+    make_exact(False)  # as in training, like the next
+    keep_freed_memory(world.device)
+    cpu = world.device.type == "cpu"
+    own: dict[str, Any] = {
+        **{"rank": launch.rank, "node": launch.node, "host": socket.gethostname(), "cores": cpu_cores()},
+        **{"kind": world.device.type, "name": "CPU" if cpu else str(world.device)},
+        "device": cpu_name() if cpu else device_name(world.device),
+        "threads": (threads := set_threads(system, world)["intra_op"]),
+        "cores_own": min(
+            threads, cpu_cores() / world.local_world
+        ),  # of the cores: more ranks than those crowd each other
+    }
+    say("tests")
+    world.barrier()
+    own["tests"] = {name: test(world.device) for name, test in TESTS.items()}
+    works: dict[str, Callable[[float], Any]] = {}
+    for bench in benches(system):
+        say(f"{bench.task}: photos, first steps")
+        for name, work in _works(bench, world, system, folder):
+            works[f"{bench.task}/{name}"] = work
+    score = partial(score_boxes, *synthetic(SCORED, 100, 80))
+    works["scores"] = lambda seconds: _each(seconds_of(score, seconds, torch.device("cpu")), SCORED)
+    disk = works.pop("classification/disk")
+    seconds = 60 * minutes * MEASURED / ROUNDS / len(works)
+
+    def timed(name: str) -> Seconds:
+        world.barrier()
+        say(name)
+        return works[name](seconds)
+
+    before, spent = now(), time.process_time()
+    rounds: dict[str, list[Seconds]] = {}
+    for rounds in in_turn({name: partial(timed, name) for name in works}, ROUNDS):  # noqa: B007
+        if not smallest(world, int(time.monotonic() < until)):
+            break
+    own["measured"] = {
+        name: {
+            "rate": 1 / statistics.median(each.wall for each in taken),
+            "cpu_seconds": statistics.median(each.cpu for each in taken),
+            "rates": [1 / each.wall for each in taken],
+        }
+        for name, taken in rounds.items()
+    }
+    world.barrier()
+    if launch.local_rank == 0:
+        say("disk")
+        rounds_of_it = [found["images_per_second"] for found in disk(0.0) if found]
+        own["disk"] = max(rounds_of_it, default=0.0)  # what is read in a blink is easily held up by a neighbour
+    world.barrier()
+    own["comm"] = _all_reduce(world) if world.world > 1 else None
+    world.barrier()
+    own["cpu"] = time.process_time() - spent
+    own["counters"] = since(before)
+    return own
+
+
+def _works(
+    bench: StepBench, world: World, system: System, folder: Path
+) -> Iterator[tuple[str, Callable[[float], Any]]]:
+    """What is timed of a workload: (name, seconds -> of one image); of classification also its disk."""
+    device, precision = world.device, system.precision
+    compiled = system.compile == "on" and not WORKLOADS[bench.task].network.no_compile
+    forms: dict[str, Any] = {"compile": compiled, "graph": system.graph == "on"}
+    *_, (_, scene) = bench.scenes(device)
+    made = our_step(bench, precision, scene, device, **forms)
+    for _ in range(2):
+        made.step()
+    yield "step", lambda seconds: _each(seconds_of(made.step, seconds, device), bench.batch)
+    recipe = bench.recipe()
+    if isinstance(bench, MaskRCNNBench) and bench.height < 800:
+        recipe = replace(recipe, input=replace(recipe.input, short=(bench.height,), long=bench.height * 1333 // 800))
+    recipe = replace(
+        bench_task_recipe(recipe), global_batch=bench.batch, bn_span=bench.batch, images_seen=STEPS * bench.batch
+    )
+    kind = WORKLOADS[bench.task].kind
+    place = photos(world, folder, "classes" if kind == "class-folder" else "boxes")
+    task = open_task(recipe, Controls(data=str(place)), world)
+    threads = set_threads(system, world)["loader"]
+    loader = partial(task_loader, task, system, threads, device)
+
+    def photos_to_batches(seconds: float) -> Seconds:
+        with loader() as batches:
+            found = run_loader(batches, seconds, 0.0, system.prefetch + 2)
+        return Seconds(1 / found["images_per_second"], found["cpu_microseconds"] / 1e6)
+
+    yield "input", photos_to_batches
+    step = steps_of(bench, precision, bench.model(device).train(), device, **forms)
+
+    def on_photos(seconds: float) -> Seconds:
+        with loader() as batches:
+            take = lambda: step(laid_out(next(batches)[1][0], system))  # noqa: E731
+            take()
+            return _each(seconds_of(take, seconds, device), bench.batch)
+
+    yield "photos", on_photos
+    if bench.task == "classification":
+        samples = Samples(task, system)
+        yield "disk", lambda _: [bare_disk(samples, task.data.train_index.records, threads) for _ in range(ROUNDS)]
+
+
+def photos(world: World, folder: Path, kind: Any) -> Path:
+    """The built-in shapes at a photo's size, rendered below `folder` by each node's first rank where they are not there."""
+    place = folder / f"paceline-qualify-{kind}-{PHOTOS}-{PHOTO_SIDE}px"
+    if world.local_rank == 0 and not place.is_dir():
+        folder.mkdir(parents=True, exist_ok=True)
+        render_shapes(kind, place, train=PHOTOS, val=16, side=PHOTO_SIDE)
+    world.barrier()
+    return place
+
+
+def _each(taken: Seconds, images: int) -> Seconds:
+    """Of one image."""
+    return Seconds(taken.wall / images, taken.cpu / images)
+
+
+def _all_reduce(world: World) -> dict[str, Any]:
+    sizes = sum(gradient_sizes(ALL_REDUCE))
+    found = measure(world, [Message("all-reduce", "gradient", (sizes,))], 1.0)
+    (row,) = found["rows"]
+    rate = row["seconds"][OURS]["bus_bandwidth"] / 1e9
+    return {"backend": found["backend"], "bytes": row["bytes"], "right": found["sums_are_right"], "rate": rate}
+
+
+def _best(work: Callable[[], Any], amount: float, device: torch.device) -> float:
+    """The most of several rounds: `amount` of a call by a second of the device, of a CPU by a CPU-second."""
+    work()
+    rounds = [seconds_of(work, TEST_SECONDS, device) for _ in range(TEST_ROUNDS)]
+    return amount / min(taken.cpu if device.type == "cpu" else taken.wall for taken in rounds)
+
+
+def _matmul(device: torch.device) -> float:
+    """GFLOP/s of fp32 in the core's caches; of an accelerator TFLOP/s in half precision."""
+    side, number = (512, torch.float32) if device.type == "cpu" else (8192, TYPES["fp16"])
+    left, right = (torch.randn(side, side, device=device).to(number) for _ in range(2))
+    return _best(lambda: left @ right, 2 * side**3 / (1e9 if device.type == "cpu" else 1e12), device)
+
+
+def _copy(device: torch.device) -> float:
+    """GB/s, read and written, of main memory; of an accelerator TB/s of its own."""
+    numbers = 2**24 if device.type == "cpu" else 2**28
+    source, target = (torch.ones(numbers, device=device) for _ in range(2))
+    return _best(lambda: target.copy_(source), 2 * 4 * numbers / (1e9 if device.type == "cpu" else 1e12), device)
+
+
+def _inflate(device: torch.device) -> float:
+    """MB/s of zlib on one thread: bits, tables and branches, as a photo's decoding has them. Always of a core."""
+    draws = torch.randint(0, 40, (2**19,), generator=torch.Generator().manual_seed(0))
+    text = (draws**2 // 40).to(torch.uint8).numpy().tobytes()
+    packed = zlib.compress(text, 6)
+    return _best(lambda: zlib.decompress(packed), len(text) / 1e6, torch.device("cpu"))
+
+
+TESTS = {"matmul": _matmul, "copy": _copy, "inflate": _inflate}
+
+
+# What takes a machine's cores away from those who compute on it: other processes, a limit of the control group, the host above.
+#
+# Sources: Linux, proc_pid_stat(5) and proc_stat(5); Documentation/admin-guide/cgroup-v2.rst (cpu.max, cpu.stat) and
+# scheduler/sched-bwc.rst (version 1: cpu.cfs_quota_us, cpu.stat).
+
+CGROUPS, OWN, STAT = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup"), Path("/proc/stat")
+TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100  # a second, of /proc/stat
+
+
+def now() -> dict[str, float]:
+    """Counters of this process's cores and of its group that only grow, in seconds, except `throttled`.
+
+    wall; busy: CPU-seconds of all processes there, NaN where that is unknown; stolen: CPU-seconds that a host gave to others;
+    throttled: periods in which the group had used up its share; throttled_seconds: that its processes waited for that
+    """
+    found = {"wall": time.monotonic(), "busy": math.nan, "stolen": 0.0, "throttled": 0, "throttled_seconds": 0.0}
+    own = {f"cpu{number}" for number in allowed_cpus()}
+    with suppress(OSError, ValueError):  # a sandbox's has other lines, or there is none
+        lines = [line.split() for line in STAT.read_text().splitlines()]
+        # user nice system idle waiting hard soft stolen; a guest's time, further on, is in the user's.
+        rows = [[int(word) / TICKS for word in line[1:9]] for line in lines if line and line[0] in own]
+        if rows and all(len(row) == 8 for row in rows):
+            found["busy"] = sum(sum(row[:3]) + sum(row[5:7]) for row in rows)
+            found["stolen"] = sum(row[7] for row in rows)
+    for folder in groups():
+        with suppress(OSError, ValueError):
+            counts = dict(line.split() for line in (folder / "cpu.stat").read_text().splitlines())
+            found["throttled"] += int(counts.get("nr_throttled", 0))
+            found["throttled_seconds"] += int(counts.get("throttled_usec", 0)) / 1e6
+            found["throttled_seconds"] += int(counts.get("throttled_time", 0)) / 1e9
+    return found
+
+
+def since(before: Mapping[str, float]) -> dict[str, float]:
+    """What came since then, as facts for JSON, and the group's `quota`; `busy` is -1 where it is unknown."""
+    found = {name: value - before[name] for name, value in now().items()}
+    return {**found, "busy": -1.0 if math.isnan(found["busy"]) else found["busy"], "quota": quota()}
+
+
+def groups(root: Path = CGROUPS, own: Path = OWN) -> Iterator[Path]:
+    """Folders of this process's group and of those around it, the innermost first, of either version.
+
+    A container sees its own group as the root, whatever the path says.
+    """
+    with suppress(OSError):
+        for line in own.read_text().splitlines():
+            _, names, path = line.split(":", 2)
+            if names and "cpu" not in names.split(","):
+                continue
+            for base in [root / names, root / "cpu"] if names else [root]:
+                inner = base / path.strip("/")
+                if base.is_dir():
+                    yield from (
+                        folder for folder in (inner, *inner.parents) if folder.is_relative_to(base) and folder.is_dir()
+                    )
+                    break
+
+
+def quota(root: Path = CGROUPS, own: Path = OWN) -> float:
+    """Cores that the tightest of the groups may use at a time; 0 where none is limited."""
+    least = math.inf
+    for folder in groups(root, own):
+        with suppress(OSError, ValueError):
+            if (folder / "cpu.max").is_file():
+                most, period = (folder / "cpu.max").read_text().split()
+            else:
+                most, period = ((folder / f"cpu.cfs_{name}_us").read_text().strip() for name in ("quota", "period"))
+            if most not in ("max", "-1"):
+                least = min(least, int(most) / int(period))
+    return 0.0 if math.isinf(least) else least

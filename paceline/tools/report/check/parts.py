@@ -1,0 +1,178 @@
+"""Shared by the check pages of boxes and of class folders: notices, numbers of photos, examples, and the page itself."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from paceline.inference.drawing.boxes import colour_of
+from paceline.store.index import Index
+from paceline.store.orientation import UPRIGHT
+from paceline.tools.report.html import templates
+
+MOST_CLASSES = 200  # rows of the table of classes
+
+
+class Notice(NamedTuple):
+    """Something to know before training."""
+
+    colour: str  # "bad" or "fair"
+    text: str
+    noted: bool = False  # the manifest's notes, which prepare prints, have it already
+    warns: bool = False  # prepare prints a warning, whatever the colour
+
+
+class Page(NamedTuple):
+    """A check page."""
+
+    html: str
+    verdict: tuple[str, str]  # colour and words
+    notices: list[Notice]
+
+
+class Find(NamedTuple):
+    """Examples of something to look at; `note` stands beside the title, `size` is "wide" or ""."""
+
+    title: str
+    note: str
+    tiles: list[Any]
+    size: str = ""
+
+
+class Linted(NamedTuple):
+    """What `data lint` has found."""
+
+    notices: Sequence[Notice] = ()
+    finds: Sequence[Find] = ()
+
+
+NOT_LINTED = Linted()
+
+
+def make_page(
+    template: str,
+    root: Path,
+    classes: Sequence[str],
+    splits: Mapping[str, Index],
+    notices: list[Notice],
+    *,
+    boxes: int = 0,
+    grave: bool = False,
+    finds: Sequence[Find],
+    **content: Any,
+) -> Page:
+    """Fill in a template of this folder.
+
+    root     the data set's folder, for the headline
+    boxes    how many look suspicious; grave where some make training wrong
+    content  this template's own values
+    """
+    if grave or any(notice.colour == "bad" for notice in notices):
+        verdict = "bad", "Look at this before training"
+    elif boxes or notices:
+        verdict = "fair", f"{boxes:,} boxes to look at" if boxes else "Something to look at"
+    else:
+        verdict = "good", "Nothing suspicious"
+    page = templates(Path(__file__).parent).get_template(template)
+    html = page.render(
+        name=root.name,
+        root=str(root),
+        verdict=verdict,
+        notices=notices,
+        splits=list(splits),
+        num_classes=len(classes),
+        image_sizes=[(split, *image_size(index)) for split, index in splits.items()],
+        finds=[find for find in finds if find.tiles],
+        **content,
+    )
+    return Page(html, verdict, notices)
+
+
+def balance(
+    classes: Sequence[str], objects: Mapping[str, np.ndarray], images: Mapping[str, np.ndarray]
+) -> list[dict[str, Any]]:
+    """A row for each class, the most frequent first: of each split objects, images, and share of the split's objects.
+
+    objects, images  split -> (K,) numbers of each class
+    """
+    shares, top = share_rows(objects)
+    order = sorted(range(len(classes)), key=lambda k: (-sum(int(counts[k]) for counts in objects.values()), k))
+    return [
+        {
+            "name": classes[k],
+            "colour": colour_of(k + 1),
+            "splits": [
+                (int(objects[split][k]), int(images[split][k]), float(shares[split][k]), float(shares[split][k]) / top)
+                for split in objects
+            ],
+        }
+        for k in order[:MOST_CLASSES]
+    ]
+
+
+def share_rows(counts: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], float]:
+    """-> of each split, the share of each count in the split's sum, and the largest share of any, 1 where all are 0."""
+    shares = {split: values / max(int(values.sum()), 1) for split, values in counts.items()}
+    return shares, max((float(share.max(initial=0)) for share in shares.values()), default=0) or 1.0
+
+
+def twins(splits: Mapping[str, Index]) -> list[tuple[int, int]]:
+    """Rows (train, val) of photos of equal content, a pair for each such photo of val."""
+    if "train" not in splits or "val" not in splits:
+        return []
+    train, val = (np.asarray(splits[split].extra["digests"]) for split in ("train", "val"))
+    order = np.argsort(train, kind="stable")
+    place = np.minimum(np.searchsorted(train[order], val), max(len(train) - 1, 0))
+    same = np.flatnonzero(train[order][place] == val) if len(train) else []
+    return [(int(order[place[row]]), int(row)) for row in same]
+
+
+def twin_notice(count: int, *, noted: bool) -> list[Notice]:
+    """Where photos lie in both splits."""
+    text = f"Photos of val that are in train too, byte for byte: {count:,}. Scores will flatter."
+    return [Notice("bad", text, noted)] if count else []
+
+
+def file_of(index: Index, row: int) -> str:
+    """The name of a photo's file."""
+    return os.path.basename(os.fsdecode(index.relative_name(row)))
+
+
+def image_size(index: Index) -> tuple[str, str]:
+    """-> the most frequent size with its share, and the range."""
+    if not len(index):
+        return "no images", ""
+    sizes, counts = np.unique(np.stack([index.widths, index.heights], axis=1), axis=0, return_counts=True)
+    width, height = sizes[counts.argmax()]
+    if len(sizes) == 1:
+        return f"all {width} x {height} px", ""
+    most = f"{width} x {height} px in {100 * counts.max() / len(index):.0f} % of the images"
+    wide, high = (f"{sides.min()} to {sides.max()}" for sides in (index.widths, index.heights))
+    return most, f"{wide} wide, {high} high"
+
+
+def where(mask: np.ndarray, classes: Sequence[str]) -> list[str]:
+    """Names of the classes for which `mask` is true."""
+    return [name for name, wanted in zip(classes, mask.tolist()) if wanted]
+
+
+def turned_photos(splits: Mapping[str, Index]) -> list[tuple[str, int]]:
+    """(split, row) of each photo that carries an EXIF rotation."""
+    return [
+        (split, row)
+        for split, index in splits.items()
+        for row in np.flatnonzero(index.orientations != UPRIGHT).tolist()
+    ]
+
+
+def turned_notice(splits: Mapping[str, Index], count: int) -> list[Notice]:
+    """Where there are such photos: how the page, and which recipes, show them."""
+    if not count:
+        return []
+    shown = all(index.exif == "apply" for index in splits.values())
+    how = "upright here, as --input.exif apply trains on them" if shown else "as stored here, as the annotations count"
+    return [Notice("fair", f"Photos with an EXIF rotation: {count:,}, {how}.", noted=True)]

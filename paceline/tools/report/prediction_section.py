@@ -1,0 +1,275 @@
+"""The part of the report that shows predictions: photos, tables and charts of the newest predictions file, whatever the task.
+
+A detector's file (see detected.py) also has scores; -1 stands for a value that does not exist, as in COCO's own numbers:
+    {"per_class": [{"name", "ap", "ap50", "ar100", "objects"}, ...],
+     "curves": {"iou": 0.5, "recall": [101 values], "classes": {name: [101 precisions]}, "mean": [101 precisions]}}
+Of kind "instances" a class also has "mask_ap" and "mask_ap50", and "mask_curves" stands beside "curves".
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import groupby
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from paceline._utils.errors import DataError
+from paceline._utils.formatting import metric_text
+from paceline._utils.safe_read import parse, read_entry
+from paceline.config.classification import Exif
+from paceline.config.run import RunRecord
+from paceline.inference.drawing.stored_photo import listed
+from paceline.log.events import metrics_of
+from paceline.store.splits import fold_in_words, half_in_words
+from paceline.tasks.metrics.best_f1 import at_thresholds
+from paceline.tasks.metrics.coco import Detections
+from paceline.tasks.metrics.confusion import SHOWN_SCORE, confusion
+from paceline.tasks.metrics.error_kinds import RIGHT, UNCOUNTED, ErrorKinds, costs, error_kinds
+from paceline.tasks.workload import Workload
+from paceline.tasks.workloads import WORKLOADS
+from paceline.tools.report.classified import (
+    Answer,
+    class_accuracies,
+    count_classes,
+    read_answers,
+    right_of_each_class,
+    with_photos,
+    wrong,
+)
+from paceline.tools.report.confusions import confusion_matrix, mistakes
+from paceline.tools.report.detected import Found, Scene, best_of, picture_of, read_found, with_pictures, worst_and_best
+from paceline.tools.report.gallery import MOST_OF_A_KIND, WORDS, error_tiles
+from paceline.tools.report.score_curves import (
+    COLUMNS,
+    class_table,
+    draw_curves,
+    read_curves,
+    reliability_chart,
+    threshold_chart,
+)
+
+# Of a predictions file: five thousand images with a hundred masks each have a tenth.
+MOST_BYTES = 1 << 30
+MOST_WORST, MOST_BEST = 8, 4  # whole photos
+MOST_RIGHT = 12  # a classifier's tiles
+MOST_WRONG = 48
+MOST_MISTAKES = 12  # rows of a table of confusions
+MOST_IN_MATRIX = 16  # classes of a confusion matrix that fits on the page
+MOST_IN_HALF = 5  # and of one that fits beside another card
+T = TypeVar("T", Answer, Scene)
+# COCO's sizes of objects, by annotated area.
+SIZES = (("small", "under 32 x 32"), ("medium", "up to 96 x 96"), ("large", "above"))
+
+
+def predictions_section(
+    run: Path,
+    workload: Workload,
+    data: Mapping[str, Any],
+    evaluated: Sequence[Mapping[str, Any]],
+    notes: list[str],
+    *,
+    exif: Exif,
+) -> dict[str, Any] | None:
+    """The template's values for the newest predictions; None where there are none that can be shown.
+
+    data       run.json's part on the data set
+    evaluated  the run's eval events
+    notes      where damage is named; the page goes without photos then
+    exif       how the run took photos that lie turned
+    """
+    files = sorted((run / "predictions").glob("step-*.json"))
+    if not files:
+        return None
+    try:
+        with _damage():
+            predictions = parse(read_entry(files[-1], MOST_BYTES))
+            step = int(predictions["step"])
+            hidden = _name_paths(predictions, run, data)
+        if hidden:
+            notes.append(
+                f"predictions/{files[-1].name}: {hidden:,} of its photos are not shown: the data set's index does not list them, "
+                "or is not where it was"
+            )
+        metrics = next((metrics_of(event) for event in reversed(evaluated) if event["step"] == step), {})
+        heads, sizes = size_table(metrics)
+        section = workload.reporting.section(predictions, Path(), exif)
+        if section is None:
+            section = (detected_section if workload.finds_objects else classified_section)(predictions, Path(), exif)
+        fold = fold_in_words(predictions.get("fold"))
+        half = half_in_words(predictions.get("half"))
+        photos = f"training photos, {fold}," if fold else f"validation photos, {half}," if half else "validation photos"
+        return {
+            "template": workload.reporting.template,
+            "step": step,
+            "photos": photos,
+            "size_heads": heads,
+            "sizes": sizes,
+            **section,
+        }
+    except DataError as error:
+        notes.append(f"predictions/{files[-1].name} cannot be read ({error}): no photos are shown.")
+    except Exception as error:
+        if workload in WORKLOADS.values():
+            raise
+        what = f"{type(error).__name__}: {error}"
+        notes.append(f"predictions/{files[-1].name}: the workload's own section failed ({what}): no photos are shown.")
+    return None
+
+
+def one_picture(run: Path, workload: Workload, facts: RunRecord, wanted: Collection[str]) -> tuple[str, str, str]:
+    """-> a photo of the newest predictions (file, a small picture, words): one of `wanted`, else of middling quality; "" for none."""
+    try:
+        with _damage():
+            predictions = parse(read_entry(sorted((run / "predictions").glob("step-*.json"))[-1], MOST_BYTES))
+            _name_paths(predictions, run, facts.data)
+            exif: Exif = facts.recipe.get("input", {}).get("exif", "ignore")
+            if not workload.finds_objects:
+                answers = sorted(read_answers(predictions, Path()), key=lambda answer: answer.answers[0][1])
+                answer = _middle(answers, wanted)
+                words = f"{answer.truth}, taken for {answer.best}" if not answer.right else answer.truth
+                return answer.file, with_photos([answer], exif)[0][1], words
+            found = read_found(predictions, Path())
+            best = best_of(predictions, found)
+            scenes = [one for one in found.scenes(best.threshold if best else SHOWN_SCORE) if one.quality is not None]
+            scene = _middle(sorted(scenes, key=lambda one: one.quality or 0.0), wanted)
+            names = [str(name) for name in predictions["classes"]]
+            words = "{} of {} objects found, {} false".format(*scene.counts)
+            return scene.file, picture_of(scene, names, exif, small=True), words
+    except DataError:  # the run's own report names what is wrong with its predictions
+        return "", "", ""
+
+
+def _middle(photos: Sequence[T], wanted: Collection[str]) -> T:
+    """Raises IndexError where there is none."""
+    return next((one for one in photos if one.file in wanted), photos[len(photos) // 2])
+
+
+def _name_paths(predictions: dict[str, Any], run: Path, data: Mapping[str, Any]) -> int:
+    """Give each photo that may be shown its absolute path, and any other a name alone; -> how many others there are."""
+    images = predictions["images"]
+    known = listed(
+        {str(image["file"]) for image in images}, run, str(data.get("root", "")), str(data.get("manifest", ""))
+    )
+    for image in images:
+        image["file"] = known.get(str(image["file"]), os.path.basename(str(image["file"])))
+    return sum(not os.path.isabs(image["file"]) for image in images)
+
+
+@contextmanager
+def _damage() -> Iterator[None]:
+    """Turn what damaged JSON makes Python raise into a DataError; for the reading of a predictions file alone."""
+    try:
+        yield
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
+        raise DataError(f"{type(error).__name__}: {error}") from error
+
+
+def classified_section(predictions: Mapping[str, Any], data: Path, exif: Exif) -> dict[str, Any]:
+    """The section of a classifier. Raises DataError for damaged predictions."""
+    with _damage():
+        names = [str(name) for name in predictions["classes"]]
+        answers = read_answers(predictions, data)
+        counts = count_classes(answers, len(names))
+    scores = np.array([answer.answers[0][1] for answer in answers])
+    right = np.array([answer.right for answer in answers], bool)
+    tiles = [*wrong(answers, MOST_WRONG), *right_of_each_class(answers, MOST_RIGHT)]
+    calibration = reliability_chart(scores, right, "photos")
+    return {
+        "images": len(answers),
+        "names": names,
+        "tiles": with_photos(tiles, exif),
+        "wrong": int((~right).sum()),
+        "classes": class_accuracies(answers),
+        "mistakes": mistakes(counts, names, MOST_MISTAKES),
+        "matrix": confusion_matrix(counts, names, background=False) if len(names) <= MOST_IN_MATRIX else [],
+        "charts": [calibration] if calibration else [],
+    }
+
+
+def detected_section(predictions: Mapping[str, Any], data: Path, exif: Exif) -> dict[str, Any]:
+    """The section of a detector, with masks where it found some. Raises DataError for damaged predictions."""
+    with _damage():
+        names = [str(name) for name in predictions["classes"]]
+        masks = predictions["kind"] == "instances"
+        found = read_found(predictions, data)
+        best = best_of(predictions, found)
+        rows = class_table(predictions)
+        curves = [read_curves(predictions, "box"), read_curves(predictions, "mask")]
+        pairs = found.mask_pairs() if masks else None
+    columns = [column for column in COLUMNS if any(column[2] in row for row in rows)]
+    shown = best.threshold if best else SHOWN_SCORE
+    scenes = found.scenes(shown)
+    worst, good = worst_and_best(scenes, MOST_WORST, MOST_BEST)
+    counts = confusion(found.truth, found.boxes, score=shown)
+    mask_overlaps = [overlap for scene in scenes for overlap in scene.mask_overlaps.tolist()]
+    errors = error_kinds(found.truth, found.boxes)
+    sure = replace(
+        found, boxes=Detections(*(column[found.boxes.scores >= shown] for column in vars(found.boxes).values()))
+    )
+    at_score = error_kinds(sure.truth, sure.boxes)
+    objects = int((found.truth.crowd == 0).sum())
+    counted = errors.kinds != UNCOUNTED
+    scores, right = found.boxes.scores[counted], errors.kinds[counted] == RIGHT
+    drawn = [
+        threshold_chart(at_thresholds(scores, right, objects), best),
+        *map(draw_curves, curves),
+        reliability_chart(scores, right, "boxes", shown),
+    ]
+    return {
+        "images": len(scenes),
+        "shown": shown,
+        "best": best,
+        "masks": masks,
+        "mask_iou": sum(mask_overlaps) / len(mask_overlaps) if mask_overlaps else None,
+        "groups": [("Worst", with_pictures(worst, names, exif)), ("Best", with_pictures(good, names, exif))],
+        "classes": rows,
+        "columns": columns,
+        "column_groups": [(group, len(list(same))) for group, same in groupby(column[0] for column in columns)],
+        "absent": len(names) - len(rows),
+        "names": names,
+        "objects": objects,
+        "right": int((at_score.kinds == RIGHT).sum()),
+        "errors": error_table(found, errors, at_score, pairs),
+        "tiles": error_tiles(sure, at_score, names, exif),
+        "kinds": list(WORDS.items()),
+        "most_of_a_kind": MOST_OF_A_KIND,
+        "mistakes": mistakes(counts, names, MOST_MISTAKES),
+        "matrix": confusion_matrix(counts, names) if len(names) <= MOST_IN_MATRIX else [],
+        "matrix_wide": len(names) > MOST_IN_HALF,
+        "charts": [chart for chart in drawn if chart is not None],
+    }
+
+
+def error_table(
+    found: Found, errors: ErrorKinds, at_score: ErrorKinds, pairs: Any
+) -> list[tuple[str, str, int, list[float]]]:
+    """(kind, its words, how many of them at the report's score, the AP50 that they cost: of boxes, and with pairs of masks)."""
+    gains = [costs(found.truth, found.boxes, errors)[1]]
+    if pairs is not None:
+        truth = found.truth
+        known = np.array([mask is not None for mask in found.truth_masks], bool)
+        truth = replace(truth, crowd=np.where(known, truth.crowd, 1).astype(np.uint8))
+        gains.append(costs(truth, found.boxes, error_kinds(truth, found.boxes, pairs))[1])
+    counts = at_score.counts()
+    rows = [(kind, words, counts[kind], [gain[kind] for gain in gains]) for kind, words in WORDS.items()]
+    return sorted(rows, key=lambda row: -row[3][-1])
+
+
+def size_table(metrics: Mapping[str, Any]) -> tuple[list[str], list[tuple[str, str, list[str]]]]:
+    """Heads, and for each size of object (size, area in pixels, values), of one evaluation's metrics; no rows without any."""
+    kinds = [
+        (f"{what} {kind.upper()}", f"{what}_{kind}")
+        for kind in ("ap", "ar")
+        for what in ("box", "mask")
+        if f"{what}_{kind}_small" in metrics
+    ]
+    rows = [
+        (size, area, [metric_text(f"{name}_{size}", metrics[f"{name}_{size}"]) for _, name in kinds])
+        for size, area in SIZES
+    ]
+    return [head for head, _ in kinds], rows if kinds else []

@@ -1,0 +1,138 @@
+"""The report of a prepared data set, line by line: its splits, what is odd in them, what was left out, and the check page.
+
+Used by `paceline prepare`, and by a training or an evaluation that prepares a data set itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from paceline._utils.commands import command
+from paceline._utils.text import counted
+from paceline.store.manifest import Manifest, Split
+from paceline.tools.report.check.write import write_check_page
+
+# One line each in the report; a list of ten shows what kind they are.
+NAMED_IN_REPORT = 10
+# What is learned from a set that was checked to be a published one.
+PUBLISHED = {"imagenet": "resnet50", "coco2017": "maskrcnn"}
+
+
+def findings(manifest: Manifest) -> Iterator[str]:
+    """Lines for people; check.html is written beside the manifest before the last ones.
+
+    Raises DataError where the page cannot be written.
+    """
+    yield from (_of_boxes if manifest.kind == "boxes" else _of_classes)(manifest)
+    path, page = write_check_page(manifest)
+    for notice in page.notices:
+        if not notice.noted:
+            yield f"{'warning' if notice.colour == 'bad' or notice.warns else 'note'}: {notice.text}"
+    verdict = page.verdict[1].lower()
+    if path is None:
+        theirs = manifest.folder / "check.html"
+        yield f"check:    {verdict}; {theirs} does not say that paceline wrote it, so it stays and no page is drawn"
+    else:
+        yield f"check:    {path} ({verdict})"
+
+
+def facts_of(manifest: Manifest) -> dict[str, Any]:
+    """The same for programs, in JSON's types: what --data takes, its manifest, classes, hash, and counts of each split."""
+    splits = {
+        name: {
+            **{"images": split.images, "bytes": split.bytes, "left_out": len(split.unreadable)},
+            **({} if split.boxes is None else {"objects": split.boxes.objects}),
+            "per_class": dict(zip(manifest.classes, split.per_class)),
+        }
+        for name, split in manifest.splits.items()
+    }
+    places = {"data": str(manifest.called), "manifest": str(manifest.folder / "manifest.json")}
+    return {
+        **places,
+        "kind": manifest.kind,
+        "classes": list(manifest.classes),
+        "content": manifest.content_hash,
+        "splits": splits,
+    }
+
+
+def next_step(manifest: Manifest) -> str:
+    """A line for people: the command that such a set is prepared for."""
+    if "train" not in manifest.splits:
+        return f"to score on it:  {command('eval', 'RUN', '--data', manifest.called)}"
+    if recipe := PUBLISHED.get(manifest.expect):
+        return f"what would run:  {command('show', recipe, '--data', manifest.called)}"
+    polygons, strings = (manifest.splits["train"].arrays.get(name, [0]) for name in ("polygon_points", "rle_counts"))
+    recipe = "resnet50-custom"
+    if manifest.kind == "boxes":
+        recipe = "maskrcnn-custom" if polygons[-1] or strings[-1] else "fasterrcnn-custom"
+    chosen = command("show", f"{recipe}-cpu", "--data", manifest.called, "--auto")
+    return f"what suits it on a CPU (on a GPU {recipe}):  {chosen}"
+
+
+def _of_classes(manifest: Manifest) -> Iterator[str]:
+    for name, split in manifest.splits.items():
+        yield f"{name}: {counted(split.images, 'photo')} in {counted(len(manifest.classes), 'class')}{_odd_photos(split)}"
+        yield from _left_out(split)
+    yield from _noted(manifest)
+    if rotated := sum(split.rotated for split in manifest.splits.values()):
+        carry = "photo carries" if rotated == 1 else "photos carry"
+        yield f"note: {rotated:,} {carry} an EXIF rotation: --input.exif apply trains on them upright, as resnet50-tiny does"
+    yield f"manifest: {manifest.folder / 'manifest.json'}"
+
+
+def _of_boxes(manifest: Manifest) -> Iterator[str]:
+    from paceline.datasets.formats.published import COCO2017
+
+    for name, split in manifest.splits.items():
+        counts = split.boxes
+        if counts is None:
+            continue
+        objects = f"{counted(counts.objects, 'object')} of {counted(sum(map(bool, split.per_class)), 'class')}"
+        yield f"{name}: {counted(split.images, 'image')}{_odd_photos(split)}, {objects}"
+        odd = {
+            "crowd regions": counts.crowd,
+            "images without objects": counts.empty_images,
+            "boxes without area, which are not trained on": counts.degenerate,
+            "boxes outside their image, which are not trained on": counts.outside,
+            "boxes partly outside their image, cut for training": counts.partly_outside,
+            "objects that repeat another one (same image, class and box)": counts.duplicates,
+            "objects on images that are left out": counts.left_out_objects,
+            "mask polygons of less than three points, left out": counts.left_out_polygons,
+            "mask polygons with coordinates that are no finite numbers, left out": counts.polygons_not_finite,
+            "image files that the annotations do not name": counts.unlisted_images,
+        }
+        yield from (f"  {what}: {count:,}" for what, count in odd.items() if count)
+        yield from _left_out(split)
+    if manifest.expect == "coco2017":
+        yield f"this is COCO 2017: {COCO2017}"
+    yield from _noted(manifest)
+    yield f"{counted(len(manifest.classes), 'class')}: {', '.join(manifest.classes)}"
+    yield f"manifest: {manifest.folder / 'manifest.json'}"
+
+
+def _noted(manifest: Manifest) -> Iterator[str]:
+    if manifest.part_of:
+        yield f"this is a part of {manifest.part_of}"
+    yield from (f"note: {note}" for note in manifest.notes)
+
+
+def _odd_photos(split: Split) -> str:
+    odd = {
+        "unusable and left out": len(split.unreadable),
+        "EXIF-rotated": split.rotated,
+        "greyscale": split.greyscale,
+        "CMYK": split.cmyk,
+        "not JPEG": split.not_jpeg,
+        "misnamed": split.misnamed,
+        "ignored": split.ignored,
+    }
+    counts = ", ".join(f"{count:,} {what}" for what, count in odd.items() if count)
+    return f" ({counts})" if counts else ""
+
+
+def _left_out(split: Split) -> Iterator[str]:
+    yield from (f"  left out: {broken.path}: {broken.reason}" for broken in split.unreadable[:NAMED_IN_REPORT])
+    if len(split.unreadable) > NAMED_IN_REPORT:
+        yield f"  left out: {len(split.unreadable) - NAMED_IN_REPORT:,} more, all of them in the manifest"
