@@ -20,8 +20,8 @@ import torch
 from PIL import Image
 
 from paceline._utils.errors import UserError
-from paceline.config.detection import BoxInput
-from paceline.config.instances import InstanceInput
+from paceline.config.maskrcnn import InstanceInput
+from paceline.config.ssd import BoxInput
 from paceline.tools.bench.input import Contest
 from paceline.tools.bench.input_contenders import BATCH, Take
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from benchmarks.maskrcnn_operations import compressed, operations
 from benchmarks.plain_loop import plain_loop
 from paceline._utils.errors import UserError
-from paceline.config.instances import MaskRCNNModel
+from paceline.config.maskrcnn import MaskRCNNModel
 from paceline.config.system import Precision
 from paceline.distributed.device.setup import autocast_for
 from paceline.tools.bench.harness import OURS, Contender, Made, Menu, Operation, Step

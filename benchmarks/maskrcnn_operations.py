@@ -22,7 +22,7 @@ from paceline.boxes.matching import match_anchors
 from paceline.boxes.paste import paste_to_rle
 from paceline.boxes.regions import RegionRules, proposals, region_detections
 from paceline.boxes.roi_pooling import levels_of, mask_targets, pool_regions
-from paceline.config.instances import MaskRCNNModel
+from paceline.config.maskrcnn import MaskRCNNModel
 from paceline.tools.bench.harness import OURS, Operation
 from paceline.tools.bench.step_maskrcnn import MaskRCNNBench, Scene
 

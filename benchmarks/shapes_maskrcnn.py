@@ -19,7 +19,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from paceline.batch import slots_for
-from paceline.config.instances import InstanceInput, InstanceRecipe
+from paceline.config.maskrcnn import InstanceInput, InstanceRecipe
 from paceline.config.plan import make_plan
 from paceline.config.system import System
 from paceline.datasets.ensure import ensure_prepared

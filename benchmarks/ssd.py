@@ -17,7 +17,7 @@ from torch import Tensor
 from benchmarks.ssd_operations import operations
 from benchmarks.ssd_plain import PlainSSD, plain_step, torchvision_parts
 from paceline.boxes.anchors import boxes_a_cell, default_boxes
-from paceline.config.detection import grids
+from paceline.config.ssd import grids
 from paceline.config.system import Precision
 from paceline.distributed.device.setup import autocast_for
 from paceline.tools.bench.harness import OURS, Contender, Made, Menu, Operation

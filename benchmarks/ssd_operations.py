@@ -24,7 +24,7 @@ from benchmarks.ssd_plain import (
 from paceline.boxes.geometry import SSD_CODER, to_cxcywh, to_ltrb
 from paceline.boxes.matching import Positive, match
 from paceline.boxes.ssd_detections import ssd_detections
-from paceline.config.detection import SSDModel
+from paceline.config.ssd import SSDModel
 from paceline.models.detector import per_image, ssd_loss
 from paceline.tools.bench.harness import OURS, Operation
 from paceline.tools.bench.step_ssd import Scene, SSDBench, synthetic_scene

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 
 from benchmarks.plain_loop import normalised, plain_loop
 from paceline.boxes.geometry import CENTRE_SCALE, SIZE_SCALE, to_ltrb
-from paceline.config.detection import Detect
 from paceline.config.recipe import Optim
+from paceline.config.ssd import Detect
 from paceline.tools.bench.harness import Step
 from paceline.tools.bench.profile import MARK
 

@@ -10,17 +10,17 @@ import os
 from pathlib import Path
 
 from paceline.config.plan import evaluation_batch, make_plan, rates_at, shorten
+from paceline.config.recipes import RECIPES
 from paceline.config.run import Controls, Run
 from paceline.distributed.comm.launcher import read_launch
 from paceline.distributed.comm.world import open_world
 from paceline.distributed.device.host_memory import keep_freed_memory
 from paceline.distributed.device.setup import choose_device, set_threads
 from paceline.distributed.device.systems import SYSTEMS
-from paceline.recipes import RECIPES
 from paceline.tasks.task import InputRank
-from paceline.training.building import build_model, build_state
 from paceline.training.checkpoint.write import save_checkpoint
 from paceline.training.evaluate import evaluate
+from paceline.training.factory import build_model, build_state
 from paceline.training.open_data import open_task
 from paceline.training.step import TrainStep
 

@@ -26,13 +26,13 @@ from paceline.boxes.anchors import default_boxes
 from paceline.boxes.geometry import pairwise_iou, to_ltrb
 from paceline.boxes.matching import match
 from paceline.boxes.ssd_detections import detections_cpu, ssd_detections
-from paceline.config.detection import BoxInput, grids
+from paceline.config.recipes.ssd import SSDRecipe, gaudi, mlperf, mlperf_1024
+from paceline.config.ssd import BoxInput, grids
 from paceline.datasets.ensure import ensure_prepared
 from paceline.input import box_sample, crop, jitter, resample
 from paceline.input.decode import dct_scale, decode_crop
 from paceline.input.draw import Draw, render
 from paceline.input.randomness import SampleRandom
-from paceline.recipes.ssd import SSDRecipe, gaudi, mlperf, mlperf_1024
 from paceline.store.header import read_header
 from paceline.store.manifest import Manifest
 from paceline.tasks.task import Task

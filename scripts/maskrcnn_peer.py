@@ -43,7 +43,7 @@ from torchvision.models.resnet import BasicBlock
 from torchvision.ops import box_convert
 from torchvision.transforms import v2
 
-from paceline.recipes.maskrcnn import tiny
+from paceline.config.recipes.maskrcnn import tiny
 
 RECIPE = tiny()
 SHORT, LONG, BATCH = RECIPE.input.short[0], RECIPE.input.long, RECIPE.global_batch

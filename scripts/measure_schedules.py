@@ -14,8 +14,8 @@ from functools import partial
 
 from paceline.config.plan import Plan, lr_at, make_plan
 from paceline.config.recipe import DATA_IMAGES, Recipe
+from paceline.config.recipes import RECIPES
 from paceline.config.system import System
-from paceline.recipes import RECIPES
 
 Law = Callable[[int], float]  # 0-based step -> rate
 

@@ -20,9 +20,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from paceline._utils.text import printable
-from paceline.log.events import read_events
 from paceline.tasks.workloads import WORKLOADS
 from paceline.tools.mlperf.compliance import Verdict, compliance
+from paceline.training.logging.events import read_events
 
 ROOT = Path(__file__).resolve().parents[1]
 CPU = (

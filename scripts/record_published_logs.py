@@ -1,6 +1,6 @@
-"""What the published runs logged of their hyper-parameters -> tests/published/logged.json, the oracle of recipes and rows.
+"""What the published runs logged of their hyper-parameters -> tests/config/logged.json, the oracle of recipes and rows.
 
-    python scripts/record_published_logs.py ROUND=GIT_DIRECTORY ... > tests/published/logged.json
+    python scripts/record_published_logs.py ROUND=GIT_DIRECTORY ... > tests/config/logged.json
     e.g. v0.7=training_results_v0.7/.git v1.1=training_results_v1.1/.git v3.0=training_results_v3.0/.git
 
 Reads the first result of each system from clones of github.com/mlcommons/training_results_vN (Apache-2.0; recorded at 0a8a85a,

@@ -2,7 +2,7 @@
 
     scripts/schemas.py        after a change of a field; tests/test_schemas.py compares what lies there with this, and with real files
 
-pydantic turns dataclasses into schemas; their bounds (config/bounds.py) and the texts of their fields, which are flags' help, are
+pydantic turns dataclasses into schemas; their bounds (config/constraints.py) and the texts of their fields, which are flags' help, are
 added here. What is promised of them stands in docs/schemas/README.md.
 """
 
@@ -20,31 +20,31 @@ from typing import Any
 from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 
-from paceline.config import bounds
+from paceline.config import constraints
 from paceline.config import run as run_record
-from paceline.config.bounds import texts_of
+from paceline.config.constraints import texts_of
 from paceline.config.plan import Plan
 from paceline.config.recipe import Recipe
 from paceline.config.run import FORMAT, NEEDED, Controls
 from paceline.config.system import System
-from paceline.log.events import COMMON, SCHEMA, STATUSES
 from paceline.tasks.workloads import WORKLOADS
+from paceline.training.logging.events import COMMON, SCHEMA, STATUSES
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "schemas"
 # The first number changes where readers of before may fail, the second with each addition; a run.json's first is its `format`.
 VERSIONS = {"recipe": "1.0", "run": "1.0", "events": "1.0", "predictions": "1.0"}
 KEYWORDS = {
-    bounds.Gt: "exclusiveMinimum",
-    bounds.Ge: "minimum",
-    bounds.Lt: "exclusiveMaximum",
-    bounds.Le: "maximum",
-    bounds.MultipleOf: "multipleOf",
-    bounds.MinLen: "minItems",
+    constraints.Gt: "exclusiveMinimum",
+    constraints.Ge: "minimum",
+    constraints.Lt: "exclusiveMaximum",
+    constraints.Le: "maximum",
+    constraints.MultipleOf: "multipleOf",
+    constraints.MinLen: "minItems",
 }
 Schema = dict[str, Any]
 STRING, BOOL, INT, OBJECT = ({"type": kind} for kind in ("string", "boolean", "integer", "object"))
 STRINGS: Schema = {"type": "array", "items": STRING}
-# JSON has no number for these three (log/events.py).
+# JSON has no number for these three (training/logging/events.py).
 NUMBER: Schema = {"anyOf": [{"type": "number"}, {"enum": ["nan", "inf", "-inf"]}]}
 NUMBERS: Schema = {"type": "object", "additionalProperties": NUMBER}
 KINDS = {
@@ -57,7 +57,7 @@ KINDS = {
     dict: OBJECT,
     list: {"type": "array"},
 }
-# Facts that an event may have beside those that SCHEMA requires; log/events.py says what each means.
+# Facts that an event may have beside those that SCHEMA requires; training/logging/events.py says what each means.
 MAY: dict[str, Schema] = {
     "train": {
         **dict.fromkeys(("flop_per_second", "gradient_norm", "update_ratio", "gradient_spike"), NUMBER),

@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 from paceline.cli.main import VERBS, main
-from paceline.config.bounds import shown
+from paceline.config.constraints import shown
 from paceline.config.recipe import Recipe
-from paceline.recipes import RECIPES
+from paceline.config.recipes import RECIPES
 
 # The recipe whose --help has all flags of a workload.
 WHOLE = {"classification": "resnet50", "ssd": "ssd", "maskrcnn": "maskrcnn"}
@@ -31,7 +31,7 @@ GROUP, ENTRY = re.compile(r"([a-z][\w.-]*):"), re.compile(r"  (?:--\w|[A-Z]{2})"
 
 # Module as it is imported, file below paceline/, name.
 PUBLIC = (
-    ("paceline", "training/call.py", "train"),
+    ("paceline", "training/python_api.py", "train"),
     ("paceline", "inference/__init__.py", "load"),
     ("paceline", "_utils/errors.py", "UserError"),
     ("paceline", "_utils/errors.py", "DataError"),

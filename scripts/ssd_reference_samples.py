@@ -20,12 +20,12 @@ from paceline.batch import Objects, detection_batch
 from paceline.boxes.anchors import anchor_to_cell, default_boxes
 from paceline.boxes.geometry import to_ltrb
 from paceline.boxes.matching import Tie, match
-from paceline.config.detection import SSDModel, grids
+from paceline.config.recipes.ssd import SSDRecipe
+from paceline.config.ssd import SSDModel, grids
 from paceline.input.box_sample import draw_training_sample, inside
 from paceline.input.crop import ssd_crop
 from paceline.input.draw import render
 from paceline.input.randomness import SampleRandom
-from paceline.recipes.ssd import SSDRecipe
 from paceline.store.header import read_header
 from paceline.tasks.task import Task
 

@@ -22,16 +22,16 @@ import torchvision
 from paceline.batch import Objects, detection_batch
 from paceline.config.plan import make_plan, rates_at
 from paceline.config.recipe import Optim, Schedule
+from paceline.config.recipes.ssd import MLPERF_IMAGES, MLPERF_LR, SSDRecipe, mlperf
 from paceline.config.run import Controls, Run
 from paceline.config.system import System
 from paceline.distributed.comm.launcher import read_launch
 from paceline.distributed.comm.world import open_world
 from paceline.models.detector import Detector
 from paceline.models.ssd import initialise_ssd
-from paceline.recipes.ssd import MLPERF_IMAGES, MLPERF_LR, SSDRecipe, mlperf
 from paceline.tasks.task import Task
 from paceline.tasks.workloads import WORKLOADS
-from paceline.training.building import build_model, build_state
+from paceline.training.factory import build_model, build_state
 from paceline.training.step import TrainStep
 from paceline.weights.forms.mlperf import to_reference
 

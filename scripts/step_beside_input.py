@@ -21,8 +21,8 @@ from types import SimpleNamespace
 import torch
 from one_step import build
 
-from paceline.config.classification import PhotoInput
 from paceline.config.plan import rates_at
+from paceline.config.resnet import PhotoInput
 from paceline.distributed.comm.launcher import read_launch
 from paceline.distributed.comm.world import open_world
 from paceline.input.loader import Loader

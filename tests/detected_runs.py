@@ -13,10 +13,10 @@ from listed_photos import list_photos
 from PIL import Image
 from pycocotools import mask as coco_mask
 
-from paceline.log.events import EventLog
 from paceline.tasks.metrics.confusion import SHOWN_SCORE
 from paceline.tools.report.detected import Scene, best_of, read_found
 from paceline.tools.report.run_report import write_report
+from paceline.training.logging.events import EventLog
 
 NAMES = ["cat", "dog", "<script>alert('class')</script>"]
 TWELVE = (

@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from paceline.log.events import read_events
+from paceline.training.logging.events import read_events
 
 
 def facts_of(run: Path) -> dict[str, Any]:

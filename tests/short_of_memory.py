@@ -19,7 +19,7 @@ from paceline.tasks.synthetic import synthetic_task
 from paceline.tasks.task import Task
 from paceline.tasks.workload import NetworkFactory
 from paceline.tasks.workloads.classification import RESNET
-from paceline.training.building import build_model, build_state
+from paceline.training.factory import build_model, build_state
 from paceline.training.state import State
 
 # Objects of the eight images.

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from paceline.config.plan import Rates
-from paceline.optim.optimiser import Optimiser
-from paceline.optim.step_numbers import LossScaler, StepNumbers
+from paceline.training.optim.base import Optimiser
+from paceline.training.optim.step_scalars import LossScaler, StepNumbers
 
 
 def take(optimiser: Optimiser, lr: float, *, previous_lr: float = 0.0, scaler: LossScaler | None = None) -> None:

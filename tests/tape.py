@@ -106,7 +106,7 @@ class Tape(TorchDispatchMode):
 
 
 class Recorder:
-    """A `paceline.training.graph.Capture` of tapes. `tapes` are those taken, `played` counts replays."""
+    """A `paceline.training.cuda_graphs.Capture` of tapes. `tapes` are those taken, `played` counts replays."""
 
     def __init__(self) -> None:
         self.tapes: list[Tape] = []

@@ -12,11 +12,11 @@ import pytest
 from paceline._utils.errors import UserError
 from paceline.config.run import Controls
 from paceline.distributed.comm import launcher
-from paceline.log.console import Console
-from paceline.log.events import TrainEvent, read_events
-from paceline.log.recorder import Recorder
-from paceline.log.sinks import Facts
-from paceline.log.trackers import makers
+from paceline.training.logging.callbacks import Facts
+from paceline.training.logging.console import Console
+from paceline.training.logging.event_logger import Recorder
+from paceline.training.logging.events import TrainEvent, read_events
+from paceline.training.logging.trackers import makers
 
 PAGES = Path(__file__).parents[1] / "docs" / "extending"
 

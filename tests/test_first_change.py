@@ -32,7 +32,7 @@ def changed(tmp_path) -> Path:
     """A copy of the package and of two folders of tests, with the page's diffs."""
     if shutil.which("git") is None:
         pytest.skip("git applies the page's diffs")
-    for folder in ("paceline", "tests/models", "tests/published"):
+    for folder in ("paceline", "tests/models", "tests/config"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
     diffs = re.findall(r"^```diff\n(.*?)^```", (ROOT / "docs" / "first-change.md").read_text(), flags=re.M | re.S)
     applied = subprocess.run(
@@ -44,7 +44,7 @@ def changed(tmp_path) -> Path:
 
 
 def test_the_first_change_applies(changed) -> None:
-    assert "model__confidence" in (changed / "tests" / "published" / "published_resnet50.py").read_text()
+    assert "model__confidence" in (changed / "tests" / "config" / "published_resnet50.py").read_text()
 
 
 @pytest.mark.nightly("imports and trains in a copy of the package; that the diffs apply to it is tested by day")

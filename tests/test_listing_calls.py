@@ -26,7 +26,7 @@ READERS = (
     "tasks",
     "tools/bench",
     "tools/compare",
-    "training/named_run.py",
+    "training/run_arguments.py",
     "weights",
 )
 LISTS = re.compile(r"\.(glob|iglob|rglob|iterdir|scandir|listdir)$|^(scandir|listdir|iglob)$|^os\.(f?walk)$")

@@ -10,10 +10,10 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 
+from paceline.cli.foreign_flags import OURS as OURS_FOR
 from paceline.cli.main import VERBS
-from paceline.config.habits import OURS as OURS_FOR
+from paceline.config.recipes import RECIPES
 from paceline.config.system import System
-from paceline.recipes import RECIPES
 
 ROOT = Path(__file__).parents[1]
 GUIDES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -20,13 +20,13 @@ from torch import nn
 import paceline
 from paceline._utils.errors import RecipeError, UserError
 from paceline.config.recipe import override
+from paceline.config.recipes import RECIPES
 from paceline.inference.trained_model import open_trained
 from paceline.models.trunk import Trunk
-from paceline.recipes import RECIPES
 from paceline.tasks.metrics.top_k import TopKScore
-from paceline.training import choose
+from paceline.training import select
+from paceline.training.eval_history import Ending
 from paceline.training.evaluate import inference
-from paceline.training.standing import Ending
 from paceline.weights.forms.torchvision import export
 
 pytestmark = pytest.mark.usefixtures("no_report")
@@ -314,6 +314,6 @@ def test_a_trained_checkpoint_loads_into_torchvision_and_gives_the_same_logits(p
 
 
 def test_the_two_ways_in_know_the_same_menus():
-    assert choose.choose_recipe("resnet50") == RECIPES["resnet50"]()
+    assert select.choose_recipe("resnet50") == RECIPES["resnet50"]()
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = paceline.nothing  # type: ignore[attr-defined]

@@ -14,9 +14,9 @@ from paceline.cli.commands.preview import PreviewFlags
 from paceline.cli.commands.show import ShowFlags
 from paceline.cli.flags import parse_recipe
 from paceline.cli.main import VERBS, overview
+from paceline.config.recipes import RECIPES
 from paceline.config.run import Controls
-from paceline.recipes import RECIPES
-from paceline.training.choose import choose_system
+from paceline.training.select import choose_system
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()

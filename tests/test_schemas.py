@@ -14,7 +14,7 @@ import pytest
 from tiny_runs import command
 
 from paceline.config.run import FORMAT
-from paceline.log.events import SCHEMA
+from paceline.training.logging.events import SCHEMA
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))

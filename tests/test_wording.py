@@ -25,7 +25,7 @@ PINNED = {
     "cli/test_warmed_runs.py": 1,
     "datasets/test_check_classes.py": 2,
     "datasets/test_lint.py": 1,
-    "log/test_live_line.py": 1,
+    "training/test_live_line.py": 1,
     "launch/test_preflight.py": 1,
     "distributed/test_oom.py": 1,
     "launch/test_transport.py": 1,

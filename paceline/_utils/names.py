@@ -84,7 +84,7 @@ RUNS, MOST_RUNS = "runs", 9999
 STOP_FILE = "STOP"
 # The files of `paceline launch`, and what all ranks print.
 LAUNCH_FOLDER = "launch"
-# Whose a run is, here and in the bucket that it is mirrored to (training/mirrored.py).
+# Whose a run is, here and in the bucket that it is mirrored to (training/run_dir/remote.py).
 MIRROR_FILE = "mirror.json"
 # What a start that failed or was killed, or one that is about to come, leaves in a folder before there is a run.json.
 LEFT_OVER = re.compile(rf"{LAUNCH_FOLDER}|\.lock|\.probe.*|\.(run|mirror)\.json\..*part|\.secret-.*|{MIRROR_FILE}")

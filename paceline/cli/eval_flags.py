@@ -10,7 +10,7 @@ import tyro
 
 from paceline._utils.atomic_write import check_output
 from paceline._utils.errors import UserError
-from paceline.config.bounds import Help
+from paceline.config.constraints import Help
 from paceline.config.graph_file import refuse_graph
 from paceline.config.run import run_folder
 

@@ -12,7 +12,7 @@ from paceline._utils.text import some
 from paceline.cli.printing import Printer
 from paceline.config.recipe import Recipe
 from paceline.training.find_network import answering, fits, with_rules
-from paceline.training.named_run import weights_of
+from paceline.training.run_arguments import weights_of
 from paceline.weights.classes import row_count
 from paceline.weights.forms.bring import is_published
 from paceline.weights.load import class_rows_of, is_counter

@@ -11,19 +11,19 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar
 
 from paceline._utils.errors import RecipeError, UserError
+from paceline.cli.foreign_flags import elsewhere
 from paceline.cli.help import HELP, SYSTEM, Entry, asked_for, entries_of, print_help
 from paceline.cli.nodes import nodes_of
 from paceline.cli.printing import SHARED, Printer
-from paceline.config.bounds import annotations_of
-from paceline.config.habits import elsewhere
+from paceline.config.constraints import annotations_of
 from paceline.config.published import published_for, system_for
 from paceline.config.recipe import NO_FLAG, Recipe, check_batch_and_lr, check_recipe, settle_length
 from paceline.config.run import Controls
 from paceline.config.system import System, check_system, merged_env
 from paceline.distributed.comm.launcher import is_first_on_node
 from paceline.store.stores import scheme_of
-from paceline.training.choose import choose_recipe, choose_system
 from paceline.training.request import Request
+from paceline.training.select import choose_recipe, choose_system
 
 Fields = TypeVar("Fields")
 
@@ -326,7 +326,7 @@ def _gathered(words: Sequence[str], flag: str) -> list[str]:
 
 
 def _first_word(words: list[str], verb: str) -> str:
-    from paceline.recipes import RECIPES
+    from paceline.config.recipes import RECIPES
 
     if not words or words[0].startswith("-"):
         menu = "\n".join(f"  {name}" for name in RECIPES)
@@ -355,8 +355,8 @@ def take_value(words: Sequence[str], flag: str, example: str) -> tuple[str, list
 
 def _about(name: str, recipe: Recipe) -> str:
     """The beginning of a recipe's --help: its docstring's first paragraph."""
-    from paceline.recipes import RECIPES
-    from paceline.recipes.rows import ROWS
+    from paceline.config.recipes import RECIPES
+    from paceline.config.recipes.published_rows import ROWS
 
     text = inspect.getdoc(RECIPES[name]) if name in RECIPES else ROWS[name].about if name in ROWS else None
     return (text or f"{name}: {recipe.task}").split("\n\n")[0]

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, NoReturn, get_args, get_origin
 
 from paceline._utils.errors import UserError
 from paceline._utils.text import WORDS, columns
-from paceline.config.bounds import annotations_of, bounds_in_words, shown, texts_of
+from paceline.config.constraints import annotations_of, bounds_in_words, shown, texts_of
 from paceline.config.recipe import NO_FLAG
 from paceline.distributed.comm.launcher import is_first_on_node
 

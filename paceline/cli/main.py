@@ -21,7 +21,7 @@ from paceline._utils.errors import UserError
 from paceline._utils.text import printable
 from paceline.cli.printing import Printer, print_error
 from paceline.distributed.comm.exit_code import FAILED, INTERRUPTED, USER_ERROR, leave_exit_code, settle_environment
-from paceline.log.output import guard_exit, lasting_output
+from paceline.training.logging.stdout_guard import guard_exit, lasting_output
 
 # Command -> what it does. Its module in commands/ has a function `run(printer, arguments) -> exit code`.
 VERBS = {

@@ -13,10 +13,10 @@ from typing import Annotated, Any
 from paceline._utils.atomic_write import check_output, write_output
 from paceline._utils.errors import UserError
 from paceline._utils.names import LAUNCH_FOLDER, numbered
-from paceline.config.bounds import Help
+from paceline.config.constraints import Help
 from paceline.launch.config import Where, check_where, job_of
 from paceline.launch.runner import launch
-from paceline.training.choose import choose_system
+from paceline.training.select import choose_system
 
 # What the ranks leave for the one that started them: `--json` prints it, past the lines that launchers write around theirs.
 ANSWER = "answer.json"

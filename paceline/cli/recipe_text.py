@@ -10,10 +10,10 @@ from typing import Any, get_args
 
 from paceline._utils.names import flatten
 from paceline._utils.text import WORDS
-from paceline.config.bounds import hints_of, shown
+from paceline.config.constraints import hints_of, shown
 from paceline.config.recipe import NO_FLAG, Recipe, differing
-from paceline.recipes import RECIPES, base_of
-from paceline.recipes.rows import ROWS
+from paceline.config.recipes import RECIPES, base_of
+from paceline.config.recipes.published_rows import ROWS
 from paceline.tasks.workloads import workload_of
 
 # Field -> unit. Those of schedule and quality count in the unit that their group names.

@@ -16,7 +16,7 @@ from paceline.config.recipe import Recipe
 from paceline.config.run import Controls, RunRecord, check_controls, data_from_here, fill, read_run, saved_system
 from paceline.config.system import System
 from paceline.tasks.workloads import saved_recipe
-from paceline.training.named_run import naming
+from paceline.training.run_arguments import naming
 
 
 def saved_request(

@@ -11,11 +11,11 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from paceline.config.bounds import shown
-from paceline.config.classification import PhotoInput
-from paceline.config.detection import BoxInput, grids
-from paceline.config.instances import InstanceInput
+from paceline.config.constraints import shown
+from paceline.config.maskrcnn import InstanceInput
 from paceline.config.recipe import Recipe, settle_length, with_fields
+from paceline.config.resnet import PhotoInput
+from paceline.config.ssd import BoxInput, grids
 
 # A tenth of the objects may have fewer pixels along their side than this at the network's input. With 11, larger photos lost at equal
 # time (facades10: mask AP50 0.16 for 0.21).

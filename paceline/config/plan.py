@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from paceline._utils.errors import RecipeError
-from paceline.config.loss_cut import cut_losses, group_refusal, recipe_loss_group
+from paceline.config.loss_normalization import cut_losses, group_refusal, recipe_loss_group
 from paceline.config.recipe import MOST_EVALUATIONS, Recipe, Unit, check_recipe
 from paceline.config.schedule import learning_rate
 from paceline.config.system import System, check_system

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Literal
 
 from paceline._utils.errors import RecipeError
-from paceline.config.bounds import AboveZero, Count, Whole, ZeroOrMore
+from paceline.config.constraints import AboveZero, Count, Whole, ZeroOrMore
 from paceline.config.plan import split_batch
 from paceline.config.system import Binding, Precision, System
-from paceline.config.table import read_rows
+from paceline.config.tables import read_rows
 
 Workload = Literal["classification", "ssd", "maskrcnn"]
 

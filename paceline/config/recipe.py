@@ -14,7 +14,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from paceline._utils.errors import RecipeError
 from paceline._utils.names import flatten
-from paceline.config.bounds import (
+from paceline.config.constraints import (
     AboveZero,
     BelowOne,
     Fraction,
@@ -62,7 +62,7 @@ BatchImages = Annotated[int, Ge(1), Le(MOST_BATCH)]
 
 @dataclass(frozen=True)
 class Optim:
-    """The optimiser. Formulas: paceline/optim/sgd.py, lars.py and adamw.py."""
+    """The optimiser. Formulas: paceline/training/optim/sgd.py, lars.py and adamw.py."""
 
     kind: Annotated[OptimiserKind, Help("optimizer")] = "sgd"
     lr: Annotated[AboveZero, Help("peak learning rate for the recipe's global_batch; it is never rescaled")] = 0.1

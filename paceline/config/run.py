@@ -18,11 +18,11 @@ from paceline._utils.commands import command
 from paceline._utils.errors import RecipeError, UserError
 from paceline._utils.safe_read import is_whole, parse, read_plain, sealed
 from paceline._utils.text import parse_duration
-from paceline.config import card
-from paceline.config.bounds import Count, Help, Whole, check_bounds, check_kinds, checked, hints_of
+from paceline.config import model_card
+from paceline.config.constraints import Count, Help, Whole, check_bounds, check_kinds, checked, hints_of
+from paceline.config.mlperf import Submission
 from paceline.config.plan import Plan
 from paceline.config.recipe import Recipe
-from paceline.config.submission import Submission
 from paceline.config.system import System, check_system
 
 FORMAT = 1
@@ -97,7 +97,7 @@ class Run:
 
 @dataclass(frozen=True)
 class RunRecord:
-    """A run.json, or the card of a file of weights (config/card.py).
+    """A run.json, or the card of a file of weights (config/model_card.py).
 
     Settings are dicts, as they were written: their classes depend on the workload, and `fill` reads them.
     """
@@ -154,14 +154,14 @@ NEEDED = ("format", "name", "world", "recipe", "system", "plan", "controls")
 
 
 def read_run(path: Path, *, changed: Callable[[str], None] | None = None) -> RunRecord:
-    """The record in a run.json (or in the run folder that holds one), or on the card of a file of weights (config/card.py).
+    """The record in a run.json (or in the run folder that holds one), or on the card of a file of weights (config/model_card.py).
 
     changed   told, in a line, of a file whose content is not what was written; None: such a file is refused
     Raises UserError when it is not there, is not one, or was changed.
     """
     file = run_file(path)
-    if file.suffix in card.SUFFIXES:
-        return RunRecord(**card.read_card(file))
+    if file.suffix in model_card.SUFFIXES:
+        return RunRecord(**model_card.read_card(file))
     try:
         facts = parse(read_plain(file, MOST_BYTES, links=not path.is_dir()))
     except FileNotFoundError:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from paceline._utils.errors import RecipeError
-from paceline.config.bounds import Ge, Gt, Help, Le, check_bounds
+from paceline.config.constraints import Ge, Gt, Help, Le, check_bounds
 
 # Named, so that its field fits on one line with its comment.
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]

@@ -71,7 +71,7 @@ def load(
         from paceline.inference.graph.graph_model import GraphPredictor, open_graph
 
         return GraphPredictor(open_graph(path, trust=trust, checkpoint=checkpoint, workload=workload, recipe=recipe))
-    from paceline.training.named_run import means_weights, named_recipe, weights_of
+    from paceline.training.run_arguments import means_weights, named_recipe, weights_of
 
     weights = means_weights(path, recipe)
     if not weights:

@@ -22,8 +22,8 @@ from paceline.inference.photo_paths import Unreadable, find_photos
 from paceline.inference.photos import WANTED, Photo, is_photo, name_of, whole_photo
 from paceline.inference.results import Answer, Found, Result
 from paceline.inference.tiling import OVERLAP, in_tiles
-from paceline.log.events import read_events
 from paceline.store.header import Header
+from paceline.training.logging.events import read_events
 from paceline.workers.crew import in_order
 
 # Numbers of objects, (m,), and their boxes' corners in the photo, (m, 4) pixels -> their masks as COCO's run lengths.

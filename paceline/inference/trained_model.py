@@ -64,7 +64,7 @@ def open_trained(
     workload: str = "",
     reporter: Reporter = WARNINGS,
 ) -> Trained:
-    """Open a run folder, or the one that a run.json is in, or a file of weights with a card (config/card.py).
+    """Open a run folder, or the one that a run.json is in, or a file of weights with a card (config/model_card.py).
 
     checkpoint  best, last or step-N; where no evaluation has chosen a best one yet, the last one is taken
     device      None: CUDA where torch sees one, else the CPU

@@ -30,7 +30,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paceline.config.classification import PhotoInput
+from paceline.config.resnet import PhotoInput
 from paceline.input.randomness import SampleRandom
 
 # Either sign; what lies at the last magnitude: of trivial, of rand (of translations there: a share of the side).

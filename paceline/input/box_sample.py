@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from paceline.batch import Objects
-from paceline.config.detection import BoxInput
+from paceline.config.ssd import BoxInput
 from paceline.input.augment import levels
 from paceline.input.crop import Window, part_of_photo, ssd_crop, zoomed_out
 from paceline.input.draw import Draw, draw_turn

@@ -16,7 +16,7 @@ from functools import cache
 
 import numpy as np
 
-from paceline.config.instances import InstanceInput, WholeSides
+from paceline.config.maskrcnn import InstanceInput, WholeSides
 from paceline.input.randomness import SampleRandom
 
 Shape = tuple[int, int]

@@ -16,7 +16,7 @@ from dataclasses import fields, replace
 import numpy as np
 
 from paceline.batch import InstanceObjects
-from paceline.config.instances import InstanceInput
+from paceline.config.maskrcnn import InstanceInput
 from paceline.input.box_sample import inside
 from paceline.input.crop import Window
 from paceline.input.draw import Draw, Other

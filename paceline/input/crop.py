@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from paceline._utils.errors import RecipeError
-from paceline.config.detection import FreeCrop
+from paceline.config.ssd import FreeCrop
 from paceline.input.randomness import SampleRandom
 from paceline.store.orientation import TURNS, UPRIGHT
 

@@ -12,7 +12,7 @@ The decoder is data treatment: a recipe names it, it is recorded, and it never c
               again; Linux, an extra
   nvjpeg      NVIDIA's nvJPEG, through torchvision, decodes photos at full scale on the device of a training or an evaluation
               (input/device_render.py); here is its form on a CPU, libjpeg-turbo's at full scale, for all but a loader on CUDA
-  auto        nvjpeg in a run on CUDA whose cores would be too slow (training/feeding.py), else simplejpeg
+  auto        nvjpeg in a run on CUDA whose cores would be too slow (training/input_rate.py), else simplejpeg
   pillow      the reference; Pillow also resizes, which differs from torch's resize by two levels of 255 at most
 With each decoder Pillow decodes other formats than JPEG, JPEGs that are not 8-bit grey or colour, and JPEGs about which
 libjpeg-turbo complains; what Pillow refuses, such as a truncated file, is a DataError. Damage below the region may go unnoticed in
@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from paceline._utils.errors import RecipeError
-from paceline.config.classification import Decoder
+from paceline.config.resnet import Decoder
 from paceline.input.crop import Source, Window, source_of
 from paceline.input.nvimgcodec import decode_region, import_nvimgcodec
 from paceline.input.picture import to_rgb

@@ -23,7 +23,7 @@ from torch import Tensor
 from paceline._utils.errors import DataError
 from paceline._utils.text import some
 from paceline.batch import MixedClass
-from paceline.config.classification import Decoder, Exif, PhotoInput
+from paceline.config.resnet import Decoder, Exif, PhotoInput
 from paceline.input.augment import Augmentation, apply_augmentation, draw_augmentation, draw_mix
 from paceline.input.crop import Window, random_resized_crop, resize_and_centre_crop
 from paceline.input.decode import decode_crop

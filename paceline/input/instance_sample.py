@@ -13,7 +13,7 @@ import numpy as np
 
 from paceline._utils.errors import DataError
 from paceline.batch import InstanceObjects
-from paceline.config.instances import InstanceInput
+from paceline.config.maskrcnn import InstanceInput
 from paceline.input.box_sample import inside
 from paceline.input.buckets import Shape, resized
 from paceline.input.crop import Window

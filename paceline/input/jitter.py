@@ -21,8 +21,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from paceline.config.detection import BoxInput, Jitter
-from paceline.config.instances import InstanceInput
+from paceline.config.maskrcnn import InstanceInput
+from paceline.config.ssd import BoxInput, Jitter
 from paceline.input.randomness import SampleRandom
 from paceline.input.resample import scratch
 

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from paceline._utils.threads import Thread, failure_in_thread
 from paceline.batch import Batch, labelled_batch
-from paceline.config.classification import Exif
+from paceline.config.resnet import Exif
 from paceline.distributed.device.accelerators import streams_of
 from paceline.input.draw import DrawSample, Render, RenderBatch, drawn_sample, read_together, render
 from paceline.input.render_job import FETCHED, IDLE, KEPT, RenderJob

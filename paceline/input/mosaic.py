@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from paceline.batch import Objects
-from paceline.config.detection import BoxInput
+from paceline.config.ssd import BoxInput
 from paceline.input.box_sample import LEAST_SIDE, boxes_in, crop_law, inside
 from paceline.input.crop import Window
 from paceline.input.draw import Draw, Other, draw_turn

@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image
 
 from paceline._utils.text import counted
-from paceline.config.classification import Exif
+from paceline.config.resnet import Exif
 from paceline.store.header import open_picture
 from paceline.store.orientation import UPRIGHT, lies_on_its_side, orientation_of, turned
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from paceline.config.classification import Exif
+from paceline.config.resnet import Exif
 from paceline.input.draw import DrawSample, Render, drawn_sample, read_together
 from paceline.store.records import Records
 from paceline.workers.jobs import Task, unpickled

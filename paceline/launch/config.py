@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 from paceline._utils.cache import cache_folder
 from paceline._utils.errors import UserError
 from paceline._utils.text import one_line, parse_duration
-from paceline.config.bounds import Help
+from paceline.config.constraints import Help
 from paceline.config.system import System
 from paceline.distributed.device.detect import cpu_cores
 from paceline.launch.containers.engines import CONTAINER

@@ -16,7 +16,7 @@ from signal import Signals
 from typing import Annotated, Literal, Protocol
 
 from paceline._utils.names import LAUNCH_FOLDER
-from paceline.config.bounds import Help
+from paceline.config.constraints import Help
 from paceline.config.system import System
 from paceline.distributed.comm.environment import Variable
 from paceline.distributed.comm.exit_code import EXIT_CODE_FILE

@@ -17,7 +17,7 @@ from paceline._utils.safe_read import open_plain_sized
 from paceline._utils.text import printable
 from paceline.distributed.comm.exit_code import FAILED, INTERRUPTED, USER_ERROR, read_exit_code
 from paceline.launch.job import Job, Running
-from paceline.log.events import read_events
+from paceline.training.logging.events import read_events
 
 LOOK_SECONDS = 0.2
 LAST_LINES = 20

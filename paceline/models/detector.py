@@ -22,7 +22,7 @@ from paceline.boxes.forms import fixed_shapes
 from paceline.boxes.geometry import SSD_CODER, to_cxcywh, to_ltrb
 from paceline.boxes.matching import Positive, Tie, match
 from paceline.boxes.ssd_detections import ssd_detections
-from paceline.config.detection import SSDModel
+from paceline.config.ssd import SSDModel
 from paceline.models.layers import Normalise
 from paceline.models.ssd import SSD
 

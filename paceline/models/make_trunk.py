@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from paceline.config.bounds import check_bounds
-from paceline.config.classification import RESNET, TRUNKS, TrunkModel, trunk_rules
+from paceline.config.constraints import check_bounds
 from paceline.config.recipe import refuse_outside
+from paceline.config.resnet import RESNET, TRUNKS, TrunkModel, trunk_rules
 from paceline.models.resnet import make_resnet
 from paceline.models.trunk import Form, Trunk
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from paceline._utils.errors import RecipeError
-from paceline.config.instances import FrozenLayers, HeadInit, LayerNorm, MaskRCNNModel, TopLevel
+from paceline.config.maskrcnn import FrozenLayers, HeadInit, LayerNorm, MaskRCNNModel, TopLevel
 from paceline.models.batch_norm import BatchNorm
 from paceline.models.make_trunk import make_trunk
 from paceline.models.pyramid import FPN

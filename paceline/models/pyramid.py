@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from paceline.config.instances import LayerNorm, TopLevel
+from paceline.config.maskrcnn import LayerNorm, TopLevel
 from paceline.models.batch_norm import BatchNorm
 from paceline.models.layers import Conv2d, group_norm
 

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from paceline.boxes.roi_pooling import cell_patches
-from paceline.config.instances import HeadNorm
+from paceline.config.maskrcnn import HeadNorm
 from paceline.models.layers import Conv2d, ConvTranspose2d, Linear, group_norm
 
 

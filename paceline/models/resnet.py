@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from paceline._utils.errors import RecipeError
-from paceline.config.classification import Padding, StrideIn, TrunkModel
+from paceline.config.resnet import Padding, StrideIn, TrunkModel
 from paceline.models.batch_norm import BatchNorm, relu_of
 from paceline.models.layers import Conv2d, change_norms, draw_layers, fold_frozen
 from paceline.models.trunk import Form, Init, Part, Trunk

@@ -27,7 +27,7 @@ from paceline.boxes.matching import inside_photo, match_anchors, match_regions
 from paceline.boxes.regions import RegionRules, proposals, region_detections
 from paceline.boxes.roi_pooling import levels_of, mask_targets, pool_regions, pooling_maps
 from paceline.boxes.sampling import Sample, random_bits, sample
-from paceline.config.instances import MaskRCNNModel
+from paceline.config.maskrcnn import MaskRCNNModel
 from paceline.models.batch_norm import discard_pending, restore_running_statistics, snapshot_running_statistics
 from paceline.models.layers import Normalise
 from paceline.models.mask_rcnn import MaskRCNN
@@ -68,7 +68,7 @@ class Segmenter(nn.Module):
     """Normalisation, network, sampling and losses in one, so that data parallel and the compiler see a whole forward.
 
     Losses are not divided; they are sums over the loss groups of this forward (`loss_groups`, consecutive equal parts of its
-    images), which paceline/training/loss_groups.py divides.
+    images), which paceline/training/loss_normalization.py divides.
     """
 
     def __init__(

@@ -20,8 +20,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from paceline._utils.errors import RecipeError
-from paceline.config.classification import Padding
-from paceline.config.detection import Frozen, NewBias
+from paceline.config.resnet import Padding
+from paceline.config.ssd import Frozen, NewBias
 from paceline.models.batch_norm import BatchNorm, relu_of
 from paceline.models.layers import Conv2d
 from paceline.models.pyramid import FPN
@@ -115,7 +115,7 @@ class SSD(nn.Module):
         """
         trunk         its coarsest map has stride 8; with a pyramid 32
         classes       K, without background
-        cells         of each level's side: paceline.config.detection.grids(size)
+        cells         of each level's side: paceline.config.ssd.grids(size)
         boxes_a_cell  n_l of each level
         padding       of extra layers that halve a map; end: an even side is padded at its end alone, as TensorFlow's SAME is
         extras        channels of the first two extra maps; the further ones have half

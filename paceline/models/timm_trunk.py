@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from paceline._utils.commands import require
 from paceline._utils.errors import RecipeError
-from paceline.config.classification import TrunkModel
+from paceline.config.resnet import TrunkModel
 from paceline.models.batch_norm import BatchNorm
 from paceline.models.depthwise import convolve, slow_backward
 from paceline.models.layers import FrozenBatchNorm, draw_layers

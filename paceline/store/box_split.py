@@ -19,7 +19,7 @@ import numpy as np
 
 from paceline._utils.errors import DataError
 from paceline.boxes.run_lengths import RunLengths, compress, ranges
-from paceline.config.classification import Exif
+from paceline.config.resnet import Exif
 from paceline.store.index import Index, open_split
 from paceline.store.manifest import Manifest, prepare_again
 

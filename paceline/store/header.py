@@ -24,7 +24,7 @@ from PIL import Image
 
 from paceline._utils.errors import DataError
 from paceline._utils.names import PREDICTED_FORMATS
-from paceline.config.classification import Exif
+from paceline.config.resnet import Exif
 from paceline.store.orientation import UPRIGHT, composed, lies_on_its_side, orientation_of, tiff_value
 
 # As Pillow's own limit against decompression bombs: 2 * 89,478,485 pixels, half a gigabyte of RGB.

@@ -37,7 +37,7 @@ import numpy as np
 
 from paceline._utils.errors import DataError
 from paceline._utils.safe_read import require_plain
-from paceline.config.classification import Exif
+from paceline.config.resnet import Exif
 from paceline.store.index_check import contradiction
 from paceline.store.manifest import FILES, Manifest, prepare_again
 from paceline.store.orientation import UPRIGHT, lies_on_its_side, orientations

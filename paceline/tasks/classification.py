@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from paceline._utils.errors import RecipeError
 from paceline.batch import Batch, MixedBatch, MixedClass, labelled_batch, plain_images
-from paceline.config.classification import PhotoRecipe, mixes
+from paceline.config.resnet import PhotoRecipe, mixes
 from paceline.input.buckets import Shape
 from paceline.input.draw import Draw, draw_evaluation_photo, draw_training_photo
 from paceline.input.randomness import SampleRandom

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from paceline.batch import Batch, InstanceBatch, InstanceObjects, instance_batch, plain_images, raster_boxes, slots_for
-from paceline.config.instances import InstanceRecipe
+from paceline.config.maskrcnn import InstanceRecipe
 from paceline.input import copy_paste, instance_sample
 from paceline.input.buckets import Shape
 from paceline.input.draw import Draw

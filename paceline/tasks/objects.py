@@ -12,9 +12,9 @@ import numpy as np
 
 from paceline._utils.errors import DataError
 from paceline._utils.text import counted, some
-from paceline.config.detection import BoxInput
-from paceline.config.instances import InstanceInput
+from paceline.config.maskrcnn import InstanceInput
 from paceline.config.recipe import Recipe
+from paceline.config.ssd import BoxInput
 from paceline.store.box_split import BoxSplit, open_boxes
 from paceline.store.manifest import Manifest, prepare_again
 from paceline.tasks.data_module import DataModule

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from paceline.config.instances import InstanceInput
+from paceline.config.maskrcnn import InstanceInput
 from paceline.config.plan import Plan
 from paceline.config.recipe import Recipe
 from paceline.input.buckets import Shape, aspect_groups, padded_shape, resized_all, short_of_step

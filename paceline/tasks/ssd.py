@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from paceline.batch import Batch, DetectionBatch, detection_batch, plain_images, raster_boxes, slots_for
-from paceline.config.detection import BoxRecipe
+from paceline.config.ssd import BoxRecipe
 from paceline.input import box_sample, mosaic
 from paceline.input.buckets import Shape
 from paceline.input.draw import Draw

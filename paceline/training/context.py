@@ -6,19 +6,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from paceline.config.length import Due
 from paceline.config.run import Run
+from paceline.config.run_length import Due
 from paceline.distributed.comm.roles import Roles
 from paceline.distributed.comm.world import World
-from paceline.log.events import CheckpointEvent
-from paceline.log.recorder import Recorder
 from paceline.tasks.task import InputRank, Task
 from paceline.training.checkpoint.background import CheckpointWriter
 from paceline.training.checkpoint.layout import step_name
-from paceline.training.mirror import ENDED_SECONDS, STOPPED_SECONDS, Mirror
+from paceline.training.eval_history import Standing
+from paceline.training.logging.event_logger import Recorder
+from paceline.training.logging.events import CheckpointEvent
 from paceline.training.recording import Monitors
-from paceline.training.standing import Standing
-from paceline.training.start import cards_of, fingerprint
+from paceline.training.resume import cards_of, fingerprint
+from paceline.training.run_dir.sync import ENDED_SECONDS, STOPPED_SECONDS, Mirror
 from paceline.training.state import EVALUATES, State
 
 

@@ -17,10 +17,10 @@ from torch import nn
 
 from paceline._utils.commands import command
 from paceline._utils.errors import CheckpointError, UserError
-from paceline.config.card import has_card
+from paceline.config.model_card import has_card
 from paceline.config.recipe import Recipe, override
+from paceline.config.recipes import RECIPES
 from paceline.config.run import read_run
-from paceline.recipes import RECIPES
 from paceline.tasks.workloads import saved_recipe, workload_of
 from paceline.weights.classes import Labels, row_count
 from paceline.weights.forms.bring import PUBLISHED

@@ -14,24 +14,24 @@ from pathlib import Path
 from typing import Any
 
 from paceline._utils.names import STOP_FILE
-from paceline.config.length import Due
 from paceline.config.plan import evaluation_batch, rates_at
 from paceline.config.run import Run
+from paceline.config.run_length import Due
 from paceline.distributed.comm.collectives import smallest
 from paceline.distributed.comm.stop import StopVote, stop_vote
 from paceline.distributed.comm.world import World
-from paceline.log.events import EndEvent, EvalEvent, TrainEvent, facts_of
-from paceline.log.trace import Tracer
 from paceline.tasks.metrics import reached
 from paceline.tasks.metrics.stored import intervals_at_end
 from paceline.training.context import Checkpointer, TrainContext
+from paceline.training.eval_history import Ending, RunEnded, Standing, how_to_resume, over_after
 from paceline.training.evaluate import Validator, predictions_file
-from paceline.training.non_finite import explain_non_finite
+from paceline.training.logging.events import EndEvent, EvalEvent, TrainEvent, facts_of
+from paceline.training.logging.profiler import Tracer
+from paceline.training.memory_probe import warm_up
+from paceline.training.nan_debug import explain_non_finite
 from paceline.training.recording import Monitors
-from paceline.training.standing import Ending, RunEnded, Standing, how_to_resume, over_after
 from paceline.training.state import State
 from paceline.training.step import TrainStep
-from paceline.training.trial_steps import warm_up
 
 STOPPED_INSIDE = "stopped inside an evaluation"
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from paceline.distributed.comm.collectives import smallest_and_each
 from paceline.distributed.comm.world import World
 from paceline.distributed.device.accelerators import module_of
-from paceline.optim.step_numbers import LossScaler
+from paceline.training.optim.step_scalars import LossScaler
 
 NEVER = torch.iinfo(torch.int64).max
 # A network is shown in at least this many parts, where it has them, of at most this many levels of names.

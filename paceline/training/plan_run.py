@@ -17,10 +17,10 @@ from typing import Any
 
 from paceline._utils.errors import CheckpointError, RecipeError
 from paceline._utils.reporter import Reporter
-from paceline.config.length import fit_schedule, plan_in_words, steps_in_time
 from paceline.config.plan import MOST_FIRST_WEIGHTS, Plan, first_weights_share, make_plan, shorten
 from paceline.config.recipe import Recipe
 from paceline.config.run import Run, profile_steps, seconds_in
+from paceline.config.run_length import fit_schedule, plan_in_words, steps_in_time
 from paceline.config.system import System
 from paceline.distributed.comm.collectives import from_main
 from paceline.distributed.comm.roles import Roles
@@ -30,12 +30,12 @@ from paceline.distributed.device.provenance import provenance
 from paceline.distributed.device.setup import choose_kernels
 from paceline.tasks.memory import MemoryEstimate, images_that_fit
 from paceline.tasks.task import InputRank, Task
-from paceline.training.building import build_model, build_state
-from paceline.training.few_photos import refuse_few, report_length
-from paceline.training.forms import choose_forms
+from paceline.training.factory import build_model, build_state
+from paceline.training.memory_probe import Pace, measure_pace
+from paceline.training.previous_run import SavedRun, fitted_to
 from paceline.training.request import Request
-from paceline.training.saved_run import SavedRun, fitted_to
-from paceline.training.trial_steps import Pace, measure_pace
+from paceline.training.small_data import refuse_few, report_length
+from paceline.training.step_variants import choose_forms
 
 # A budget is a ceiling: checkpoints, scores and a neighbour on the machine take their part too.
 USED = 0.95

@@ -17,7 +17,7 @@ from paceline.weights.forms.bring import PUBLISHED, fitting
 
 if TYPE_CHECKING:
     from paceline.tasks.memory import MemoryEstimate
-    from paceline.training.feeding import Feeding
+    from paceline.training.input_rate import Feeding
 
 GIB = 2**30
 

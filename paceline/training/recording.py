@@ -8,22 +8,22 @@ from pathlib import Path
 from typing import Any
 
 from paceline._utils.formatting import metric_label, target_text
+from paceline.config.mlperf import division_of
 from paceline.config.run import Run, seconds_in
-from paceline.config.submission import division_of
 from paceline.distributed.comm.world import World
 from paceline.distributed.device.accelerators import device_name, peak_memory
 from paceline.distributed.device.compiler import compilations
 from paceline.distributed.device.power import PowerMeter, gpus_of, power_meter
-from paceline.log.console import Console
-from paceline.log.events import ResumeEvent, read_events
-from paceline.log.pace import Clock, Interval, Neighbours, Spikes, Stragglers
-from paceline.log.recorder import Recorder
-from paceline.log.sinks import Facts
-from paceline.log.trackers import makers
 from paceline.tasks.memory import MemoryEstimate
 from paceline.tasks.workload import Workload
-from paceline.training.run_folder import RunFolder
-from paceline.training.start import Start
+from paceline.training.logging.callbacks import Facts
+from paceline.training.logging.console import Console
+from paceline.training.logging.event_logger import Recorder
+from paceline.training.logging.events import ResumeEvent, read_events
+from paceline.training.logging.monitors import Clock, Interval, Neighbours, Spikes, Stragglers
+from paceline.training.logging.trackers import makers
+from paceline.training.resume import Start
+from paceline.training.run_dir.folder import RunFolder
 from paceline.training.state import State
 
 

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING
 
 from paceline._utils.commands import require
 from paceline._utils.errors import RecipeError, UserError
+from paceline.config.mlperf import check_submission
 from paceline.config.plan import training_ranks
 from paceline.config.recipe import Recipe
 from paceline.config.run import Controls, check_controls, check_first_weights, profile_steps, run_file
-from paceline.config.submission import check_submission
 from paceline.config.system import System
 from paceline.distributed.comm.launcher import Launch
-from paceline.log.trackers import makers
 from paceline.store.containers.exports import prepare_first
 from paceline.tasks.workloads import workload_of
-from paceline.training.few_photos import refuse_auto
-from paceline.training.saved_run import stand_of
+from paceline.training.logging.trackers import makers
+from paceline.training.previous_run import stand_of
+from paceline.training.small_data import refuse_auto
 from paceline.weights.forms.bring import fitting
 
 if TYPE_CHECKING:

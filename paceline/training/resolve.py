@@ -11,22 +11,22 @@ from typing import Any
 
 from paceline._utils.errors import RecipeError
 from paceline._utils.reporter import Reporter
-from paceline.config.length import FITTED
 from paceline.config.recipe import Recipe
 from paceline.config.run import Controls
+from paceline.config.run_length import FITTED
 from paceline.config.system import System
 from paceline.distributed.comm.collectives import from_main
 from paceline.distributed.comm.roles import Roles
 from paceline.tasks.metrics import in_words
 from paceline.tasks.task import InputRank, Task
 from paceline.tasks.workloads import workload_of
-from paceline.training.alike import data_facts
-from paceline.training.feeding import Feeding, chosen_decoder, decoded_by, feeding_of, settle_decoder
-from paceline.training.look import chosen_before, command_without, look
+from paceline.training.auto_config import chosen_before, command_without, look
+from paceline.training.input_rate import Feeding, chosen_decoder, decoded_by, feeding_of, settle_decoder
+from paceline.training.input_stats import settle_pixels
 from paceline.training.open_data import opened_again
-from paceline.training.pixels import settle_pixels
+from paceline.training.previous_run import SavedRun
+from paceline.training.rank_consistency import data_facts
 from paceline.training.request import Request, check_metrics, check_profile, keeps_target, refuse_inexact
-from paceline.training.saved_run import SavedRun
 
 
 def resolve_request(request: Request, saved: SavedRun, trainers: int, reporter: Reporter) -> Request:

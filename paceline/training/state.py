@@ -20,13 +20,13 @@ from torch import Tensor, nn
 from paceline._utils.errors import CheckpointError
 from paceline.distributed.comm.world import World
 from paceline.models.batch_norm import average_running_statistics, batch_norms
-from paceline.optim.average import WeightAverage
-from paceline.optim.optimiser import Optimiser
-from paceline.optim.step_numbers import LossScaler
 from paceline.training.checkpoint.write import Snapshot
 from paceline.training.meters import Meters
+from paceline.training.optim.base import Optimiser
+from paceline.training.optim.ema import WeightAverage
+from paceline.training.optim.step_scalars import LossScaler
 
-# Fact of a checkpoint: an evaluation of its step follows. Its result stands in the run's events (training/standing.py).
+# Fact of a checkpoint: an evaluation of its step follows. Its result stands in the run's events (training/eval_history.py).
 EVALUATES = "evaluates"
 
 

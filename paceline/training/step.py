@@ -5,7 +5,7 @@ The model returns losses summed over a forward's images. Each is scaled by W/B: 
 parallel averages them over the W ranks, and the optimiser gets the gradient of the mean over the global batch, however the batch
 is cut. Where a loss is divided by a count over the global batch (SSD's positives), the model returns the undivided sum, and the
 count as DIVIDE_BY; gradients are linear, so they are divided once, when the count of all ranks is known. Losses with a count for
-each term are normalised before the backward instead (training/loss_groups.py).
+each term are normalised before the backward instead (training/loss_normalization.py).
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from paceline.config.plan import Plan, Rates
 from paceline.config.system import System
 from paceline.distributed.device.setup import autocast_for
 from paceline.models.batch_norm import commit_running_statistics
-from paceline.optim.step_numbers import StepNumbers
-from paceline.training.graph import Capture, Replayable, captures_on
-from paceline.training.loss_groups import LossGroupModel, count_ahead, group_losses
+from paceline.training.cuda_graphs import Capture, Replayable, captures_on
+from paceline.training.loss_normalization import LossGroupModel, count_ahead, group_losses
 from paceline.training.meters import Part, StepSizes, StepTimes
+from paceline.training.optim.step_scalars import StepNumbers
 from paceline.training.state import State
 
 # DistributedDataParallel's own default.

@@ -14,8 +14,8 @@ import torch
 
 from paceline._utils.errors import UserError
 from paceline._utils.reporter import SILENT, Reporter
-from paceline.config.length import Due
 from paceline.config.run import Run
+from paceline.config.run_length import Due
 from paceline.distributed.comm.environment import environment
 from paceline.distributed.comm.failure import is_echo
 from paceline.distributed.comm.launcher import Launch, read_launch
@@ -27,28 +27,28 @@ from paceline.distributed.device.oom import check_addresses, failures_in_words
 from paceline.distributed.device.provenance import untested_torch
 from paceline.distributed.device.setup import choose_device, choose_kernels, make_exact, set_threads
 from paceline.input.device_render import renderer_for
-from paceline.log.console import Console, open_console
-from paceline.log.output import lasting_output
 from paceline.tasks.memory import MemoryEstimate
 from paceline.tasks.task import InputRank, Task
 from paceline.tasks.workload import Workload
-from paceline.training.alike import request_facts, run_facts
-from paceline.training.building import build_model, build_state, choose_weights, load_first_weights
 from paceline.training.context import Checkpointer, TrainContext
-from paceline.training.local_copies import photos_in_memory, staged_photos
+from paceline.training.data_cache import photos_in_memory, staged_photos
+from paceline.training.eval_history import Ending
+from paceline.training.factory import build_model, build_state, choose_weights, load_first_weights
+from paceline.training.logging.console import Console, open_console
+from paceline.training.logging.stdout_guard import lasting_output
 from paceline.training.loop import loop, serve
+from paceline.training.memory_probe import run_that_fits, worth_trying
 from paceline.training.open_data import open_task, prepare_data
 from paceline.training.plan_run import plan_run, report_short_average, with_forms, with_length, with_provenance
 from paceline.training.plan_text import report_plan
+from paceline.training.previous_run import SavedRun
+from paceline.training.rank_consistency import request_facts, run_facts
 from paceline.training.recording import open_monitors, open_recorder
 from paceline.training.request import Request
 from paceline.training.resolve import resolve_request, resolve_with_data, undecided
-from paceline.training.run_folder import nearest_folder, open_run_folder
-from paceline.training.saved_run import SavedRun
-from paceline.training.standing import Ending
-from paceline.training.start import Start, check_start, find_start
+from paceline.training.resume import Start, check_start, find_start
+from paceline.training.run_dir.folder import nearest_folder, open_run_folder
 from paceline.training.state import State
-from paceline.training.trial_steps import run_that_fits, worth_trying
 from paceline.workers.template import start_early
 
 # What is done on rank 0 once a run has ended.

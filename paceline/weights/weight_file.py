@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from paceline._utils.errors import CheckpointError, UserError
 from paceline._utils.text import short
-from paceline.config.card import has_card
-from paceline.config.classification import RESNET
+from paceline.config.model_card import has_card
+from paceline.config.resnet import RESNET
 from paceline.config.run import RunRecord, read_run
 from paceline.models.trunk import Trunk
 from paceline.weights.forms.files import NOT_READ, conversion, read_contents

@@ -5,8 +5,8 @@ import time
 import torch
 
 from paceline.boxes.anchors import boxes_a_cell
-from paceline.config.classification import TrunkModel
-from paceline.config.detection import grids
+from paceline.config.resnet import TrunkModel
+from paceline.config.ssd import grids
 from paceline.models.make_trunk import make_trunk
 from paceline.models.ssd import SSD, initialise_ssd
 from paceline.models.trunk import Form

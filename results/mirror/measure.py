@@ -13,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from paceline.log.events import read_events
+from paceline.training.logging.events import read_events
 
 FLAGS = (
     *("--synthetic", "--global-batch", "16", "--optim.lr", "0.01", "--model.depth", "18", "--model.width", "32"),

@@ -19,11 +19,11 @@ from torch import Tensor, nn
 from verdict import one_ulp_away
 
 from paceline.batch import InstanceBatch, instance_batch
-from paceline.config.instances import InstanceInput
+from paceline.config.maskrcnn import InstanceInput
+from paceline.config.recipes.maskrcnn import MaskRCNNRecipe
 from paceline.datasets.ensure import ensure_prepared
 from paceline.input.buckets import padded_shape
 from paceline.models.segmenter import Segmenter
-from paceline.recipes.maskrcnn import MaskRCNNRecipe
 from paceline.store.manifest import Manifest
 from paceline.tasks.workloads import WORKLOADS
 

@@ -17,9 +17,9 @@ from resnet50_systems import Losses, Start, changed
 
 from paceline.config.plan import lr_at
 from paceline.config.recipe import Recipe
-from paceline.optim.optimiser import NamedParameter, named_parameters
-from paceline.optim.sgd import update_lr_inside
-from paceline.optim.step_numbers import momentum_at
+from paceline.training.optim.base import NamedParameter, named_parameters
+from paceline.training.optim.sgd import update_lr_inside
+from paceline.training.optim.step_scalars import momentum_at
 
 # Errors that rounding hides in a run. An epsilon of 1e-8 changes a trust ratio by 1e-8; float32 hides more, which float64 shows.
 HIDDEN = dict.fromkeys(("sgd64", "lars64", "nvidia64"), frozenset({"epsilon 1e-8 for 0"}))
@@ -83,7 +83,7 @@ def adapting(rule: Callable[[NamedParameter], bool]) -> Iterator[None]:
     def changed(*given: Any, **named: Any) -> list[NamedParameter]:
         return [replace(one, adapts=rule(one)) for one in named_parameters(*given, **named)]
 
-    with patch("paceline.training.building.named_parameters", changed):
+    with patch("paceline.training.factory.named_parameters", changed):
         yield
 
 
@@ -107,7 +107,7 @@ def norms_summed_in_order() -> Iterator[None]:
             found.append(one(eta) * w / (g + one(weight_decay) * w + one(eps)) if w > 0 and g > 0 else one(1))
         return torch.from_numpy(np.array(found)).to(weights[0].dtype)
 
-    with patch("paceline.optim.sgd.trust_ratios", ratios):
+    with patch("paceline.training.optim.sgd.trust_ratios", ratios):
         yield
 
 
@@ -117,7 +117,7 @@ def rates_in_float32() -> Iterator[None]:
     rate, momentum = lr_at, momentum_at
     with (
         patch("trajectories.lr_at", lambda *given: float(np.float32(rate(*given)))),
-        patch("paceline.optim.step_numbers.momentum_at", lambda *given: float(np.float32(momentum(*given)))),
+        patch("paceline.training.optim.step_scalars.momentum_at", lambda *given: float(np.float32(momentum(*given)))),
     ):
         yield
 
@@ -143,5 +143,5 @@ def weights_alone_corrected(momentum: float) -> Iterator[None]:
             if chosen:
                 update_lr_inside(*lists, momentum=momentum if corrected else plain, **more)
 
-    with patch("paceline.optim.sgd.update_lr_inside", update):
+    with patch("paceline.training.optim.sgd.update_lr_inside", update):
         yield

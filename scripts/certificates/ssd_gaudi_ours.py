@@ -18,15 +18,15 @@ from torch import Tensor
 from paceline.batch import DetectionBatch, Objects, detection_batch
 from paceline.boxes.matching import match
 from paceline.config.plan import make_plan, rates_at
+from paceline.config.recipes.ssd import SSDRecipe, gaudi, gaudi_cosine
 from paceline.config.run import Controls, Run
 from paceline.config.system import System
 from paceline.distributed.comm.launcher import read_launch
 from paceline.distributed.comm.world import open_world
 from paceline.models.detector import Detector
-from paceline.recipes.ssd import SSDRecipe, gaudi, gaudi_cosine
 from paceline.tasks.task import Task
 from paceline.tasks.workloads import WORKLOADS
-from paceline.training.building import build_model, build_state
+from paceline.training.factory import build_model, build_state
 from paceline.training.step import TrainStep
 from paceline.weights.forms.tensorflow import from_tensorflow
 

@@ -2,7 +2,7 @@
 
 Each is measured as it is sent and with its steps replayed as CUDA graphs (`--system.graph`). Runs are taken through paceline.train
 in this process, where their memory can be asked; the killed and resumed ones, and those to a target, are the command `paceline train`.
-A CPU captures nothing: a dry run takes every replayed form as it is sent, so that all lines run (test_replay.py replays there).
+A CPU captures nothing: a dry run takes every replayed form as it is sent, so that all lines run (test_cuda_graphs.py replays there).
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ import torch
 from item import Item, insist, run
 
 from paceline.config.recipe import override
+from paceline.config.recipes import RECIPES
 from paceline.config.run import Controls
 from paceline.config.system import Kernels, Precision, System
-from paceline.log.events import read_events
-from paceline.log.recorder import Recorder
-from paceline.recipes import RECIPES
+from paceline.training.eval_history import Ending
+from paceline.training.logging.event_logger import Recorder
+from paceline.training.logging.events import read_events
 from paceline.training.request import Request
-from paceline.training.standing import Ending
 from paceline.training.trainer import run_training
 
 GIB = 2**30

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from item import Item, run
 from torch import Tensor
 
-from paceline.config.classification import PhotoInput
+from paceline.config.resnet import PhotoInput
 from paceline.distributed.device.accelerators import synchronise
 from paceline.input.device_render import DeviceRenderer, nvjpeg_on
 from paceline.store.header import read_header

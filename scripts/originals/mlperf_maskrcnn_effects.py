@@ -26,8 +26,8 @@ from mlperf_maskrcnn_inputs import MASK_SIDE, STRIDES
 from paceline.boxes.anchors import BEYOND_LAST, Rounding, pyramid_anchors
 from paceline.boxes.geometry import BoxCoder
 from paceline.boxes.matching import inside_photo, match_anchors
+from paceline.config.recipes import RECIPES
 from paceline.input.buckets import resized
-from paceline.recipes import RECIPES
 
 
 def grids_of(height: int, width: int) -> list[tuple[int, int]]:

@@ -10,7 +10,7 @@ import pytest
 from paceline._utils import hashing
 from paceline._utils.hashing import BLOCK, file_sha256, json_sha256, sha256, source_sha256
 from paceline._utils.names import flatten
-from paceline.recipes import RECIPES
+from paceline.config.recipes import RECIPES
 
 
 def test_text_and_bytes_have_hashlibs_digest():

@@ -24,7 +24,7 @@ from paceline.boxes.geometry import to_ltrb
 from paceline.boxes.suppression import keep_fixed
 from paceline.boxes.triton_matching import BLOCK, overlaps
 from paceline.boxes.triton_suppression import ROWS, keep_best
-from paceline.config.detection import grids
+from paceline.config.ssd import grids
 
 PYRAMID = torch.cat(
     pyramid_anchors(

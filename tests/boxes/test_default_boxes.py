@@ -7,7 +7,7 @@ import torch
 from messages import raises
 
 from paceline.boxes.anchors import anchor_to_cell, boxes_a_cell, default_boxes
-from paceline.config.detection import SSDModel, grids
+from paceline.config.ssd import SSDModel, grids
 
 SIZES = [64, 128, 300, 320, 512]
 

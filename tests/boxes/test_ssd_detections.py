@@ -13,7 +13,7 @@ from torch import Tensor
 from paceline.boxes import forms
 from paceline.boxes.anchors import default_boxes
 from paceline.boxes.ssd_detections import ssd_detections
-from paceline.config.detection import grids
+from paceline.config.ssd import grids
 
 ANCHORS = default_boxes(64, grids(64), (0.1, 0.3, 0.5, 0.8, 0.9))
 REFERENCE = {"score_above": 0.05, "iou": 0.5, "candidates": 20, "candidates_of": "class", "keep": 15, "clip": False}

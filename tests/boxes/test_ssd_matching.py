@@ -13,7 +13,7 @@ from paceline.boxes import matching
 from paceline.boxes.anchors import default_boxes, tie_order
 from paceline.boxes.geometry import pairwise_iou, to_ltrb
 from paceline.boxes.matching import match, match_fixed
-from paceline.config.detection import grids
+from paceline.config.ssd import grids
 
 ANCHORS = to_ltrb(default_boxes(64, grids(64), (0.1, 0.3, 0.5, 0.8, 0.9)))
 RULES = [(positive, tie) for positive in ("above", "at_least") for tie in ("last", "first")]

@@ -224,7 +224,7 @@ PREPARING = {
         (0,),
     ),
     "a photo to stage that has other bytes": Situation(
-        (("training/local_copies.py", "staged_photos", "prepare_again"),),
+        (("training/data_cache.py", "staged_photos", "prepare_again"),),
         _after(_swapped, *TO_STAGE, "--stage", "staged"),
         2,
         (0,),

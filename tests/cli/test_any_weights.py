@@ -24,9 +24,9 @@ from torchvision.transforms.functional import center_crop, normalize, to_tensor
 
 import paceline
 from paceline._utils.errors import CheckpointError
-from paceline.recipes import RECIPES
+from paceline.config.recipes import RECIPES
 from paceline.tasks.workloads import workload_of
-from paceline.training.building import weights_file
+from paceline.training.factory import weights_file
 from paceline.training.find_network import answering
 from paceline.weights.classes import COCO_80, COCO_90, category_ids
 from paceline.weights.forms.torchvision import lacks

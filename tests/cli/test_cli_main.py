@@ -18,9 +18,9 @@ import paceline
 from paceline.cli import main as front_door
 from paceline.cli.flags import _flags_of
 from paceline.cli.main import VERBS, main
+from paceline.config.recipes import RECIPES
 from paceline.config.run import Controls
 from paceline.config.system import System
-from paceline.recipes import RECIPES
 from paceline.training.checkpoint.read import load_checkpoint
 
 ROOT = Path(paceline.__file__).parents[1]
@@ -238,7 +238,7 @@ def test_a_value_that_does_not_fit_its_flag_is_refused_by_name(capsys):
 OWN = '''
 from dataclasses import replace
 from paceline.config.system import System
-from paceline.recipes.resnet50 import tiny
+from paceline.config.recipes.resnet50 import tiny
 
 def fn():
     """Mine."""

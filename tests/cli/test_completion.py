@@ -9,7 +9,7 @@ import pytest
 from tiny_runs import command, refused
 
 from paceline.cli.main import VERBS
-from paceline.recipes import RECIPES
+from paceline.config.recipes import RECIPES
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from run_files import events_of, tensor_files
 from shared_runs import MASKRCNN, MASKRCNN_TOY, SSD, VAL, SharedRun
 from tiny_runs import command, refused
 
-from paceline.recipes import RECIPES
+from paceline.config.recipes import RECIPES
 from paceline.tasks.workloads import WORKLOADS
 
 pytestmark = pytest.mark.usefixtures("no_charts")

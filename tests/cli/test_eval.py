@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("no_charts")
 
 MY_RECIPE = """
 from dataclasses import replace
-from paceline.recipes import RECIPES
+from paceline.config.recipes import RECIPES
 def recipe():
     whole = RECIPES["ssd-tiny"]()
     model = replace(whole.model, depth=10, width=4, extras=8)
@@ -245,7 +245,7 @@ def test_a_split_that_lies_in_no_folder_of_its_own_is_named_too(ssd_run, tmp_pat
 
 
 def test_scoring_shows_how_far_it_is_on_a_terminal(resnet_run, capsys, monkeypatch):
-    from paceline.log.live_line import LiveLine
+    from paceline.training.logging.live_line import LiveLine
 
     seen: list[tuple[str, int, int]] = []
     monkeypatch.setenv("TERM", "xterm")

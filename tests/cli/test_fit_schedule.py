@@ -13,7 +13,7 @@ from run_files import cut_after, events_of, facts_of, tensor_files
 from tiny_runs import TINY, command, refused
 
 from paceline.training import plan_run
-from paceline.training.trial_steps import Pace
+from paceline.training.memory_probe import Pace
 
 pytestmark = pytest.mark.usefixtures("no_report", "no_charts")
 

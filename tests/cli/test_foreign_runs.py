@@ -22,7 +22,7 @@ CANARY = """
 from pathlib import Path
 (Path(__file__).parent / "RAN").touch()
 from dataclasses import replace
-from paceline.recipes import RECIPES
+from paceline.config.recipes import RECIPES
 from paceline.tasks.workloads import WORKLOADS
 
 def recipe():

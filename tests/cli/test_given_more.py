@@ -17,15 +17,15 @@ from tiny_runs import TINY, command, of_its_own, refused
 import paceline
 from paceline._utils.errors import UserError
 from paceline.cli.main import main
+from paceline.config.mlperf import Submission
 from paceline.config.plan import lr_at, make_plan
 from paceline.config.recipe import override
+from paceline.config.recipes import RECIPES
 from paceline.config.run import Controls, RunRecord
-from paceline.config.submission import Submission
 from paceline.config.system import System
-from paceline.log.events import read_events
-from paceline.log.mllog import PREFIX
-from paceline.recipes import RECIPES
-from paceline.training.saved_run import SavedRun, _ways
+from paceline.training.logging.events import read_events
+from paceline.training.logging.mllog import PREFIX
+from paceline.training.previous_run import SavedRun, _ways
 
 pytestmark = pytest.mark.usefixtures("no_report", "no_charts")
 

@@ -135,7 +135,7 @@ def test_a_report_that_cannot_be_written_changes_nothing_of_how_a_run_ended(
 
 
 def test_a_folder_called_stop_that_appears_stops_the_run_and_is_named(photos, run, capsys, monkeypatch):
-    from paceline.log.recorder import Recorder
+    from paceline.training.logging.event_logger import Recorder
 
     passed = Recorder.passed
 
@@ -225,7 +225,7 @@ def test_a_run_goes_on_with_the_validation_images_that_its_best_was_chosen_by(
 def test_a_run_whose_folder_nobody_named_says_where_it_lies_and_its_parting_command_goes_on(
     photos, tmp_path, capsys, monkeypatch
 ):
-    from paceline.log.recorder import Recorder
+    from paceline.training.logging.event_logger import Recorder
 
     without_report(monkeypatch)
     monkeypatch.chdir(tmp_path)

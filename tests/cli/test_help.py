@@ -11,10 +11,10 @@ from tiny_runs import command, refused
 
 from paceline.cli import flags
 from paceline.cli.main import VERBS
+from paceline.config.recipes import RECIPES
 from paceline.config.run import Controls
 from paceline.config.system import System
-from paceline.log.live_line import LiveLine, Now
-from paceline.recipes import RECIPES
+from paceline.training.logging.live_line import LiveLine, Now
 from paceline.weights.forms.bring import PUBLISHED
 
 KINDS = {"prepare": "coco", "pack": "", "download": "", "list": "recipes", "weights": "get", "mlperf": "check", "image": "build",

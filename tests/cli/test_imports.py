@@ -30,7 +30,7 @@ def forked(words, result):
         os.wait()
         return
     before = set(sys.modules)
-    from paceline.log.recorder import Recorder
+    from paceline.training.logging.event_logger import Recorder
 
     def tell(code):
         with open(result, "w") as file:

@@ -15,9 +15,9 @@ from tiny_runs import TINY, Said, command, of_its_own, without_report
 
 from paceline._utils.journal import LineFile
 from paceline.cli.main import main
-from paceline.log.events import MEASURED, read_events
-from paceline.log.mllog import PREFIX
 from paceline.training.checkpoint.read import load_checkpoint
+from paceline.training.logging.events import MEASURED, read_events
+from paceline.training.logging.mllog import PREFIX
 
 STEPS = 6
 

@@ -22,8 +22,8 @@ from paceline.cli.main import main
 from paceline.cli.printing import Printer
 from paceline.config.published import pairings_of
 from paceline.launch.config import NETWORK_PREFIXES, Where
-from paceline.log.events import EventLog
-from paceline.training.saved_run import FinishedError
+from paceline.training.logging.events import EventLog
+from paceline.training.previous_run import FinishedError
 
 
 @pytest.fixture(autouse=True)

@@ -15,15 +15,15 @@ from shared_runs import SSD
 from tiny_runs import TINY, Said, command, forge, refused, without_report
 
 from paceline.cli.commands.list import DECODERS, is_installed
-from paceline.config.classification import Decoder
-from paceline.config.habits import OTHERWISE, OURS, SAME
+from paceline.cli.foreign_flags import OTHERWISE, OURS, SAME
 from paceline.config.recipe import DATA_CLASSES, DATA_IMAGES
+from paceline.config.recipes import GROUPS, RECIPES
+from paceline.config.recipes.published_rows import ROWS
+from paceline.config.resnet import Decoder
 from paceline.datasets.shapes.outlines import CLASSES
 from paceline.distributed.device.systems import SYSTEMS
-from paceline.log.recorder import Recorder
-from paceline.recipes import GROUPS, RECIPES
-from paceline.recipes.rows import ROWS
 from paceline.tasks.workloads import WORKLOADS
+from paceline.training.logging.event_logger import Recorder
 
 # list -----------------------------------------------------------------------------------------------------------------
 

@@ -13,9 +13,9 @@ import pytest
 from messages import check_text
 from tiny_runs import command, refused, train, without_report
 
-from paceline.log.events import read_events
-from paceline.log.mllog import PREFIX, MLLog
 from paceline.tasks.mlperf import optimiser_facts
+from paceline.training.logging.events import read_events
+from paceline.training.logging.mllog import PREFIX, MLLog
 
 LARS = dict(base_lr=11.0, end_lr=1e-4, poly_power=2, decay_epochs=37, warmup_epochs=2, momentum=0.9, weight_decay=5e-5)
 needs_checker = pytest.mark.skipif(
@@ -59,7 +59,7 @@ def resnet_log(
         log.block_stop(first_epoch_num=first, step=number * 16)
     log.run_stop("success" if accuracy >= 0.759 else "aborted", step=64)
     path.write_text(
-        path.read_text().replace('"file": "tests/cli/', '"file": "paceline/log/')
+        path.read_text().replace('"file": "tests/cli/', '"file": "paceline/training/logging/')
     )  # as the recorder's lines say
     return path
 

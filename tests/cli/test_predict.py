@@ -17,7 +17,7 @@ from tiny_runs import command, refused
 from paceline.cli.printing import Printer
 from paceline.inference import load
 from paceline.inference.results import Found
-from paceline.log.events import EventLog, read_events
+from paceline.training.logging.events import EventLog, read_events
 
 
 def pictures(folder: Path) -> set[str]:

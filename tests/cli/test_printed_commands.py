@@ -41,7 +41,7 @@ def recipe_file(here: Path, data: Path) -> str:
         ("global_batch", 8), ("optim.lr", 0.01),
     )) + "}"  # fmt: skip
     text = (
-        "from paceline.config.recipe import override\nfrom paceline.recipes import RECIPES\n\n\n"
+        "from paceline.config.recipe import override\nfrom paceline.config.recipes import RECIPES\n\n\n"
         f"def small():\n    return override(RECIPES['resnet50-tiny'](), {changes})\n"
     )
     (here / "my recipes.py").write_text(text)
@@ -76,7 +76,7 @@ SITUATIONS = {
         (0, 0),
     ),
     "a run of another recipe": Situation(
-        (("_utils/commands.py", "to_go_on", "train"), ("training/saved_run.py", "how_to_go_on", "to_go_on")),
+        (("_utils/commands.py", "to_go_on", "train"), ("training/previous_run.py", "how_to_go_on", "to_go_on")),
         lambda here, data: ["train", "ssd-tiny", "--out", unfinished(here, data)],
         2,
         (0,),
@@ -100,12 +100,12 @@ ELSEWHERE = {
     (
         "cli/test_going_on.py",
         "test_a_run_whose_folder_nobody_named_says_where_it_lies_and_its_parting_command_goes_on",
-    ): (("training/standing.py", "how_to_resume", "to_go_on"),),
+    ): (("training/eval_history.py", "how_to_resume", "to_go_on"),),
     ("cli/test_going_on.py", "test_a_report_that_cannot_be_written_changes_nothing_of_how_a_run_ended"): (
-        ("training/call.py", "report_run", "report"),
+        ("training/python_api.py", "report_run", "report"),
     ),
     ("cli/test_going_on.py", "test_a_run_goes_on_with_the_validation_images_that_its_best_was_chosen_by"): (
-        ("training/start.py", "check_start", "eval"),
+        ("training/resume.py", "check_start", "eval"),
     ),
     ("store/test_download_verb.py", "test_an_interrupt_says_how_to_go_on"): (
         ("cli/commands/download.py", "run", "download"),
@@ -179,7 +179,11 @@ REASONS = {
     ("cli/help.py", "_screen", "{}"): "--help of a verb; tests/cli/test_help.py asks each for it",
     ("cli/commands/image.py", "_build", "image"): "wants a container engine",
     ("cli/commands/report.py", "run", "report"): "an example of a folder's name",
-    ("training/named_run.py", "naming", "--workload"): "runs a Python file: tests/cli/test_own_workload.py types it",
+    (
+        "training/run_arguments.py",
+        "naming",
+        "--workload",
+    ): "runs a Python file: tests/cli/test_own_workload.py types it",
     ("tools/compare/bisect.py", "again", "compare"): "runs a Python file: tests/cli/test_own_workload.py types it",
     ("training/find_network.py", "of_its_run", "eval"): "runs a Python file: tests/cli/test_own_workload.py types it",
     ("cli/commands/weights.py", "_get", "weights"): "wants published weights",
@@ -187,23 +191,23 @@ REASONS = {
     ("cli/commands/weights_check.py", "run_check", "weights"): "a form: timm/NAME is to be filled in",
     ("training/find_network.py", "_refusal", "train"): "a form: timm/NAME is to be filled in",
     ("launch/doctor/here.py", "read_host", "doctor"): "its output goes into a variable of the host",
-    ("log/console.py", "_advise", "bench"): "a kind of measurement, in a sentence",
+    ("training/logging/console.py", "_advise", "bench"): "a kind of measurement, in a sentence",
     ("tools/qualify/judgement.py", "judge", "doctor"): "who found it, before a colon",
     ("tools/qualify/judgement.py", "_input", "pack"): "names a verb, in a sentence",
     ("tools/qualify/judgement.py", "_input", "bench"): "a kind of measurement, in a sentence",
     ("tools/mlperf/logs.py", "mllog_lines", "mlperf"): "names a verb, in a sentence",
     ("weights/forms/files.py", "_torch", "weights"): "names a verb, in a sentence",
     (
-        "training/few_photos.py",
+        "training/small_data.py",
         "refuse_few",
         "train",
-    ): "wants pretrained weights; tests/training/test_few_photos.py holds it",
+    ): "wants pretrained weights; tests/training/test_small_data.py holds it",
     (
         "cli/commands/show.py",
         "_opened",
         "train",
     ): "as it was typed; tests/cli/test_auto_runs.py types what train prints so",
-    ("training/local_copies.py", "staged_photos", "data"): "tests/store/test_staged_copy.py damages such a copy",
+    ("training/data_cache.py", "staged_photos", "data"): "tests/store/test_staged_copy.py damages such a copy",
 }
 
 

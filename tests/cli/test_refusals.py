@@ -19,8 +19,8 @@ from tiny_runs import TINY, command, make_photos, of_its_own, refused, train
 
 from paceline._utils.safe_read import SEAL, sealed
 from paceline.cli.main import main
-from paceline.config.classification import PhotoInput, ResNetModel
 from paceline.config.recipe import Recipe
+from paceline.config.resnet import PhotoInput, ResNetModel
 from paceline.tasks.classification import ClassificationData
 from paceline.tasks.workloads import WORKLOADS
 from paceline.weights.forms.torchvision import export

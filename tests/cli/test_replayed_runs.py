@@ -17,8 +17,8 @@ from tiny_runs import TINY, Said, command, without_report
 
 import paceline.training.loop
 from paceline.boxes import forms
-from paceline.log.events import MEASURED
-from paceline.optim.step_numbers import StepNumbers
+from paceline.training.logging.events import MEASURED
+from paceline.training.optim.step_scalars import StepNumbers
 from paceline.training.step import TrainStep
 
 LOOP = paceline.training.loop

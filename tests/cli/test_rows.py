@@ -12,9 +12,9 @@ from tiny_runs import TINY_CHANGES, command, refused
 
 import paceline
 from paceline.cli.commands.show import machine_flags, on_its_machine
+from paceline.config.recipes import RECIPES
+from paceline.config.recipes.published_rows import LIKE, ROWS
 from paceline.distributed.device.systems import SYSTEMS
-from paceline.recipes import RECIPES
-from paceline.recipes.rows import LIKE, ROWS
 
 
 def test_names_are_workload_submitter_machine_batch_and_no_recipe_s():

@@ -12,7 +12,7 @@ from messages import check_text
 from run_files import events_of, tensor_files
 from tiny_runs import refused, train
 
-from paceline.log.trace import Tracer
+from paceline.training.logging.profiler import Tracer
 from paceline.training.step import TrainStep
 
 pytestmark = pytest.mark.usefixtures("no_report")

@@ -15,12 +15,12 @@ from paceline._utils.text import laid_out
 from paceline.config.plan import make_plan
 from paceline.config.published import RESULTS, system_for
 from paceline.config.recipe import DATA_IMAGES
+from paceline.config.recipes import RECIPES
 from paceline.config.run import RunRecord
 from paceline.distributed.device.step_rates import RATES
 from paceline.distributed.device.systems import SYSTEMS
-from paceline.log.events import EventLog
-from paceline.recipes import RECIPES
 from paceline.tools.estimate.summary import estimate_of, not_known, speed_for, speed_of_run
+from paceline.training.logging.events import EventLog
 
 EIGHT_NODES = ("resnet50-mlperf-3200-8x8", "dgx-h100", 8)  # published
 SIXTEEN_NODES = ("resnet50-mlperf-3200-8x8", "dgx-h100", 16)  # not published

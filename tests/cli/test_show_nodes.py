@@ -11,10 +11,10 @@ from tiny_runs import command, refused
 from paceline.cli.commands.launch import LaunchFlags
 from paceline.cli.commands.show import ShowFlags
 from paceline.cli.flags import parse_recipe
+from paceline.config.recipes import RECIPES
 from paceline.config.run import Controls
 from paceline.config.system import env_pairs
 from paceline.distributed.device.systems import SYSTEMS
-from paceline.recipes import RECIPES
 
 
 def plan_of(capsys, *words) -> dict:

@@ -15,8 +15,8 @@ from paceline._utils.names import flatten
 from paceline._utils.text import laid_out
 from paceline.cli.recipe_text import base_recipe, cells, every_cell
 from paceline.config.recipe import differing, override
-from paceline.recipes import RECIPES, base_of
-from paceline.recipes.rows import ROWS
+from paceline.config.recipes import RECIPES, base_of
+from paceline.config.recipes.published_rows import ROWS
 from paceline.weights.forms.bring import PUBLISHED, fitting
 
 FEW = ("--train-images", "900", "--val-images", "9")
@@ -91,7 +91,7 @@ def test_a_run_and_a_recipe_are_compared_in_words_and_in_json(capsys, ssd_run):
 
 
 def test_weights_are_tried_as_training_tries_them(capsys, ssd_run, resnet_run, tmp_path, monkeypatch):
-    monkeypatch.setattr("paceline.training.call.report_run", lambda *_: None)
+    monkeypatch.setattr("paceline.training.python_api.report_run", lambda *_: None)
     own, other = ssd_run.folder / "checkpoints" / "best", resnet_run.folder / "checkpoints" / "best"
     words = ["ssd-tiny", "--data", ssd_run.data, *SSD.split()]
     said = command(capsys, "show", *words, "--weights", own)

@@ -206,18 +206,18 @@ def test_an_index_that_comes_with_a_run_speaks_of_photos_in_its_folder_alone(run
 
 
 # Files that are opened in these rooms by another way than _utils/safe_read.py, and why that is right.
-ROOMS = ("log", "tools/report", "tools/mlperf", "training", "inference", "config/run.py", "cli/commands")
+ROOMS = ("tools/report", "tools/mlperf", "training", "inference", "config/run.py", "cli/commands")
 OWN_WAYS = {
     "cli/commands/from_original.py": 1,  # a script that the command line names
     "cli/commands/image.py": 1,  # the checkout's own
     "training/checkpoint/write.py": 1,  # written just now, and read back
     "training/checkpoint/layout.py": 1,  # a probe, made exclusively
-    "log/output.py": 4,  # the null device, and streams
-    "log/pace.py": 1,  # the kernel's
+    "training/logging/stdout_guard.py": 4,  # the null device, and streams
+    "training/logging/monitors.py": 1,  # the kernel's
     "tools/report/run_report.py": 1,  # the template of a workload of one's own: code
-    "training/mirror.py": 3,  # this process's own run, on its way to a bucket; the descriptor of open_plain
+    "training/run_dir/sync.py": 3,  # this process's own run, on its way to a bucket; the descriptor of open_plain
     "tools/mlperf/compliance.py": 1,  # a log that was read before, copied for MLPerf's tool
-    "training/local_copies.py": 1,  # the kernel's
+    "training/data_cache.py": 1,  # the kernel's
     "inference/photo_paths.py": 1,  # a photo that the command line's folder has, of a plain kind
     "inference/outputs/prediction_dir.py": 2,  # for writing
     "inference/graph/onnx_reader.py": 1,  # a photo that a program of its own is called with

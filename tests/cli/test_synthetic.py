@@ -14,16 +14,16 @@ from tiny_runs import TINY, command, forge, refused, without_report
 
 from paceline.cli.flags import parse_recipe
 from paceline.config.plan import make_plan
+from paceline.config.recipes.ssd import tiny
 from paceline.config.run import Controls
 from paceline.config.system import System
 from paceline.input.loader import Loader
-from paceline.log.events import read_events
-from paceline.recipes.ssd import tiny
 from paceline.store.manifest import Manifest
 from paceline.tasks.synthetic import synthetic_task
 from paceline.tasks.task import InputRank
 from paceline.tasks.workloads import WORKLOADS
 from paceline.tools.report.run_report import write_report
+from paceline.training.logging.events import read_events
 from paceline.weights.classes import Labels
 
 pytestmark = pytest.mark.usefixtures("no_charts")

@@ -10,7 +10,7 @@ import pytest
 from coco_sets import edit, make_set
 from tiny_runs import Said, command, make_photos, refused, train, without_report
 
-from paceline.log.console import Console
+from paceline.training.logging.console import Console
 
 NAME = "ant\x1b]0;owned\x07\u202e\x9b2J"
 SHOWN = r"ant\x1b]0;owned\x07\u202e\x9b2J"

@@ -17,10 +17,10 @@ import paceline
 from paceline.cli import flags
 from paceline.cli.main import main
 from paceline.config.recipe import Recipe
+from paceline.config.recipes import RECIPES
 from paceline.config.run import Controls
 from paceline.config.system import System
-from paceline.log.events import read_events
-from paceline.recipes import RECIPES
+from paceline.training.logging.events import read_events
 
 PACKAGE = Path(paceline.__file__).parent
 
@@ -125,8 +125,6 @@ def test_every_flag_that_a_message_of_training_names_exists():
         "store/*.py",
         "input",
         "distributed",
-        "log",
-        "optim",
         "tasks",
         "training",
         "cli/commands/train.py",

@@ -12,15 +12,15 @@ from short_of_memory import out_of_memory
 from tiny_runs import TINY, command, make_photos
 
 import paceline.distributed.device.compiler as compiler
+import paceline.training.memory_probe as trial_steps
 import paceline.training.trainer as trainer
-import paceline.training.trial_steps as trial_steps
 from paceline._utils.errors import RecipeError
-from paceline.log.events import read_events
-from paceline.log.pace import Interval
-from paceline.log.recorder import Recorder
 from paceline.models.classifier import Classifier
 from paceline.tasks.data_module import DataModule
 from paceline.tools.report.run_report import write_report
+from paceline.training.logging.event_logger import Recorder
+from paceline.training.logging.events import read_events
+from paceline.training.logging.monitors import Interval
 from paceline.training.step import TrainStep
 
 pytestmark = pytest.mark.usefixtures("no_report")

@@ -8,7 +8,7 @@ import torchvision
 from safetensors.torch import save_file
 from tiny_runs import command, refused
 
-from paceline.recipes import RECIPES
+from paceline.config.recipes import RECIPES
 from paceline.tasks.workloads import workload_of
 
 NO_WEIGHTS = {

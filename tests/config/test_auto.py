@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from paceline.cli.flags import parse_recipe
 from paceline.config.auto import Asked, Found, applied, choose, evaluations, total_steps
 from paceline.config.plan import make_plan
+from paceline.config.recipes import RECIPES
 from paceline.config.run import Controls
 from paceline.config.system import System
-from paceline.recipes import RECIPES
 from paceline.tasks.workloads import workload_of
 
 OWN = [name for name in RECIPES if name.endswith(("-custom", "-custom-cpu", "-tiny"))]

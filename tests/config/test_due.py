@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.config.length import Due
 from paceline.config.plan import make_plan
+from paceline.config.recipes import RECIPES
 from paceline.config.run import Controls
+from paceline.config.run_length import Due
 from paceline.distributed.device.systems import h100x8
-from paceline.recipes import RECIPES
 
 
 @pytest.mark.parametrize(("images", "steps"), [(2048 * 10, 10), (2048 * 10 + 1, 11), (2047, 1)])

@@ -9,12 +9,12 @@ import pytest
 import torchvision
 
 from paceline._utils.errors import RecipeError
-from paceline.config.classification import PhotoInput
-from paceline.config.detection import BoxInput, grids
-from paceline.config.instances import InstanceInput
+from paceline.config.maskrcnn import InstanceInput
 from paceline.config.recipe import check_recipe, override, refuse_huge
+from paceline.config.recipes import RECIPES
+from paceline.config.resnet import PhotoInput
 from paceline.config.run import seconds_in
-from paceline.recipes import RECIPES
+from paceline.config.ssd import BoxInput, grids
 from paceline.tasks.workloads import workload_of
 
 

@@ -8,7 +8,10 @@ import pytest
 from messages import check_text, raises
 
 from paceline._utils.errors import RecipeError
-from paceline.config.length import (
+from paceline.config.plan import lr_at, make_plan
+from paceline.config.recipe import DATA_IMAGES, Quality, Recipe
+from paceline.config.recipes import RECIPES
+from paceline.config.run_length import (
     FITTED,
     MOST_WARMUP,
     fit_schedule,
@@ -16,10 +19,7 @@ from paceline.config.length import (
     schedule_in_words,
     steps_in_time,
 )
-from paceline.config.plan import lr_at, make_plan
-from paceline.config.recipe import DATA_IMAGES, Quality, Recipe
 from paceline.config.system import System
-from paceline.recipes import RECIPES
 
 
 def planned(recipe: Recipe):

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from messages import check_text, raises
 
 from paceline._utils.errors import RecipeError
-from paceline.config.classification import PhotoInput, ResNetModel
-from paceline.config.instances import InstanceInput, MaskRCNNModel
-from paceline.config.loss_cut import cut_losses, recipe_loss_group
+from paceline.config.loss_normalization import cut_losses, recipe_loss_group
+from paceline.config.maskrcnn import InstanceInput, MaskRCNNModel
 from paceline.config.plan import make_plan, split_batch
 from paceline.config.recipe import Recipe
+from paceline.config.resnet import PhotoInput, ResNetModel
 from paceline.config.system import System
 from paceline.input.stream import stream_positions
 

@@ -10,8 +10,8 @@ from messages import raises
 from paceline._utils.errors import RecipeError
 from paceline.config.plan import make_plan
 from paceline.config.recipe import check_recipe
+from paceline.config.recipes import RECIPES
 from paceline.config.system import System
-from paceline.recipes import RECIPES
 from paceline.tasks.workloads import workload_of
 
 PHOTO = {"flip": 1.5, "std": (1.0, 0.0, 1.0), "mean": (0.0, float("nan"), 0.0)}

@@ -14,8 +14,8 @@ from messages import raises
 from paceline._utils.errors import RecipeError
 from paceline.config.plan import ema_at, first_weights_share, lr_at, make_plan, shorten, split_batch, training_ranks
 from paceline.config.recipe import DATA_IMAGES, override
+from paceline.config.recipes import RECIPES
 from paceline.distributed.device.systems import SYSTEMS, h100x8
-from paceline.recipes import RECIPES
 
 IMAGENET = DATA_IMAGES["imagenet"]
 

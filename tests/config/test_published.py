@@ -25,9 +25,9 @@ from paceline.config.published import (
     system_for,
 )
 from paceline.config.recipe import DATA_IMAGES
+from paceline.config.recipes import RECIPES
 from paceline.config.system import check_system
 from paceline.distributed.device.systems import DETECTED, SYSTEMS
-from paceline.recipes import RECIPES
 
 # Machines --------------------------------------------------------------------------------------------------------------
 

@@ -10,9 +10,9 @@ import torch
 
 from paceline.config.plan import lr_at, make_plan
 from paceline.config.recipe import Schedule
+from paceline.config.recipes import RECIPES
 from paceline.config.schedule import learning_rate
 from paceline.config.system import System
-from paceline.recipes import RECIPES
 
 # (peak, warm-up epochs, scheduled epochs, steps an epoch): the MLPerf v3.0 ResNet-50 configurations by global batch.
 PRESETS = {

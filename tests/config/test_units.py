@@ -8,9 +8,9 @@ import pytest
 from messages import raises
 
 from paceline._utils.errors import RecipeError
-from paceline.config.classification import PhotoInput, ResNetModel
 from paceline.config.plan import lr_at, make_plan
 from paceline.config.recipe import Optim, Quality, Recipe, Schedule, check_recipe
+from paceline.config.resnet import PhotoInput, ResNetModel
 from paceline.config.system import System
 
 RECIPE = Recipe(

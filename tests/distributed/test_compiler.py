@@ -10,7 +10,7 @@ import paceline.distributed.device.compiler as compiler
 from paceline._utils.errors import RecipeError
 from paceline.distributed.device.compiler import allow_forms, compilations, uncompiled
 from paceline.distributed.device.oom import failures_in_words
-from paceline.log.pace import Interval
+from paceline.training.logging.monitors import Interval
 
 
 class Sum(nn.Module):

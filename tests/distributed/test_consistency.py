@@ -17,13 +17,13 @@ from paceline._utils.errors import AlikeError
 from paceline._utils.user_code import from_file
 from paceline._utils.version import PACKAGE
 from paceline.cli.flags import parse_recipe
+from paceline.config.recipes import RECIPES
 from paceline.config.run import Controls
 from paceline.distributed.comm.consistency import agree
 from paceline.distributed.comm.launcher import Place
 from paceline.distributed.comm.messages import Messages
 from paceline.distributed.device.systems import SYSTEMS
-from paceline.recipes import RECIPES
-from paceline.training.alike import request_facts, source_digests
+from paceline.training.rank_consistency import request_facts, source_digests
 
 
 def said_by(all_facts: list[dict[str, Any]]) -> list[str]:

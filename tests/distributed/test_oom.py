@@ -101,7 +101,7 @@ def test_a_limit_of_addresses_that_a_step_does_not_fit_is_refused():
 
 LIBRARY = """
 import ctypes, sys, threading
-from paceline.log.output import guard_exit
+from paceline.training.logging.stdout_guard import guard_exit
 guard_exit()
 guard_exit()
 if sys.argv[1] == "library":

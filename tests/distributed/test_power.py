@@ -12,8 +12,8 @@ from sysfs_machines import write
 from tiny_runs import train
 
 from paceline.distributed.device.power import Counter, PowerMeter, Watts, packages, power_meter, whole_machine
-from paceline.log.events import read_events
-from paceline.log.pace import Neighbours, Stragglers
+from paceline.training.logging.events import read_events
+from paceline.training.logging.monitors import Neighbours, Stragglers
 from paceline.training.recording import Monitors
 
 SPAN = 262_143_328_850  # max_energy_range_uj of a server's package
@@ -109,7 +109,7 @@ def test_a_run_s_end_has_the_joules_of_its_node_and_its_page_shows_them(tmp_path
     def ten_joules_more(*_: object) -> None:
         write(file, str(next(values)))
 
-    monkeypatch.setattr("paceline.log.recorder.Recorder.passed", ten_joules_more)  # after every step
+    monkeypatch.setattr("paceline.training.logging.event_logger.Recorder.passed", ten_joules_more)  # after every step
     assert train(capsys, class_photos, tmp_path / "run", steps=3).code == 0
     end = read_events(tmp_path / "run" / "events.jsonl")[-1]
     assert (end["event"], end["joules"], end["joules_by"]) == ("end", 30, "RAPL")

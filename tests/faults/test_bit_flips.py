@@ -27,11 +27,11 @@ from paceline._utils.reporter import Lines
 from paceline.cli.main import main
 from paceline.config.run import read_run
 from paceline.datasets.ensure import ensure_prepared
-from paceline.log.events import MEASURED, EventLog, read_events
-from paceline.log.mllog import MLLog
 from paceline.store.freshness import check_fresh
 from paceline.store.manifest import Manifest
 from paceline.training.checkpoint.read import load_checkpoint
+from paceline.training.logging.events import MEASURED, EventLog, read_events
+from paceline.training.logging.mllog import MLLog
 from paceline.training.state import check_snapshot
 
 SEED, LONG, SHORT, UNDER_READERS = 1, 2000, 6, 400

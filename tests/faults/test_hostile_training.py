@@ -11,7 +11,7 @@ from hostile_training import BOXES, MASKS, first_to_the_end, good
 from tiny_runs import without_report
 
 from paceline.cli.main import main
-from paceline.log.events import read_events
+from paceline.training.logging.events import read_events
 
 
 @pytest.mark.parametrize("family", [pytest.param(BOXES, id="ssd", marks=ONE_MORE), pytest.param(MASKS, id="maskrcnn")])

@@ -16,8 +16,8 @@ from messages import check_line, check_text
 from run_files import tensor_files
 from tiny_runs import TINY
 
-from paceline.log.events import read_events
 from paceline.training.checkpoint.layout import link_step
+from paceline.training.logging.events import read_events
 
 pytestmark = [pytest.mark.multi, pytest.mark.nightly("kills trainings beside a bucket for minutes")]
 ROOT = Path(__file__).resolve().parents[2]

@@ -12,7 +12,7 @@ import torch
 
 from benchmarks.maskrcnn_operations import SCORE, operations, unlike
 from paceline.boxes.paste import paste_to_rle
-from paceline.config.instances import MaskRCNNModel
+from paceline.config.maskrcnn import MaskRCNNModel
 from paceline.config.system import Precision, System
 from paceline.tools.bench.harness import compared
 from paceline.tools.bench.step import our_step

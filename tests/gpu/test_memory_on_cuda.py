@@ -14,12 +14,12 @@ import torch
 
 from paceline._utils.errors import Shortage
 from paceline.config.recipe import override
+from paceline.config.recipes import RECIPES
 from paceline.config.run import Controls
 from paceline.distributed.device.detect import gpu
-from paceline.log.events import read_events
-from paceline.recipes import RECIPES
+from paceline.training.eval_history import Ending
+from paceline.training.logging.events import read_events
 from paceline.training.request import Request
-from paceline.training.standing import Ending
 from paceline.training.trainer import run_training
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

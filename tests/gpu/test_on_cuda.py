@@ -11,18 +11,18 @@ import torch
 from stand_ins import made_up
 
 from paceline.batch import Batch
-from paceline.config.classification import PhotoInput, ResNetModel
 from paceline.config.plan import Rates, make_plan
 from paceline.config.recipe import Optim, Recipe
+from paceline.config.resnet import PhotoInput, ResNetModel
 from paceline.config.system import System
 from paceline.input.loader import Loader
 from paceline.models.trunk import initialise
-from paceline.optim.optimiser import named_parameters
-from paceline.optim.sgd import SGD
-from paceline.optim.step_numbers import LossScaler
 from paceline.tasks.workloads import WORKLOADS
 from paceline.tools.bench.timing import first_wait
 from paceline.training.meters import Meters
+from paceline.training.optim.base import named_parameters
+from paceline.training.optim.sgd import SGD
+from paceline.training.optim.step_scalars import LossScaler
 from paceline.training.state import State
 from paceline.training.step import TrainStep
 

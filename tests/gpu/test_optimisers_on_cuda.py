@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from paceline.config.plan import Rates
 from paceline.config.recipe import Optim
-from paceline.optim import make_optimiser
-from paceline.optim.optimiser import named_parameters
-from paceline.optim.step_numbers import LossScaler, StepNumbers
+from paceline.training.optim import make_optimiser
+from paceline.training.optim.base import named_parameters
+from paceline.training.optim.step_scalars import LossScaler, StepNumbers
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 OPTIMS = {

@@ -1,6 +1,6 @@
 """`--system.graph` on a GPU: steps that are replayed train as steps that are sent, and neither waits for the device.
 
-The same steps are replayed on a CPU, bit for bit, by test_replay.py. Run by scripts/gpu/campaign.py; CI has no GPU, so these
+The same steps are replayed on a CPU, bit for bit, by test_cuda_graphs.py. Run by scripts/gpu/campaign.py; CI has no GPU, so these
 skip there.
 """
 

@@ -21,8 +21,8 @@ from PIL import Image
 from stand_in_predictors import predictor_of
 
 from paceline._utils.errors import DataError, UserError
-from paceline.config.classification import PhotoInput
 from paceline.config.recipe import Recipe
+from paceline.config.resnet import PhotoInput
 from paceline.distributed.device.detect import cpu_cores
 from paceline.inference.photo_paths import Unreadable
 from paceline.inference.photos import encoded, whole_photo

@@ -14,8 +14,8 @@ from tiny_runs import command, refused
 from torch import nn
 
 from paceline._utils.errors import DataError
-from paceline.config.detection import BoxInput, Detect, SSDModel
 from paceline.config.recipe import Recipe
+from paceline.config.ssd import BoxInput, Detect, SSDModel
 from paceline.inference.drawing.boxes import colour_of
 from paceline.inference.torch_predictor import Predictor
 

@@ -19,7 +19,7 @@ from tiny_runs import command
 from torch import nn
 
 from paceline.batch import FoundInstances, InstanceBatch
-from paceline.config.instances import RPN, InstanceDetect, InstanceInput, MaskHead, MaskRCNNModel, RoI
+from paceline.config.maskrcnn import RPN, InstanceDetect, InstanceInput, MaskHead, MaskRCNNModel, RoI
 from paceline.config.recipe import Recipe
 from paceline.inference.drawing.boxes import colour_of
 from paceline.inference.torch_predictor import Predictor

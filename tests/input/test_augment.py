@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from stand_ins import InMemory
 
-from paceline.config.classification import PhotoInput
+from paceline.config.resnet import PhotoInput
 from paceline.input.augment import apply_augmentation, draw_augmentation, one_thread
 from paceline.input.draw import draw_training_photo, render
 from paceline.input.loader import Loader

@@ -21,7 +21,7 @@ from stand_ins import InMemory
 
 from paceline._utils.errors import DataError
 from paceline.batch import detection_batch
-from paceline.config.detection import BoxInput
+from paceline.config.ssd import BoxInput
 from paceline.input.box_sample import (
     LEAST_SIDE,
     boxes_in,
@@ -232,7 +232,7 @@ def test_a_sample_made_in_a_thread_starts_no_other_threads(tmp_path):
     script = """
 import os, sys, threading
 import numpy as np, torch
-from paceline.config.detection import BoxInput
+from paceline.config.ssd import BoxInput
 from paceline.input.box_sample import draw_training_sample
 from paceline.input.draw import render
 from paceline.store.header import read_header

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torchvision.models.detection.transform import _resize_image_and_masks
 
-from paceline.config.instances import InstanceInput
+from paceline.config.maskrcnn import InstanceInput
 from paceline.input.buckets import (
     MOST,
     aspect_groups,

@@ -12,7 +12,7 @@ from stand_ins import InMemory
 from test_instance_sample import CANVAS, _paste, _scene
 
 from paceline.batch import InstanceObjects, instance_batch
-from paceline.config.instances import InstanceInput
+from paceline.config.maskrcnn import InstanceInput
 from paceline.input.copy_paste import paste, uncovered
 from paceline.input.draw import render, with_others
 from paceline.input.instance_sample import draw_training_sample

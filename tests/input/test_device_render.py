@@ -14,11 +14,11 @@ from messages import check_text, raises
 
 from paceline._utils.errors import DataError, RecipeError
 from paceline.config.plan import make_plan
+from paceline.config.recipes import RECIPES
 from paceline.config.system import System
 from paceline.input import device_render
 from paceline.input.decode import require_decoder
 from paceline.input.device_render import DeviceRenderer, device_renderer, renderer_for
-from paceline.recipes import RECIPES
 
 CPU, SHAPE = torch.device("cpu"), (48, 64)
 

@@ -16,7 +16,7 @@ from PIL import Image
 
 from paceline._utils.errors import DataError
 from paceline.batch import InstanceObjects
-from paceline.config.instances import InstanceInput
+from paceline.config.maskrcnn import InstanceInput
 from paceline.input.crop import Window
 from paceline.input.draw import render
 from paceline.input.instance_sample import (

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.config.detection import BoxInput
+from paceline.config.ssd import BoxInput
 from paceline.input.jitter import apply_colour, apply_matrix, colour_matrix, draw_colour, turn_hue
 from paceline.input.randomness import SampleRandom
 

@@ -14,7 +14,7 @@ from test_augment import PHOTOS, SIDE
 from torchvision.transforms import v2
 
 from paceline.batch import Batch, MixedBatch
-from paceline.config.classification import PhotoInput
+from paceline.config.resnet import PhotoInput
 from paceline.input.augment import Mix, draw_mix
 from paceline.input.draw import draw_training_photo
 from paceline.input.loader import Loader
@@ -187,7 +187,7 @@ def test_images_keep_their_memory_format_and_a_made_up_batch_is_mixed():
     images = torch.rand(4, 3, 8, 8).contiguous(memory_format=torch.channels_last)
     boxes, shares = torch.tensor([[0, 0, 8, 8]] * 4), torch.full((4,), 0.25)
     assert mixed_images(images, boxes, shares).is_contiguous(memory_format=torch.channels_last)
-    from paceline.recipes import RECIPES
+    from paceline.config.recipes import RECIPES
 
     recipe = RECIPES["resnet50-tiny"]()
     recipe = replace(recipe, input=replace(recipe.input, mixup=0.2))

@@ -15,7 +15,7 @@ from test_box_sample import BACKGROUND, BRIGHT, _encode, _training
 
 from paceline._utils.errors import DataError
 from paceline.batch import DetectionBatch, detection_batch
-from paceline.config.detection import BoxInput
+from paceline.config.ssd import BoxInput
 from paceline.input.box_sample import draw_training_sample
 from paceline.input.crop import Window, part_of_photo
 from paceline.input.draw import render, with_others

@@ -14,16 +14,16 @@ from PIL import Image
 from test_instance_sample import CANVAS, _paste, _sample, _scene
 from test_mask_canvas import _masks, _runs
 
-from paceline.config.classification import PhotoInput
-from paceline.config.detection import BoxInput
-from paceline.config.instances import InstanceInput
+from paceline.config.maskrcnn import InstanceInput
 from paceline.config.recipe import override
+from paceline.config.recipes import RECIPES
+from paceline.config.resnet import PhotoInput
+from paceline.config.ssd import BoxInput
 from paceline.input.box_sample import draw_training_sample
 from paceline.input.crop import Window
 from paceline.input.draw import Draw, draw_training_photo, draw_turn, render
 from paceline.input.mask_canvas import canvases_of
 from paceline.input.randomness import SampleRandom
-from paceline.recipes import RECIPES
 from paceline.store.header import read_header
 from paceline.store.orientation import UPRIGHT, composed, turned_boxes, turned_pixels, turned_points
 from paceline.tasks.shapes import Buckets, Sizes

@@ -12,9 +12,9 @@ from messages import raises
 from paceline._utils.errors import RecipeError
 from paceline.config.plan import Plan, evaluation_batch, make_plan
 from paceline.config.recipe import DATA_IMAGES
+from paceline.config.recipes import RECIPES
 from paceline.distributed.device.systems import h100x8
 from paceline.input.stream import batch_indices, permutation, shard
-from paceline.recipes import RECIPES
 
 RANKS = 1024
 # Whose batch divides over 1,024 ranks; test_other_batches holds that no other's does.

@@ -16,7 +16,7 @@ from paceline.cli.flags import parse_recipe
 from paceline.config.run import Controls
 from paceline.distributed.comm.exit_code import EXIT_CODE_FILE
 from paceline.launch.job import NODE_VARIABLES
-from paceline.training.choose import choose_system
+from paceline.training.select import choose_system
 
 PAGE = (Path(__file__).parents[2] / "docs" / "kubernetes.md").read_text()
 FOUND = re.search(r"^```yaml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)

@@ -18,7 +18,7 @@ from paceline.launch.log_follow import Tail, _asked_to_stop, exit_code, follow
 from paceline.launch.schedulers import slurm
 from paceline.launch.schedulers.local import Process
 from paceline.launch.schedulers.slurm import JOB_NUMBER
-from paceline.log.events import EventLog
+from paceline.training.logging.events import EventLog
 
 
 def end(folder: Path, status: str, reason: str = "done") -> None:

@@ -14,8 +14,8 @@ from paceline._utils.errors import UserError
 from paceline.cli.commands.launch import Trial, read_trial, summary
 from paceline.launch.config import check_walltime, minutes_in
 from paceline.launch.job import Batch
-from paceline.log.events import EventLog
 from paceline.tools.mlperf.logs import olympic_mean
+from paceline.training.logging.events import EventLog
 
 
 @pytest.mark.parametrize(

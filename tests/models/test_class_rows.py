@@ -15,8 +15,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from paceline.boxes.anchors import boxes_a_cell
-from paceline.config.detection import SSDModel, grids
-from paceline.config.instances import MaskHead, MaskRCNNModel, RoI
+from paceline.config.maskrcnn import MaskHead, MaskRCNNModel, RoI
+from paceline.config.ssd import SSDModel, grids
 from paceline.models.make_trunk import make_trunk
 from paceline.models.mask_rcnn import MaskRCNN, initialise_mask_rcnn
 from paceline.models.resnet import ResNet

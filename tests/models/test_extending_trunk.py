@@ -10,9 +10,9 @@ import torch
 from tiny_runs import make_photos, without_report
 
 import paceline
-from paceline.config.classification import TRUNKS, TrunkModel
-from paceline.config.detection import SSDModel
-from paceline.config.instances import MaskRCNNModel
+from paceline.config.maskrcnn import MaskRCNNModel
+from paceline.config.resnet import TRUNKS, TrunkModel
+from paceline.config.ssd import SSDModel
 from paceline.models.batch_norm import batch_norms
 from paceline.models.make_trunk import make_trunk
 from paceline.models.mask_rcnn import MaskRCNN

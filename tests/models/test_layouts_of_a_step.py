@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 from paceline.boxes.forms import fixed
 from paceline.boxes.roi_pooling import pooling_maps
-from paceline.recipes.maskrcnn import tiny
+from paceline.config.recipes.maskrcnn import tiny
 from paceline.tasks.workloads import WORKLOADS
 
 CHANNELS, LAST = 64, torch.channels_last

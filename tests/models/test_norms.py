@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torchvision.models.resnet import BasicBlock, Bottleneck
 from torchvision.ops import FrozenBatchNorm2d
 
-from paceline.config.instances import MaskRCNNModel
+from paceline.config.maskrcnn import MaskRCNNModel
 from paceline.models.batch_norm import batch_norms, commit_running_statistics
 from paceline.models.layers import FoldedConv2d, FrozenBatchNorm, change_norms, fold_frozen, group_norm
 from paceline.models.make_trunk import make_trunk

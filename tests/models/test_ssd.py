@@ -16,7 +16,7 @@ from torch import Tensor
 
 from paceline._utils.errors import CheckpointError, RecipeError
 from paceline.boxes.anchors import anchor_to_cell, boxes_a_cell
-from paceline.config.detection import SSDModel, grids
+from paceline.config.ssd import SSDModel, grids
 from paceline.models.batch_norm import batch_norms, commit_running_statistics, configure_batch_norm
 from paceline.models.make_trunk import make_trunk
 from paceline.models.ssd import SSD, initialise_ssd

@@ -14,7 +14,7 @@ from paceline.boxes.anchors import default_boxes
 from paceline.boxes.forms import fixed
 from paceline.boxes.geometry import SSD_CODER, to_cxcywh, to_ltrb
 from paceline.boxes.matching import match
-from paceline.config.detection import grids
+from paceline.config.ssd import grids
 from paceline.models import detector as module
 from paceline.models.detector import SSDLosses, hardest, per_image, softmax_minus_one_hot, ssd_loss
 

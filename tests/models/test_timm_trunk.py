@@ -13,10 +13,10 @@ from torch import Tensor
 
 from paceline._utils.errors import CheckpointError, RecipeError
 from paceline.boxes.anchors import boxes_a_cell
-from paceline.config.classification import PhotoInput, ResNetModel, check_classification
-from paceline.config.detection import SSDModel, grids
-from paceline.config.instances import MaskHead, MaskRCNNModel, RoI
+from paceline.config.maskrcnn import MaskHead, MaskRCNNModel, RoI
 from paceline.config.recipe import Recipe
+from paceline.config.resnet import PhotoInput, ResNetModel, check_classification
+from paceline.config.ssd import SSDModel, grids
 from paceline.config.system import System
 from paceline.models.batch_norm import batch_norms, commit_running_statistics, configure_batch_norm
 from paceline.models.classifier import Classifier

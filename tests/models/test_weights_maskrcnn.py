@@ -14,12 +14,12 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from paceline._utils.errors import CheckpointError
-from paceline.config.detection import SSDModel
-from paceline.config.instances import MaskHead, MaskRCNNModel, RoI
+from paceline.config.maskrcnn import MaskHead, MaskRCNNModel, RoI
+from paceline.config.recipes import RECIPES
+from paceline.config.ssd import SSDModel
 from paceline.models.mask_rcnn import initialise_mask_rcnn
 from paceline.models.resnet import ResNet
 from paceline.models.segmenter import MaskRCNN
-from paceline.recipes import RECIPES
 from paceline.tasks.workloads import WORKLOADS
 from paceline.weights.classes import Labels
 from paceline.weights.forms.detectron2 import from_detectron2, to_detectron2

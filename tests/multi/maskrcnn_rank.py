@@ -21,7 +21,7 @@ from torch import Tensor
 from training_rank import main as command_line
 
 from paceline.batch import Batch, InstanceBatch, InstanceObjects, instance_batch
-from paceline.config.instances import RPN, InstanceDetect, InstanceInput, MaskHead, MaskRCNNModel, RoI
+from paceline.config.maskrcnn import RPN, InstanceDetect, InstanceInput, MaskHead, MaskRCNNModel, RoI
 from paceline.config.plan import Rates, make_plan
 from paceline.config.recipe import Optim, Quality, Recipe, Schedule
 from paceline.config.run import Controls, Run
@@ -33,7 +33,7 @@ from paceline.models.mask_rcnn import initialise_mask_rcnn
 from paceline.store.manifest import Manifest
 from paceline.tasks.task import InputRank
 from paceline.tasks.workloads import WORKLOADS
-from paceline.training.building import build_model, build_state
+from paceline.training.factory import build_model, build_state
 from paceline.training.step import TrainStep
 
 IMAGES, CLASSES, CANVAS, STEPS = 8, 2, 28, 8

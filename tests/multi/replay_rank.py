@@ -16,7 +16,7 @@ from paceline.config.plan import rates_at
 from paceline.config.system import System
 from paceline.distributed.comm.launcher import read_launch
 from paceline.distributed.comm.world import World, open_world
-from paceline.optim.step_numbers import StepNumbers
+from paceline.training.optim.step_scalars import StepNumbers
 from paceline.training.step import TrainStep
 
 CPU, STEPS = torch.device("cpu"), 6

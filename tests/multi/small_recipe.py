@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from paceline.config.classification import PhotoInput, ResNetModel
 from paceline.config.recipe import Optim, Quality, Recipe, Schedule
+from paceline.config.resnet import PhotoInput, ResNetModel
 from paceline.tasks.workload import Workload
 from paceline.tasks.workloads.classification import RESNET, ResNetNetwork
 
@@ -111,7 +111,7 @@ BUILT_SLOWLY = replace(RESNET, network=BuiltSlowly())
 
 def on_disks_of_their_own() -> Recipe[ResNetModel, PhotoInput]:
     """The small recipe, of whose run rank 1 sees other checkpoints: RUN.rank1, as if its host had a disk of its own."""
-    import paceline.training.start as start
+    import paceline.training.resume as start
 
     if os.environ.get("RANK") == "1":
         ours = start.newest_valid

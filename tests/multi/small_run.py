@@ -24,7 +24,7 @@ from run_files import tensor_files
 from zygote import Ended, Job, Zygote, by_hand
 
 from paceline.distributed.comm.interfaces import free_port
-from paceline.log.events import MEASURED, read_events
+from paceline.training.logging.events import MEASURED, read_events
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -17,7 +17,7 @@ from messages import check_text
 from slow_scorer import FLAGS, INTERRUPTED, RECIPE, TARGET, begun_and_held, order, scored_late
 from small_run import Trainer, events, kinds, last_event, mllog, said, tensor_files, wait_until
 
-from paceline.log.events import read_events
+from paceline.training.logging.events import read_events
 
 pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("clock")]
 

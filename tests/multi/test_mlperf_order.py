@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.log.mllog import PREFIX
+from paceline.training.logging.mllog import PREFIX
 
 pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("ranks")]
 

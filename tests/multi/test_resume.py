@@ -25,7 +25,7 @@ from small_run import (
     tensor_files,
 )
 
-from paceline.log.events import read_events
+from paceline.training.logging.events import read_events
 
 pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("ranks")]
 

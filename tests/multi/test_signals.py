@@ -11,7 +11,7 @@ from by_night import ONE_MORE
 from slow_scorer import INTERRUPTED, RECIPE, begun_and_held, held
 from small_run import Trainer, assert_same_end, assert_same_run, kinds, last_event, said, step_reached, wait_until
 
-from paceline.log.events import read_events
+from paceline.training.logging.events import read_events
 
 pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("clock")]
 

@@ -7,7 +7,7 @@ import json
 import pytest
 from small_run import events, said, tensor_files
 
-from paceline.log.events import read_events
+from paceline.training.logging.events import read_events
 
 pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("ranks")]
 

@@ -20,7 +20,7 @@ def ended_with(zygote, folder, *holds, evaluators=0):
 
 
 @pytest.mark.parametrize("evaluators", [0, 1])
-@pytest.mark.nightly("two live ranks; tests/training/test_trying.py holds the rule by day")
+@pytest.mark.nightly("two live ranks; tests/training/test_memory_probe.py holds the rule by day")
 def test_one_rank_that_is_short_makes_both_take_the_smaller_cut(zygote, tmp_path, evaluators):
     ended = ended_with(zygote, tmp_path, 8, 2, *[0] * evaluators, evaluators=evaluators)
     assert {rank.code for rank in ended} == {0}, said(ended)
@@ -34,7 +34,7 @@ def test_one_rank_that_is_short_makes_both_take_the_smaller_cut(zygote, tmp_path
             assert torch.equal(value, second[name]["weights"][weight]), (name, weight)
 
 
-@pytest.mark.nightly("two live ranks; tests/training/test_trying.py holds the rule by day")
+@pytest.mark.nightly("two live ranks; tests/training/test_memory_probe.py holds the rule by day")
 def test_where_no_smaller_cut_is_left_the_short_rank_says_so_and_both_end(zygote, tmp_path):
     ended = ended_with(zygote, tmp_path, 8, 0)
     assert [rank.code for rank in ended] == [3, 3], said(ended)

@@ -15,21 +15,21 @@ import torch.utils.tensorboard  # noqa: F401
 import tyro  # noqa: F401
 
 import paceline.cli.commands.train
+import paceline.config.recipes
 import paceline.datasets.ensure
 import paceline.models.classifier
 import paceline.models.detector
 import paceline.models.make_trunk
 import paceline.models.segmenter
-import paceline.recipes
 import paceline.tasks.classification
 import paceline.tasks.maskrcnn
 import paceline.tasks.ssd
-import paceline.training.call
+import paceline.training.python_api
 import paceline.weights.forms.table
 from paceline.cli import main as front_door
 
 
 def main(arguments: list[str] | None = None) -> int:
     if "WITHOUT_REPORT" in os.environ:
-        paceline.training.call.report_run = lambda *_: None
+        paceline.training.python_api.report_run = lambda *_: None
     return front_door.main(arguments)

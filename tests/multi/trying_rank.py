@@ -17,9 +17,9 @@ from paceline.distributed.comm.roles import Roles, assign
 from paceline.distributed.comm.world import open_world
 from paceline.input.stream import stream_positions
 from paceline.models.batch_norm import batch_norms
-from paceline.training.building import build_model, build_state
+from paceline.training.factory import build_model, build_state
+from paceline.training.memory_probe import run_that_fits
 from paceline.training.step import TrainStep
-from paceline.training.trial_steps import run_that_fits
 
 
 def smaller(roles: Roles, holds: int, span: int, group: int) -> dict[str, object] | None:

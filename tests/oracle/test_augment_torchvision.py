@@ -9,7 +9,7 @@ import pytest
 import torch
 from torchvision.transforms import InterpolationMode, RandAugment, RandomErasing, TrivialAugmentWide, autoaugment, v2
 
-from paceline.config.classification import PhotoInput
+from paceline.config.resnet import PhotoInput
 from paceline.input.augment import OPERATIONS, SIGNED, apply_augmentation, draw_augmentation
 from paceline.input.randomness import SampleRandom
 

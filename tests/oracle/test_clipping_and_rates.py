@@ -9,10 +9,10 @@ from step_rates import take
 from torch import nn
 
 from paceline.config.recipe import Optim
-from paceline.optim.adamw import AdamW
-from paceline.optim.optimiser import clip_gradients, named_parameters, treated_alike
-from paceline.optim.sgd import LARS, SGD
-from paceline.optim.step_numbers import LossScaler
+from paceline.training.optim.adamw import AdamW
+from paceline.training.optim.base import clip_gradients, named_parameters, treated_alike
+from paceline.training.optim.sgd import LARS, SGD
+from paceline.training.optim.step_scalars import LossScaler
 
 
 def network() -> nn.Module:

@@ -17,10 +17,10 @@ from paceline.boxes.kernels import roi_align
 from paceline.boxes.matching import inside_photo, match_anchors
 from paceline.boxes.roi_pooling import levels_of, mask_targets, pool_regions
 from paceline.boxes.sampling import random_bits, sample
-from paceline.config.instances import RPN
+from paceline.config.maskrcnn import RPN
+from paceline.config.recipes.maskrcnn import gluoncv
 from paceline.input.crop import Window
 from paceline.input.mask_canvas import canvases_of
-from paceline.recipes.maskrcnn import gluoncv
 
 HEIGHT, WIDTH = 320, 416
 MODEL = gluoncv().model

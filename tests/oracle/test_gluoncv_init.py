@@ -9,9 +9,9 @@ import torch
 from gluoncv_recorded import Recorded, reader
 from torch import Tensor
 
-from paceline.config.instances import MaskRCNNModel
+from paceline.config.maskrcnn import MaskRCNNModel
+from paceline.config.recipes.maskrcnn import gluoncv, mlperf
 from paceline.models.mask_rcnn import MaskRCNN, initialise_mask_rcnn
-from paceline.recipes.maskrcnn import gluoncv, mlperf
 
 NORMAL, UNIFORM = 3.0, 1.8  # kurtosis
 LOOKED_AT = 400_000

@@ -18,11 +18,11 @@ from torch.nn import functional
 from paceline.batch import InstanceBatch
 from paceline.boxes.matching import inside_photo, match_anchors
 from paceline.boxes.sampling import Sample
-from paceline.config.instances import MaskRCNNModel
+from paceline.config.maskrcnn import MaskRCNNModel
+from paceline.config.recipes.maskrcnn import gluoncv
 from paceline.models.mask_rcnn import MaskRCNN
 from paceline.models.mask_rcnn_loss import Regions
 from paceline.models.segmenter import Segmenter
-from paceline.recipes.maskrcnn import gluoncv
 
 CLASSES, HEIGHT, WIDTH = 3, 256, 320
 PROPOSALS, SAMPLES, ANCHORS = 40, 32, 48

@@ -11,13 +11,13 @@ from torch import nn
 
 from paceline.boxes import paste
 from paceline.boxes.run_lengths import bitmap
+from paceline.config.recipes.maskrcnn import gluoncv, gluoncv_192
 from paceline.config.schedule import learning_rate
 from paceline.input.buckets import resized, resized_all
 from paceline.input.crop import Window
 from paceline.input.resample import resample_torch
-from paceline.optim.optimiser import named_parameters
-from paceline.optim.sgd import SGD
-from paceline.recipes.maskrcnn import gluoncv, gluoncv_192
+from paceline.training.optim.base import named_parameters
+from paceline.training.optim.sgd import SGD
 
 
 @pytest.fixture

@@ -21,14 +21,14 @@ from trajectories import apart, column, take_steps
 from paceline.batch import Batch
 from paceline.config.plan import make_plan
 from paceline.config.recipe import Recipe, override
+from paceline.config.recipes import RECIPES
 from paceline.config.system import System
 from paceline.datasets.ensure import ensure_prepared
-from paceline.optim.step_numbers import LossScaler
-from paceline.recipes import RECIPES
 from paceline.store.manifest import Manifest
 from paceline.tasks.task import InputRank
 from paceline.tasks.workloads import WORKLOADS
-from paceline.training.building import FIRST_LOSS_SCALE
+from paceline.training.factory import FIRST_LOSS_SCALE
+from paceline.training.optim.step_scalars import LossScaler
 from paceline.training.state import State
 
 CPU = torch.device("cpu")

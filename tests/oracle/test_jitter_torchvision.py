@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 from torchvision.transforms.v2 import functional as F
 
-from paceline.config.detection import BoxInput
+from paceline.config.ssd import BoxInput
 from paceline.input.jitter import ORDER, apply_colour, draw_colour
 from paceline.input.randomness import SampleRandom
 

@@ -22,8 +22,8 @@ from trajectories import SAME, apart, column, in_float64, take_steps
 
 from paceline.batch import Batch
 from paceline.config.recipe import Recipe, override
+from paceline.config.recipes import RECIPES
 from paceline.models.classifier import Classifier
-from paceline.recipes import RECIPES
 from paceline.tasks.workloads import WORKLOADS
 
 IMAGES, SIDE, CLASSES, STEPS = 16, 32, 8, 20

@@ -34,7 +34,7 @@ from trajectories import in_float64
 
 from paceline.batch import InstanceBatch, InstanceObjects, instance_batch
 from paceline.boxes.sampling import random_bits, sample
-from paceline.config.instances import InstanceInput, MaskRCNNModel
+from paceline.config.maskrcnn import InstanceInput, MaskRCNNModel
 from paceline.datasets.shapes.render import render_shapes
 from paceline.input.buckets import padded_shape
 from paceline.models.segmenter import ANCHOR_STREAM, REGION_STREAM, MaskRCNN, Segmenter

@@ -13,9 +13,9 @@ from paceline.boxes.geometry import BoxCoder
 from paceline.boxes.matching import inside_photo, match_anchors
 from paceline.boxes.regions import proposals
 from paceline.config.recipe import override
+from paceline.config.recipes import RECIPES
 from paceline.models.mask_rcnn_loss import anchor_box_loss, objectness_loss
 from paceline.models.segmenter import Segmenter
-from paceline.recipes import RECIPES
 from paceline.tasks.workloads import WORKLOADS
 
 RPN = RECIPES["maskrcnn"]().model.rpn

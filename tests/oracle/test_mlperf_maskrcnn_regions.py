@@ -14,8 +14,8 @@ from paceline.boxes.matching import match_regions
 from paceline.boxes.paste import paste_to_rle
 from paceline.boxes.regions import RegionRules, region_detections
 from paceline.boxes.roi_pooling import levels_of, pool_regions
+from paceline.config.recipes import RECIPES
 from paceline.models.mask_rcnn_loss import class_loss, region_box_loss
-from paceline.recipes import RECIPES
 
 MODEL = RECIPES["maskrcnn"]().model
 ROI, DETECT = MODEL.roi, MODEL.detect

@@ -13,11 +13,11 @@ from torch import nn
 
 from paceline._utils.errors import CheckpointError
 from paceline.config.recipe import Optim, OptimiserKind
-from paceline.optim import OPTIMISERS, make_optimiser
-from paceline.optim.adamw import AdamW
-from paceline.optim.optimiser import NamedParameter, named_parameters
-from paceline.optim.sgd import LARS, SGD
-from paceline.optim.step_numbers import LossScaler
+from paceline.training.optim import OPTIMISERS, make_optimiser
+from paceline.training.optim.adamw import AdamW
+from paceline.training.optim.base import NamedParameter, named_parameters
+from paceline.training.optim.sgd import LARS, SGD
+from paceline.training.optim.step_scalars import LossScaler
 
 SHAPES = {"conv.weight": (4, 3, 2, 2), "bn.weight": (4,), "bn.bias": (4,), "fc.weight": (5, 6), "fc.bias": (5,)}
 

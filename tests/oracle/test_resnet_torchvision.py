@@ -13,11 +13,11 @@ from messages import raises
 from torch import nn
 
 from paceline._utils.errors import RecipeError
-from paceline.config.bounds import check_bounds
-from paceline.config.classification import ResNetModel, trunk_rules
-from paceline.config.detection import SSDModel
-from paceline.config.instances import MaskHead, MaskRCNNModel, RoI
+from paceline.config.constraints import check_bounds
+from paceline.config.maskrcnn import MaskHead, MaskRCNNModel, RoI
 from paceline.config.recipe import refuse_outside
+from paceline.config.resnet import ResNetModel, trunk_rules
+from paceline.config.ssd import SSDModel
 from paceline.models.make_trunk import make_trunk
 from paceline.models.mask_rcnn import MaskRCNN
 from paceline.models.resnet import ResNet

@@ -16,9 +16,9 @@ from paceline.boxes.anchors import anchor_to_cell, default_boxes
 from paceline.boxes.geometry import pairwise_iou, to_cxcywh, to_ltrb
 from paceline.boxes.matching import match
 from paceline.boxes.ssd_detections import ssd_detections
-from paceline.config.detection import SSDModel, grids
+from paceline.config.recipes.ssd import mlperf
+from paceline.config.ssd import SSDModel, grids
 from paceline.models.detector import per_image, ssd_loss
-from paceline.recipes.ssd import mlperf
 from paceline.tasks.workloads import WORKLOADS
 
 IMAGES = 7

@@ -21,8 +21,8 @@ from torchvision.models.resnet import BasicBlock
 from trajectories import SAME, apart, column, in_float64, take_steps
 
 from paceline.batch import Batch
-from paceline.config.classification import PhotoInput, ResNetModel
 from paceline.config.recipe import Optim, Recipe, Schedule
+from paceline.config.resnet import PhotoInput, ResNetModel
 from paceline.config.system import System
 from paceline.models.classifier import Classifier
 from paceline.models.trunk import initialise

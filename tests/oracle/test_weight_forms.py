@@ -17,8 +17,8 @@ from weight_bytes import params, tf_checkpoint
 
 from paceline._utils.errors import CheckpointError
 from paceline.boxes.anchors import boxes_a_cell
-from paceline.config.detection import SSDModel, grids
-from paceline.config.instances import MaskHead, MaskRCNNModel, RoI
+from paceline.config.maskrcnn import MaskHead, MaskRCNNModel, RoI
+from paceline.config.ssd import SSDModel, grids
 from paceline.models.make_trunk import make_trunk
 from paceline.models.mask_rcnn import MaskRCNN
 from paceline.models.resnet import ResNet

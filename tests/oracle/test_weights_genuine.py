@@ -16,9 +16,9 @@ import torch
 from messages import raises
 
 from paceline._utils.errors import CheckpointError
+from paceline.config.recipes import RECIPES
 from paceline.models.mask_rcnn import MaskRCNN
 from paceline.models.resnet import ResNet
-from paceline.recipes import RECIPES
 from paceline.weights.forms.mxnet_files import read_params
 from paceline.weights.load import load_weights
 from paceline.weights.load_detectors import load_mask_rcnn_weights

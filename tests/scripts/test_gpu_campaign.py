@@ -16,8 +16,8 @@ import pytest
 
 from paceline.config.plan import make_plan
 from paceline.config.recipe import override
+from paceline.config.recipes import RECIPES
 from paceline.distributed.device.systems import h200x8
-from paceline.recipes import RECIPES
 from paceline.tasks.memory import images_that_fit, memory_of
 from paceline.tasks.workloads import WORKLOADS
 

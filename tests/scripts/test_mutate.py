@@ -200,14 +200,14 @@ def tables(changes, monkeypatch):
 def test_the_table_names_every_computing_package_and_tests_that_exist(tables):
     tests, problems = tables
     assert problems == []
-    assert {"boxes", "input", "models", "optim", "tasks", "training"} <= tests.keys()
+    assert {"boxes", "input", "models", "tasks", "training"} <= tests.keys()
     assert all(tests.values())
 
 
 def test_a_folder_that_does_not_exist_is_an_error(toy):
     for words in (
         ["--packages", "engine"],
-        ["--packages", "optim"],
+        ["--packages", "models"],
         ["--against", toy / "none.jsonl"],
         ["--only", "launch/a.py:1"],
     ):

@@ -10,7 +10,7 @@ import pytest
 
 import paceline
 from paceline.cli.main import VERBS
-from paceline.recipes import RECIPES
+from paceline.config.recipes import RECIPES
 
 ROOT = Path(__file__).parents[2]
 SPEC = importlib.util.spec_from_file_location("site_pages", ROOT / "scripts" / "site_pages.py")

@@ -25,15 +25,15 @@ from torch.utils._pytree import tree_flatten
 from torch.utils.flop_counter import flop_registry
 
 from paceline.config.plan import make_plan, rates_at
+from paceline.config.recipes import RECIPES
 from paceline.config.run import Controls, Run
 from paceline.config.system import System
 from paceline.distributed.comm.launcher import read_launch
 from paceline.distributed.comm.world import open_world
 from paceline.distributed.device.setup import choose_kernels, make_exact
-from paceline.recipes import RECIPES
 from paceline.tasks.memory import memory_of
 from paceline.tasks.workloads import WORKLOADS
-from paceline.training.building import build_model, build_state
+from paceline.training.factory import build_model, build_state
 from paceline.training.step import TrainStep
 
 BYTES_A_SECOND, FLOP_A_SECOND, SECONDS_A_KERNEL = 4.0e12, 0.55e15, 2.2e-6

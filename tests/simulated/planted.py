@@ -175,7 +175,7 @@ def freed_too_early(planted: bool) -> bool:
 @contextmanager
 def rate_of_the_first_step() -> Iterator[None]:
     """Rates are written once: what a float in the captured step would be."""
-    from paceline.optim.step_numbers import StepNumbers
+    from paceline.training.optim.step_scalars import StepNumbers
 
     write, written = StepNumbers.write, set()
 

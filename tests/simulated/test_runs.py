@@ -12,7 +12,7 @@ import torch
 from conftest import Run
 from safetensors.torch import load_file
 
-from paceline.log.events import read_events
+from paceline.training.logging.events import read_events
 
 # Triton's kernels have no values there.
 TINY = [

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from orientation import encode, note, noted, shown, stored
 from PIL import Image, ImageOps
 
-from paceline.config.classification import PhotoInput
-from paceline.config.detection import BoxInput
-from paceline.config.instances import InstanceInput
+from paceline.config.maskrcnn import InstanceInput
+from paceline.config.resnet import PhotoInput
+from paceline.config.ssd import BoxInput
 from paceline.input import box_sample, instance_sample
 from paceline.input.crop import Window, random_resized_crop, resize_and_centre_crop, source_of
 from paceline.input.decode import dct_scale, decode_crop

@@ -20,10 +20,10 @@ from paceline._utils.reporter import SILENT, Lines
 from paceline.batch import room_for
 from paceline.config.plan import make_plan
 from paceline.config.recipe import DATA_IMAGES, override
+from paceline.config.recipes import RECIPES
 from paceline.config.system import System
 from paceline.datasets.ensure import ensure_prepared
 from paceline.distributed.device.systems import h200x8
-from paceline.recipes import RECIPES
 from paceline.store.manifest import Manifest
 from paceline.tasks import memory as memory_module
 from paceline.tasks.memory import COUNTABLE, MemoryEstimate, images_that_fit, memory_of
@@ -202,7 +202,7 @@ def test_exact_mask_r_cnn_is_refused_on_an_accelerator_alone(tasks):
     detection, instances = tasks
     with pytest.raises(RecipeError, match=r"--exact: maskrcnn .*RoIAlign.*--system.kernels triton.*--system cpu"):
         settle_system(instances.recipe, replace(h200x8(), kernels="torch"), True, SILENT)
-    own = h200x8()  # training/forms.py chooses the kernels in Triton
+    own = h200x8()  # training/step_variants.py chooses the kernels in Triton
     with pytest.raises(RecipeError, match=r"RoIPool.*train with --system cpu"):
         settle_system(override(instances.recipe, {"model.roi.mode": "pool"}), own, True, SILENT)
     settle_system(instances.recipe, own, True, SILENT)

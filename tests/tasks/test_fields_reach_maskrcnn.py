@@ -13,7 +13,7 @@ from field_effects import Row, both, fields_of, hashed, photo, pictures_drawn, t
 from torch import Tensor
 
 from paceline.batch import FoundInstances, InstanceBatch, InstanceObjects
-from paceline.config.instances import RPN, InstanceDetect, InstanceInput, MaskHead, MaskRCNNModel, RoI
+from paceline.config.maskrcnn import RPN, InstanceDetect, InstanceInput, MaskHead, MaskRCNNModel, RoI
 from paceline.config.recipe import Recipe, override
 from paceline.inference.torch_predictor import Seen, answers_of
 from paceline.input.draw import render

@@ -13,8 +13,8 @@ from torch import Tensor
 from paceline.batch import DetectionBatch
 from paceline.boxes.anchors import default_boxes
 from paceline.boxes.geometry import pairwise_iou, to_ltrb
-from paceline.config.detection import BoxInput, Detect, SSDModel, grids
 from paceline.config.recipe import Recipe, override
+from paceline.config.ssd import BoxInput, Detect, SSDModel, grids
 from paceline.input.draw import render
 from paceline.models.detector import Detector
 from paceline.store.header import read_header

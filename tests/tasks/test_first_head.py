@@ -12,8 +12,8 @@ from PIL import Image
 
 from paceline._utils.errors import RecipeError
 from paceline.config.recipe import override
+from paceline.config.recipes import RECIPES
 from paceline.datasets.ensure import ensure_prepared
-from paceline.recipes import RECIPES
 from paceline.store.manifest import Manifest
 from paceline.tasks import classification
 from paceline.tasks.classification import PENALTY, fit_head, linear_probe

@@ -10,8 +10,8 @@ import torch
 from by_night import ONE_MORE
 from torch.utils.flop_counter import FlopCounterMode
 
+from paceline.config.recipes import RECIPES
 from paceline.config.system import System
-from paceline.recipes import RECIPES
 from paceline.tasks.memory import StepFlop, memory_of
 from paceline.tasks.workloads import workload_of
 

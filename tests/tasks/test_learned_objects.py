@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from paceline._utils.errors import RecipeError
 from paceline.config.recipe import override
-from paceline.recipes import RECIPES
+from paceline.config.recipes import RECIPES
 from paceline.tasks.objects import learned
 from paceline.tasks.workloads import workload_of
 

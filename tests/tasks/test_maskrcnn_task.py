@@ -16,15 +16,15 @@ from instance_sets import make_instances
 
 from paceline._utils.errors import RecipeError
 from paceline.batch import InstanceBatch
-from paceline.config.instances import RPN, InstanceInput, MaskHead, MaskRCNNModel, RoI
+from paceline.config.maskrcnn import RPN, InstanceInput, MaskHead, MaskRCNNModel, RoI
 from paceline.config.plan import Plan, make_plan
 from paceline.config.recipe import DATA_IMAGES, Recipe, override
+from paceline.config.recipes import RECIPES
 from paceline.config.system import System
 from paceline.datasets.ensure import ensure_prepared
 from paceline.datasets.shapes.render import DEFAULTS
 from paceline.input.buckets import buckets
 from paceline.models.segmenter import Segmenter
-from paceline.recipes import RECIPES
 from paceline.store.manifest import Manifest
 from paceline.tasks.data_module import InputRank, is_target_data
 from paceline.tasks.shapes import Buckets, Sizes

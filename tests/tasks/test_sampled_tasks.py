@@ -18,11 +18,11 @@ from photo_folders import paint
 from paceline._utils.errors import RecipeError
 from paceline.config.plan import make_plan, shorten
 from paceline.config.recipe import check_recipe, override
+from paceline.config.recipes import RECIPES
 from paceline.config.run import Controls
 from paceline.config.system import System
 from paceline.datasets.ensure import ensure_prepared
 from paceline.input.stream import AGAIN
-from paceline.recipes import RECIPES
 from paceline.store.manifest import Manifest
 from paceline.tasks.workloads import workload_of
 from paceline.training import open_data

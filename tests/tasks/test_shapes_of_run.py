@@ -11,13 +11,13 @@ from example_counts import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.config.instances import InstanceInput
+from paceline.config.maskrcnn import InstanceInput
 from paceline.config.plan import make_plan
 from paceline.config.recipe import override
+from paceline.config.recipes import RECIPES
 from paceline.config.system import System
 from paceline.input.sampler import sampled_order, sampling_rates
 from paceline.input.stream import batch_indices
-from paceline.recipes import RECIPES
 from paceline.tasks import shapes as shapes_module
 from paceline.tasks.shapes import Buckets, OneShape, Sizes
 from paceline.tasks.synthetic import synthetic_task

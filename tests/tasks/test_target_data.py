@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from paceline.config.recipe import DATA_IMAGES
+from paceline.config.recipes import RECIPES
 from paceline.datasets.shapes.render import DEFAULTS
-from paceline.recipes import RECIPES
 from paceline.tasks.data_module import is_target_data
 
 

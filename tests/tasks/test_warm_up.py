@@ -11,10 +11,10 @@ from instance_sets import make_instances
 from tiny_runs import make_photos
 
 from paceline.config.plan import Plan, make_plan
+from paceline.config.recipes.resnet50 import tiny as resnet50_tiny
+from paceline.config.recipes.ssd import tiny as ssd_tiny
 from paceline.config.system import System
 from paceline.datasets.ensure import ensure_prepared
-from paceline.recipes.resnet50 import tiny as resnet50_tiny
-from paceline.recipes.ssd import tiny as ssd_tiny
 from paceline.store.index import Index
 from paceline.store.manifest import Manifest
 from paceline.tasks.task import InputRank, Task

@@ -13,12 +13,12 @@ from instance_sets import make_instances
 
 import paceline.tasks.data_module as task_module
 from paceline.config.plan import make_plan
+from paceline.config.recipes import RECIPES
 from paceline.config.run import Controls
 from paceline.config.system import System
 from paceline.distributed.comm.launcher import SINGLE
 from paceline.distributed.comm.world import open_world
 from paceline.input.loader import Loader
-from paceline.recipes import RECIPES
 from paceline.tasks.task import InputRank
 from paceline.tools.bench.input_contenders import task_loader
 from paceline.training.open_data import open_task

@@ -17,7 +17,7 @@ from paceline.boxes.geometry import pairwise_iou
 from paceline.boxes.roi_pooling import mask_targets
 from paceline.cli.commands import bench as benches
 from paceline.cli.printing import Printer
-from paceline.config.instances import InstanceInput, MaskRCNNModel
+from paceline.config.maskrcnn import InstanceInput, MaskRCNNModel
 from paceline.config.system import System
 from paceline.tools.bench import step
 from paceline.tools.bench.step import our_step, run_step_bench

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from paceline.config.plan import Plan, make_plan, shorten
 from paceline.config.recipe import DATA_IMAGES, override
+from paceline.config.recipes import RECIPES
 from paceline.config.system import System
-from paceline.recipes import RECIPES
 from paceline.tools.estimate import run_time as exchange
 from paceline.tools.estimate.run_time import (
     LINK_SHARE,

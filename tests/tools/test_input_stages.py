@@ -12,8 +12,8 @@ from tiny_runs import NET, command, refused
 
 from paceline._utils.errors import RecipeError
 from paceline.config.plan import make_plan
+from paceline.config.recipes import RECIPES
 from paceline.config.system import System
-from paceline.recipes import RECIPES
 from paceline.tools.bench import input_stages
 from paceline.tools.bench.input_advice import RATES, advice, demand, emulated, gap
 from paceline.tools.bench.input_stages import bench_task_recipe, run_loader

@@ -28,13 +28,13 @@ from PIL import Image
 from pycocotools import mask as coco_mask
 
 from paceline._utils.formatting import leading_metrics
-from paceline.log.console import Console
-from paceline.log.events import EventLog, read_events
 from paceline.tools.report import detected as scene_pictures
 from paceline.tools.report.detected import Scene, read_found, with_pictures
 from paceline.tools.report.gallery import MOST_OF_A_KIND
 from paceline.tools.report.prediction_section import size_table
 from paceline.tools.report.score_curves import class_table, draw_curves, read_curves
+from paceline.training.logging.console import Console
+from paceline.training.logging.events import EventLog, read_events
 
 METRICS = [f"{what}_{name}" for what in ("box", "mask") for name in TWELVE]
 BOTH = [(HERE, 1, 0), (THERE, 3, 0)]

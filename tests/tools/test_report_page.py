@@ -19,8 +19,8 @@ from PIL import Image
 from paceline._utils.errors import UserError
 from paceline._utils.formatting import time_spent
 from paceline.config.run import RunRecord
-from paceline.log.events import EventLog
 from paceline.tools.report.run_report import targets_of, write_report
+from paceline.training.logging.events import EventLog
 
 
 def make_run(folder: Path, *, status: str | None = "success", steps: int = 60, targets=(("top1", 0.7),)) -> Path:

@@ -16,12 +16,12 @@ from messages import check_text, has, raises
 from paceline._utils.errors import CheckpointError
 from paceline._utils.reporter import SILENT, Lines
 from paceline._utils.safe_read import SEAL, sealed
-from paceline.training.building import weights_file
 from paceline.training.checkpoint import read, write
 from paceline.training.checkpoint.layout import list_steps, step_name
 from paceline.training.checkpoint.read import find_checkpoint, load_checkpoint, newest_valid
 from paceline.training.checkpoint.write import Snapshot, are_dense, bytes_of, save_checkpoint, unusual_strides
-from paceline.training.start import check_same_recipe
+from paceline.training.factory import weights_file
+from paceline.training.resume import check_same_recipe
 
 
 def snapshot(seed: int = 0, **facts) -> Snapshot:

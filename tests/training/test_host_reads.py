@@ -24,7 +24,7 @@ from paceline.config.plan import rates_at
 from paceline.config.recipe import Recipe
 from paceline.config.system import System
 from paceline.models.batch_norm import commit_running_statistics
-from paceline.optim.step_numbers import LossScaler, StepNumbers
+from paceline.training.optim.step_scalars import LossScaler, StepNumbers
 from paceline.training.state import State
 from paceline.training.step import TrainStep
 

@@ -19,8 +19,8 @@ from paceline.config.system import System, cache_bytes, check_system
 from paceline.store.byte_cache import CachedRecords
 from paceline.store.index import index_over, whole_files
 from paceline.tasks.data_module import DataModule
-from paceline.training import local_copies
-from paceline.training.local_copies import file_system, is_far, photos_in_memory
+from paceline.training import data_cache
+from paceline.training.data_cache import file_system, is_far, photos_in_memory
 
 MIB = 2**20
 
@@ -77,7 +77,7 @@ def task(tmp_path):
 
 def said_of(task, cache: str, monkeypatch, *, free: int | None, numbers=()) -> list[str]:
     said: list[str] = []
-    monkeypatch.setattr(local_copies, "free_memory", lambda: free)
+    monkeypatch.setattr(data_cache, "free_memory", lambda: free)
     with photos_in_memory(task, System(cache=cache), Together(1).world(0), Lines(said.append)):
         for number in numbers:
             assert task.train_index.read(number) == bytes([number % 256]) * 1000
@@ -115,7 +115,7 @@ def test_more_than_is_free_is_not_taken_and_that_is_said(task, monkeypatch):
 
 
 def test_far_photos_are_kept_unasked(task, monkeypatch):
-    monkeypatch.setattr(local_copies, "file_system", lambda path: "nfs4")
+    monkeypatch.setattr(data_cache, "file_system", lambda path: "nfs4")
     assert is_far(task.train_index)
     said = said_of(task, "auto", monkeypatch, free=40_000, numbers=range(30))
     assert check_text(said[1], "20 of 60")  # half of what is free
@@ -139,7 +139,7 @@ def test_ranks_of_a_node_share_one_room(tmp_path, monkeypatch, shared):
     if shared and not hasattr(os, "memfd_create"):
         pytest.skip("files in memory without a name are Linux's")
     if not shared:
-        monkeypatch.setattr(local_copies, "new_file", lambda size: (-1, ""))
+        monkeypatch.setattr(data_cache, "new_file", lambda size: (-1, ""))
     index, together, kept = index_of(tmp_path, 40), Together(2), [0, 0]
     read, left = threading.Barrier(2), threading.Barrier(2)
 

@@ -10,7 +10,7 @@ from messages import raises
 
 from paceline._utils.errors import RecipeError
 from paceline.cli.flags import parse_recipe
-from paceline.training.named_run import named_recipe
+from paceline.training.run_arguments import named_recipe
 
 
 @dataclass(frozen=True)

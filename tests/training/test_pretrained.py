@@ -20,10 +20,10 @@ from paceline._utils.errors import DataError, RecipeError
 from paceline._utils.text import laid_out
 from paceline.config.plan import make_plan
 from paceline.config.recipe import override
+from paceline.config.recipes import RECIPES
+from paceline.config.recipes.published_rows import ROWS
 from paceline.config.run import Controls, check_first_weights, read_run
 from paceline.config.system import System
-from paceline.recipes import RECIPES
-from paceline.recipes.rows import ROWS
 from paceline.tasks.memory import MemoryEstimate
 from paceline.training.plan_text import describe
 from paceline.weights.forms.bring import PUBLISHED, File, Published, bring, kept_weights

@@ -13,13 +13,13 @@ from paceline._utils.errors import RecipeError
 from paceline.config.plan import Plan, Rates, make_plan
 from paceline.config.recipe import Optim
 from paceline.config.system import System
-from paceline.log.events import COUNT
 from paceline.models.batch_norm import configure_batch_norm
-from paceline.optim.optimiser import named_parameters
-from paceline.optim.sgd import SGD
-from paceline.optim.step_numbers import LossScaler
-from paceline.training.loss_groups import configure_loss_groups, group_losses
+from paceline.training.logging.events import COUNT
+from paceline.training.loss_normalization import configure_loss_groups, group_losses
 from paceline.training.meters import Meters
+from paceline.training.optim.base import named_parameters
+from paceline.training.optim.sgd import SGD
+from paceline.training.optim.step_scalars import LossScaler
 from paceline.training.state import State
 from paceline.training.step import TrainStep
 

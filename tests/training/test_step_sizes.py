@@ -11,10 +11,10 @@ from torch import nn
 
 from paceline.config.plan import Rates
 from paceline.config.recipe import Optim
-from paceline.optim import make_optimiser
-from paceline.optim.optimiser import named_parameters
-from paceline.optim.step_numbers import LossScaler, StepNumbers
 from paceline.training.meters import StepSizes, parts_of
+from paceline.training.optim import make_optimiser
+from paceline.training.optim.base import named_parameters
+from paceline.training.optim.step_scalars import LossScaler, StepNumbers
 
 
 class Three(nn.Module):

@@ -11,14 +11,14 @@ import torch
 from paceline.batch import DIVIDE_BY, DetectionBatch, Objects, detection_batch
 from paceline.config.plan import Rates, make_plan
 from paceline.config.recipe import Optim, override
+from paceline.config.recipes import RECIPES
 from paceline.config.system import System
 from paceline.models.batch_norm import configure_batch_norm
 from paceline.models.ssd import initialise_ssd
-from paceline.optim.optimiser import named_parameters
-from paceline.optim.sgd import SGD
-from paceline.recipes import RECIPES
 from paceline.tasks.workloads import WORKLOADS
 from paceline.training.meters import Meters
+from paceline.training.optim.base import named_parameters
+from paceline.training.optim.sgd import SGD
 from paceline.training.state import State
 from paceline.training.step import TrainStep
 

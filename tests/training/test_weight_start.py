@@ -18,9 +18,9 @@ from paceline.config.run import Controls
 from paceline.distributed.comm.stop import StopRequest, StopVote
 from paceline.training.checkpoint.read import load_checkpoint
 from paceline.training.context import TrainContext
+from paceline.training.eval_history import Ending
 from paceline.training.loop import validator_of
 from paceline.training.request import Request
-from paceline.training.standing import Ending
 from paceline.training.trainer import run_training
 
 FP32 = "--system cpu --system.precision fp32 --system.intra-op-threads 1"

@@ -10,7 +10,7 @@ from paceline._utils.atomic_write import check_output
 from paceline._utils.errors import UserError
 from paceline.cli.flags import parse
 from paceline.cli.printing import Printer, write_answer
-from paceline.config.bounds import Help
+from paceline.config.constraints import Help
 
 
 @dataclass(frozen=True)

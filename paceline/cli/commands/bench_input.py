@@ -18,8 +18,8 @@ from paceline._utils.errors import RecipeError, UserError
 from paceline.cli.commands.bench_step import benched
 from paceline.cli.flags import parse, parse_recipe
 from paceline.cli.printing import Printer, write_answer
-from paceline.config.bounds import Help
-from paceline.config.classification import Decoder
+from paceline.config.constraints import Help
+from paceline.config.resnet import Decoder
 from paceline.config.run import Controls
 from paceline.tools.bench.peers import needed_peers
 from paceline.training.open_data import open_task
@@ -170,7 +170,7 @@ def run_stages(printer: Printer, arguments: Sequence[str]) -> int:
     from paceline.tools.bench.harness import machine_facts
     from paceline.tools.bench.input_advice import advice, emulated, gap, table
     from paceline.tools.bench.input_stages import bench_task_recipe, measure_stages
-    from paceline.training.local_copies import photos_in_memory
+    from paceline.training.data_cache import photos_in_memory
 
     recipe, device = bench_task_recipe(asked.recipe), choose_device(asked.system, 0)
     with open_world(read_launch({}), device=device) as world:

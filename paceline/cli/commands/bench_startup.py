@@ -12,7 +12,7 @@ from paceline._utils.atomic_write import check_output
 from paceline._utils.errors import UserError
 from paceline.cli.flags import parse
 from paceline.cli.printing import Printer, write_answer
-from paceline.config.bounds import Help
+from paceline.config.constraints import Help
 from paceline.tasks.workloads import WORKLOADS, workload_of
 from paceline.tools.bench.peers import needed_peers
 

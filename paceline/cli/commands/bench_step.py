@@ -11,11 +11,11 @@ from paceline._utils.atomic_write import check_output
 from paceline._utils.errors import RecipeError, UserError
 from paceline.cli.flags import parse
 from paceline.cli.printing import Printer, write_answer
-from paceline.config.bounds import Help
+from paceline.config.constraints import Help
 from paceline.config.system import Precision
 from paceline.tasks.workloads import WORKLOADS
 from paceline.tools.bench.peers import needed_peers
-from paceline.training.choose import choose_system
+from paceline.training.select import choose_system
 
 if TYPE_CHECKING:
     from paceline.config.system import System
@@ -88,7 +88,7 @@ def _common(flags: Flags, system: System, *usual: Precision) -> dict[str, Any]:
     """What every workload's benchmark is told in the same way; usual: number formats beside the system's, where none is asked for."""
     precisions = flags.precision.split(",") if flags.precision else dict.fromkeys((*usual, system.precision))
     same = {name: getattr(flags, name) for name in ("rounds", "seconds", "compile", "matrix", "threads")}
-    from paceline.training.forms import layout_for
+    from paceline.training.step_variants import layout_for
 
     if system.channels_last == "auto" and (layout := layout_for(flags.task, replace(system, precision="fp32"))):
         system = replace(system, channels_last=layout.faster)
@@ -128,7 +128,7 @@ def ssd(flags: Flags) -> int:
 
 def maskrcnn(flags: Flags) -> int:
     """Of Mask R-CNN."""
-    from paceline.config.instances import MaskRCNNModel
+    from paceline.config.maskrcnn import MaskRCNNModel
     from paceline.tools.bench.step_maskrcnn import MaskRCNNBench
 
     _parts(flags, ("all", "ops", "step", "predict", "shapes"))
@@ -192,7 +192,7 @@ def _shapes(flags: Flags) -> int:
     """Count the shapes of an epoch, and what of them is empty. Raises RecipeError without a data set."""
     from rich.console import Console
 
-    from paceline.config.instances import InstanceInput
+    from paceline.config.maskrcnn import InstanceInput
 
     if flags.data is None:
         raise RecipeError("name a data set with masks: paceline bench step --task maskrcnn --part shapes --data DIR")

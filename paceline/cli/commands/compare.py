@@ -25,13 +25,13 @@ from paceline._utils.text import some
 from paceline.cli.commands.runs import describe
 from paceline.cli.flags import parse
 from paceline.cli.printing import Printer
-from paceline.config.bounds import Help
+from paceline.config.constraints import Help
 from paceline.config.run import RunRecord, run_folder
-from paceline.log.events import metrics_of, read_events
 from paceline.tasks.metrics.interval import difference
 from paceline.tasks.metrics.stored import kind_of, read_predictions, stored_draws
 from paceline.tools.compare.run_groups import key_of
-from paceline.training.saved_run import ENDED
+from paceline.training.logging.events import metrics_of, read_events
+from paceline.training.previous_run import ENDED
 
 LEAST_SEEDS = 3
 MOST_ORDERS = 200_000  # divisions of the runs that are all counted

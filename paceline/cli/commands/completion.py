@@ -56,7 +56,7 @@ def _print_script(printer: Printer, words: Sequence[str], shell: str) -> int:
         return 0 if words[0] in HELP else 2
     firsts, flags = {}, {}
     from paceline.cli.main import VERBS
-    from paceline.recipes import RECIPES
+    from paceline.config.recipes import RECIPES
 
     for verb in VERBS:
         text = _help(verb)

@@ -17,7 +17,7 @@ from paceline._utils.text import counted, one_line, some
 from paceline.cli.flags import parse
 from paceline.cli.help import HELP
 from paceline.cli.printing import Printer
-from paceline.config.bounds import Help
+from paceline.config.constraints import Help
 from paceline.store.freshness import addresses, check_fresh
 from paceline.store.index import open_split
 from paceline.store.manifest import Manifest, find_manifest, prepare_again

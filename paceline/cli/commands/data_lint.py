@@ -18,7 +18,7 @@ from paceline._utils.safe_read import read_entry
 from paceline._utils.text import counted
 from paceline.cli.flags import parse
 from paceline.cli.printing import Printer
-from paceline.config.bounds import Help
+from paceline.config.constraints import Help
 from paceline.config.run import run_folder
 from paceline.datasets.ensure import ensure_prepared, is_annotated
 from paceline.datasets.lint import Finding, lines_of, lint

@@ -17,10 +17,10 @@ from paceline._utils.text import WORDS, columns, one_line
 from paceline.cli.flags import parse
 from paceline.cli.on_nodes import Elsewhere, is_launched, launch_verb
 from paceline.cli.printing import Printer, write_answer
-from paceline.config.bounds import Help
+from paceline.config.constraints import Help
 from paceline.config.system import System
 from paceline.distributed.comm.launcher import SINGLE, read_launch
-from paceline.training.choose import choose_system
+from paceline.training.select import choose_system
 
 if TYPE_CHECKING:
     from paceline.distributed.comm.launcher import Launch

@@ -16,7 +16,7 @@ from paceline._utils.reporter import Reporter
 from paceline.cli.commands import prepare as prepare_verb
 from paceline.cli.flags import parse
 from paceline.cli.printing import Printer
-from paceline.config.bounds import Help
+from paceline.config.constraints import Help
 from paceline.store.download.data_sets import DATA_SETS, DataSet, download, mismatch_of, missing_text
 
 ABOUT = "Bring a data set from its publisher, check, unpack and prepare it. The same command goes on after a stop."
@@ -92,7 +92,7 @@ def _by_account(printer: Printer, chosen: DataSet, name: str, folder: Path, flag
 
 def _training(recipe: str, folder: Path) -> str:
     """The command that trains a recipe on `folder`, from the weights that are its own."""
-    from paceline.recipes import RECIPES
+    from paceline.config.recipes import RECIPES
 
     pretrained = RECIPES[recipe]().pretrained
     return f"paceline train {recipe} --data {_quoted(folder)}{f' --weights {pretrained}' if pretrained else ''}"

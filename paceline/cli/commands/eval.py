@@ -42,12 +42,12 @@ from paceline.config.run import (
 )
 from paceline.config.system import System
 from paceline.distributed.comm.launcher import read_launch
-from paceline.log.console import open_console
 from paceline.store.splits import fold_in_words, half_in_words
 from paceline.tasks.workloads import workload_of
-from paceline.training.choose import choose_system
-from paceline.training.named_run import means_weights, named_recipe, open_run, saved_count
+from paceline.training.logging.console import open_console
 from paceline.training.request import check_request
+from paceline.training.run_arguments import means_weights, named_recipe, open_run, saved_count
+from paceline.training.select import choose_system
 
 if TYPE_CHECKING:
     from paceline.distributed.comm.world import World
@@ -88,8 +88,8 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
     from paceline.distributed.device.setup import choose_device, choose_kernels, set_threads
     from paceline.tasks.metrics.interval import intervals
     from paceline.tasks.task import InputRank
-    from paceline.training.alike import data_facts, request_facts, weight_facts
     from paceline.training.evaluate import predictions_of
+    from paceline.training.rank_consistency import data_facts, request_facts, weight_facts
 
     system, recipe = subject.system, subject.recipe
     device = choose_device(system, launch.local_rank, launch.local_world)

@@ -13,9 +13,9 @@ import tyro
 from paceline._utils.errors import UserError
 from paceline.cli.flags import parse
 from paceline.cli.printing import Printer
-from paceline.config.bounds import Help
+from paceline.config.constraints import Help
 from paceline.inference.export.formats import FORMS, ExportOptions, form_named
-from paceline.training.named_run import check_named
+from paceline.training.run_arguments import check_named
 
 
 @dataclass(frozen=True)

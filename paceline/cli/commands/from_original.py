@@ -17,7 +17,7 @@ from paceline._utils.errors import UserError
 from paceline.cli.flags import explain, parse, parse_recipe
 from paceline.cli.help import HELP
 from paceline.cli.printing import Printer
-from paceline.config.bounds import Help
+from paceline.config.constraints import Help
 from paceline.config.plan import make_plan, shorten
 from paceline.config.recipe import DATA_IMAGES
 from paceline.config.run import Controls

@@ -15,9 +15,9 @@ from paceline._utils.errors import UserError
 from paceline.cli.flags import parse
 from paceline.cli.help import HELP
 from paceline.cli.printing import Printer
-from paceline.config.bounds import Help
+from paceline.config.constraints import Help
 from paceline.launch.job import Words
-from paceline.training.choose import choose_system
+from paceline.training.select import choose_system
 
 KINDS = """usage: paceline image KIND ...
 

@@ -21,10 +21,10 @@ from paceline.cli.help import HELP
 from paceline.cli.launch_checks import check_devices, check_plan, check_port, walltime_of
 from paceline.cli.printing import Printer
 from paceline.cli.saved_request import saved_request
-from paceline.config.bounds import Help
+from paceline.config.constraints import Help
+from paceline.config.mlperf import check_submission
 from paceline.config.published import published_for
 from paceline.config.run import Controls, check_controls, named_weights
-from paceline.config.submission import check_submission
 from paceline.distributed.comm.environment import check_interface
 from paceline.distributed.comm.interfaces import interfaces
 from paceline.distributed.comm.launcher import SINGLE
@@ -32,13 +32,13 @@ from paceline.launch.config import Where, check_walltime, check_where, job_of, l
 from paceline.launch.job import Batch
 from paceline.launch.log_follow import CODES, INTERRUPTED
 from paceline.launch.runner import launch
-from paceline.log.events import read_events
 from paceline.tasks.workloads import workload_of
 from paceline.tools.estimate.summary import check_rates
 from paceline.tools.mlperf.logs import LEAST_FOR_MEAN, olympic_mean
-from paceline.training.choose import is_folder
+from paceline.training.logging.events import read_events
+from paceline.training.previous_run import FinishedError
 from paceline.training.request import check_not_finished, check_request, check_weights_named
-from paceline.training.saved_run import FinishedError
+from paceline.training.select import is_folder
 from paceline.weights.forms.bring import in_cache, is_published
 
 ABOUT = """Start a training on one node or on many: write the files that start it (sbatch script, mpirun line, container command) into

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 from paceline._utils.commands import to_install
 from paceline.cli.flags import parse, run_kind
 from paceline.cli.printing import Printer
-from paceline.config.bounds import Help
+from paceline.config.constraints import Help
 
 KINDS = """usage: paceline list KIND [--json]
 
@@ -69,7 +69,7 @@ def _print_menu(printer: Printer, arguments: Sequence[str], kind: str) -> int:
 
 
 def _workloads() -> list[dict[str, Any]]:
-    from paceline.recipes import RECIPES
+    from paceline.config.recipes import RECIPES
     from paceline.tasks.workloads import WORKLOADS
 
     recipes: dict[str, list[str]] = {}
@@ -88,7 +88,7 @@ def _workloads() -> list[dict[str, Any]]:
 
 
 def _recipes() -> list[dict[str, Any]]:
-    from paceline.recipes import RECIPES, in_groups
+    from paceline.config.recipes import RECIPES, in_groups
 
     made = {name: make() for name, make in RECIPES.items()}
     return [
@@ -105,7 +105,7 @@ def _recipes() -> list[dict[str, Any]]:
 
 
 def _rows() -> list[dict[str, Any]]:
-    from paceline.recipes.rows import ROWS
+    from paceline.config.recipes.published_rows import ROWS
 
     return [
         {

@@ -16,7 +16,7 @@ from paceline._utils.errors import UserError
 from paceline._utils.text import printable
 from paceline.cli.flags import parse, run_kind
 from paceline.cli.printing import Printer, print_error
-from paceline.config.bounds import Help
+from paceline.config.constraints import Help
 from paceline.tasks.workloads import WORKLOADS
 from paceline.tools.mlperf import compliance
 from paceline.tools.mlperf.analysis import analyse, summaries

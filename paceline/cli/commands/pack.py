@@ -14,7 +14,7 @@ from paceline._utils.text import counted
 from paceline.cli.commands.prepare import progress_bar
 from paceline.cli.flags import out_folder, parse
 from paceline.cli.printing import Printer
-from paceline.config.bounds import Help
+from paceline.config.constraints import Help
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from paceline._utils.errors import UserError
 from paceline._utils.text import counted, did_you_mean, some
 from paceline.cli.flags import parse
 from paceline.cli.printing import Printer
-from paceline.config.bounds import Help
-from paceline.training.named_run import check_named
+from paceline.config.constraints import Help
+from paceline.training.run_arguments import check_named
 
 if TYPE_CHECKING:
     from paceline.inference.outputs.formats import Format

@@ -13,7 +13,7 @@ from paceline._utils.errors import UserError
 from paceline.cli.flags import out_folder, parse
 from paceline.cli.help import HELP
 from paceline.cli.printing import Printer
-from paceline.config.bounds import Help
+from paceline.config.constraints import Help
 
 if TYPE_CHECKING:
     from paceline.store.manifest import Manifest

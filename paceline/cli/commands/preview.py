@@ -14,7 +14,7 @@ from paceline._utils.errors import RecipeError, UserError
 from paceline.cli.flags import explain, parse_recipe
 from paceline.cli.help import HELP
 from paceline.cli.printing import Printer
-from paceline.config.bounds import Help
+from paceline.config.constraints import Help
 from paceline.config.run import Controls
 from paceline.training.open_data import open_task
 from paceline.training.request import check_request

@@ -15,7 +15,7 @@ from paceline._utils.user_code import is_in_file
 from paceline.cli.commands.runs import describe
 from paceline.cli.flags import parse
 from paceline.cli.printing import Printer, print_error
-from paceline.config.bounds import Help
+from paceline.config.constraints import Help
 from paceline.config.run import read_run
 
 

@@ -19,11 +19,11 @@ from paceline._utils.formatting import duration, metric_label, metric_text
 from paceline._utils.reporter import Lines
 from paceline.cli.flags import parse
 from paceline.cli.printing import Printer, print_error
-from paceline.config.bounds import Help
+from paceline.config.constraints import Help
 from paceline.config.run import RunRecord, read_run
-from paceline.log.events import metrics_of, read_events
 from paceline.tasks.workloads import WORKLOADS
 from paceline.tools.compare.run_groups import groups_of, in_lines
+from paceline.training.logging.events import metrics_of, read_events
 
 # Columns and their widths: 80 in all with a time of 6 and the spaces between them. Longer words get what others leave.
 COLUMNS = {"name": 17, "recipe": 13, "status": 11, "step": 11, "best": 12}

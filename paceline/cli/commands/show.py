@@ -19,25 +19,25 @@ from paceline.cli.nodes import published_there, ranks_of
 from paceline.cli.printing import Printer
 from paceline.cli.recipe_text import base_recipe, cells, every_cell, grid, table
 from paceline.cli.saved_request import saved_request
-from paceline.config.bounds import Help, Whole
-from paceline.config.card import SUFFIX, in_words
+from paceline.config.constraints import Help, Whole
 from paceline.config.graph_file import GRAPHS
+from paceline.config.model_card import SUFFIX, in_words
 from paceline.config.plan import Plan, make_plan, training_ranks
 from paceline.config.recipe import DATA_CLASSES, DATA_IMAGES, Recipe, differing
+from paceline.config.recipes.published_rows import LIKE
+from paceline.config.recipes.published_rows import Row as PublishedRow
 from paceline.config.run import FOLD, NONE, Controls, RunRecord, check_fold, run_file, run_folder
-from paceline.log.events import read_events
-from paceline.recipes.rows import LIKE
-from paceline.recipes.rows import Row as PublishedRow
 from paceline.store.splits import fold_in_words, half_in_words
 from paceline.tasks.workloads import workload_of
 from paceline.tools.estimate.summary import check_rates, estimate_of, not_known, speed_for, speed_of_run
-from paceline.training.choose import MARK, choose_recipe, is_folder
-from paceline.training.few_photos import refuse_auto, refuse_few, report_length
-from paceline.training.named_run import saved_count
+from paceline.training.input_stats import settle_pixels
+from paceline.training.logging.events import read_events
 from paceline.training.open_data import open_task
-from paceline.training.pixels import settle_pixels
 from paceline.training.plan_text import describe
 from paceline.training.request import check_request
+from paceline.training.run_arguments import saved_count
+from paceline.training.select import MARK, choose_recipe, is_folder
+from paceline.training.small_data import refuse_auto, refuse_few, report_length
 from paceline.weights.forms.bring import fitting
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ def _planned(
     """-> (the recipe with the target that a run here has, its plan, its memory, the facts of the run with those of the data, of
     --auto the command that trains so)."""
     from paceline.tasks.memory import images_that_fit, memory_of
-    from paceline.training.building import check_weights
+    from paceline.training.factory import check_weights
 
     asked, flags, facts = shown.asked, shown.asked.controls, shown.facts
     recipe, system, classes = asked.recipe, asked.system, len(shown.facts.classes)
@@ -302,7 +302,7 @@ def _opened(shown: Shown, own: Controls, reporter: Reporter) -> tuple[Any, Recip
     from paceline.cli.commands.launch import without
     from paceline.distributed.comm.launcher import read_launch
     from paceline.distributed.comm.world import open_world
-    from paceline.training.look import command_without, look
+    from paceline.training.auto_config import command_without, look
     from paceline.training.open_data import opened_again
     from paceline.training.resolve import settle_target
 
@@ -336,7 +336,7 @@ def on_its_machine(words: Sequence[str]) -> tuple[list[str], list[str]]:
     line and the words as they are where the first is no row or help is asked.
     Raises RecipeError for a row whose machine no System describes.
     """
-    from paceline.recipes.rows import ROWS
+    from paceline.config.recipes.published_rows import ROWS
 
     row = ROWS.get(words[0]) if words and MARK in words[0] else None
     names = {word.partition("=")[0].replace("_", "-") for word in words if word.startswith("-")}

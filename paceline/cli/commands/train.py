@@ -16,10 +16,10 @@ from paceline.cli.printing import Printer
 from paceline.cli.saved_request import saved_request
 from paceline.config.run import Controls
 from paceline.distributed.comm.launcher import is_first_on_node, read_launch
-from paceline.log.console import open_console
-from paceline.log.output import guard_exit
-from paceline.training.choose import is_folder
+from paceline.training.logging.console import open_console
+from paceline.training.logging.stdout_guard import guard_exit
 from paceline.training.request import validate
+from paceline.training.select import is_folder
 
 USAGE = """usage: paceline train RECIPE [--data DIR] [--out RUN] [--system NAME] [flags]
        paceline train ./my_file.py:my_recipe     a recipe of your own
@@ -33,7 +33,7 @@ Recipes for data of your own (-cpu: on a CPU), and small ones from scratch:
 def run(printer: Printer, arguments: Sequence[str]) -> int:
     """Train, and return the exit code of the run's ending."""
     if not arguments or arguments[0] in HELP:
-        from paceline.recipes import GROUPS, in_groups
+        from paceline.config.recipes import GROUPS, in_groups
 
         own = [name for name, group in in_groups().items() if group != GROUPS[""]]
         print(USAGE + "\n".join(f"  {name}" for name in own))
@@ -59,7 +59,7 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
             console.warning(note)
         console.doing("starting")
 
-        from paceline.training.call import train_request
+        from paceline.training.python_api import train_request
 
         guard_exit()
         return train_request(replace(request, system=asked.system), console).exit_code

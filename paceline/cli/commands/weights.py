@@ -18,7 +18,7 @@ from paceline._utils.text import did_you_mean
 from paceline.cli.commands.weights_check import run_check
 from paceline.cli.flags import parse, run_kind
 from paceline.cli.printing import Printer
-from paceline.config.bounds import Help
+from paceline.config.constraints import Help
 
 if TYPE_CHECKING:
     from paceline.weights.weight_file import WeightFile
@@ -121,7 +121,7 @@ def run_convert(printer: Printer, arguments: Sequence[str]) -> int:
     out = Path(flags.out)
     if out.suffix not in form.suffixes:
         raise UserError(f"--out {flags.out}: must end in {' or '.join(form.suffixes)} for --to {form.name}.")
-    from paceline.training.building import weights_file
+    from paceline.training.factory import weights_file
     from paceline.weights.weight_file import broken, open_weights
 
     path = weights_file(flags.file, pickles=True)

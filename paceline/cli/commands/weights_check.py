@@ -17,8 +17,8 @@ from paceline._utils.text import some
 from paceline.cli.flags import Asked, parse, parse_recipe
 from paceline.cli.help import HELP
 from paceline.cli.printing import Printer
-from paceline.config.bounds import Help
-from paceline.config.card import has_card, in_words, read_card
+from paceline.config.constraints import Help
+from paceline.config.model_card import has_card, in_words, read_card
 
 if TYPE_CHECKING:
     from paceline.config.recipe import Recipe
@@ -44,9 +44,9 @@ def run_check(printer: Printer, arguments: Sequence[str]) -> int:
     flags, asked = _flags(printer, arguments)
     if not flags.file:
         raise UserError("name a weight file: paceline weights check FILE")
-    from paceline.training.building import weights_file
-    from paceline.training.choose import choose_recipe
+    from paceline.training.factory import weights_file
     from paceline.training.find_network import SMALL, fits, timm_trunk
+    from paceline.training.select import choose_recipe
     from paceline.weights.forms.files import PICKLED, conversion
     from paceline.weights.weight_file import broken, open_weights
 

@@ -16,7 +16,7 @@ from PIL import Image
 
 from paceline._utils.errors import DataError, UserError
 from paceline._utils.safe_read import read_plain
-from paceline.config.classification import Exif
+from paceline.config.resnet import Exif
 from paceline.input.picture import open_rgb
 from paceline.store.header import MOST_BYTES
 from paceline.store.index import Index, open_split

@@ -19,7 +19,7 @@ from paceline._utils.atomic_write import check_output
 from paceline._utils.commands import EXTRAS, to_install
 from paceline._utils.errors import UserError
 from paceline._utils.text import did_you_mean
-from paceline.config.bounds import Help
+from paceline.config.constraints import Help
 
 
 @dataclass(frozen=True)

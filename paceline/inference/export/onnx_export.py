@@ -21,7 +21,7 @@ from torch import Tensor
 
 from paceline._utils.atomic_write import LINE, check_output, write_output
 from paceline._utils.version import __version__
-from paceline.config.card import METADATA
+from paceline.config.model_card import METADATA
 from paceline.inference.export.int8 import Calibrated
 from paceline.inference.export.verification import Written
 from paceline.inference.graph import onnx_reader

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from paceline._utils.atomic_write import whole
 from paceline._utils.errors import UserError
 from paceline._utils.hashing import file_sha256
-from paceline.config.card import METADATA
+from paceline.config.model_card import METADATA
 from paceline.inference.export.onnx_export import taken_down
 from paceline.inference.export.verification import Written
 from paceline.inference.graph.runtimes import EXACT

@@ -16,7 +16,7 @@ from paceline._utils.atomic_write import folder_part, whole, write_output
 from paceline._utils.errors import UserError
 from paceline._utils.text import counted, some
 from paceline.boxes.geometry import pairwise_iou
-from paceline.config.card import NCHW, NHWC, make_card
+from paceline.config.model_card import NCHW, NHWC, make_card
 from paceline.distributed.device.provenance import versions
 from paceline.inference.export.graph import Graph
 from paceline.inference.export.sample_photos import inputs
@@ -24,8 +24,8 @@ from paceline.inference.graph.graph_model import Input, through
 from paceline.inference.graph.runtimes import Run, run_of
 from paceline.inference.torch_predictor import Predictor
 from paceline.inference.trained_model import Trained
-from paceline.log.events import metrics_of
 from paceline.training.checkpoint.write import safetensors_chunks
+from paceline.training.logging.events import metrics_of
 
 if TYPE_CHECKING:
     from paceline.inference.export.formats import ExportOptions
@@ -50,7 +50,7 @@ class Written:
             self.graph.halve()
 
     def facts(self, numbers: str = "") -> str:
-        """JSON for the file's metadata: the card (config/card.py), and under "graph" how a photo becomes the input.
+        """JSON for the file's metadata: the card (config/model_card.py), and under "graph" how a photo becomes the input.
 
         numbers  SHA-256 of those in a file beside
         """
@@ -109,7 +109,7 @@ class Written:
         yield f"compared with `predict` on the same photos: {said}"
 
 
-# --to paceline: one file that every verb here takes where it takes a run, the evaluated weights with a card (config/card.py).
+# --to paceline: one file that every verb here takes where it takes a run, the evaluated weights with a card (config/model_card.py).
 
 # What a run.json has of where a run came from -> its name on the card.
 OF_RUN = {"sha256": "id", "started": "started", "git_commit": "commit"}

@@ -1,7 +1,7 @@
 """A graph that `paceline export` wrote, opened: from photos to its outputs, and to a run's results. Imports no torch but for a .pt2.
 
-Whatever its form, its card (config/card.py) says what it takes and gives, and its runner (runners.py) does that. Photos are read as
-the program beside an ONNX file reads them (reader.py), which has an evaluation's very pixels.
+Whatever its form, its card (config/model_card.py) says what it takes and gives, and its runner (runners.py) does that. Photos are
+read as the program beside an ONNX file reads them (reader.py), which has an evaluation's very pixels.
 Letters: n photos   H, W pixels of the input   K classes   D places for objects   S side of a mask
 """
 
@@ -20,10 +20,10 @@ import numpy as np
 from paceline._utils.commands import to_install
 from paceline._utils.errors import CheckpointError, UserError
 from paceline._utils.text import short
-from paceline.config.card import NCHW
-from paceline.config.classification import Exif
 from paceline.config.graph_file import refuse_graph
+from paceline.config.model_card import NCHW
 from paceline.config.recipe import Recipe
+from paceline.config.resnet import Exif
 from paceline.config.run import RunRecord, read_run, saved_classes
 from paceline.inference.graph.onnx_reader import as_input, pasted
 from paceline.inference.graph.runtimes import FORMS, Port, Run, Runner

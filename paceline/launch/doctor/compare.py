@@ -199,7 +199,7 @@ _COMPARED: tuple[tuple[Level, str, Callable[[NodeFacts], str]], ...] = (
 def _differences(nodes: Sequence[NodeFacts]) -> list[NodeFinding]:
     """A finding for each value that fewer nodes have than another; "" is unknown and differs from nothing.
 
-    Training refuses other software too (training/alike.py).
+    Training refuses other software too (training/rank_consistency.py).
     """
     compared: list[tuple[Level, str, list[str]]] = []
     for level, what, value_of in _COMPARED:

@@ -43,7 +43,7 @@ from paceline.launch.doctor.node import from_json, known_fields, look_here
 from paceline.launch.doctor.preflight import Look, Reach, bad, judge
 from paceline.launch.preflight.rank import Board
 from paceline.launch.preflight.report import Preflight, write_report
-from paceline.training.choose import choose_system
+from paceline.training.select import choose_system
 
 # For every node to report what it is: a Python that starts from a slow shared disk, and a second of measuring.
 LOOK_SECONDS = 120.0

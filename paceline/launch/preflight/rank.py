@@ -22,7 +22,7 @@ from paceline._utils.safe_read import read_entry
 from paceline._utils.text import printable
 from paceline.distributed.comm.exit_code import USER_ERROR, settle_environment
 from paceline.distributed.comm.launcher import is_first_on_node, read_launch
-from paceline.training.choose import choose_system
+from paceline.training.select import choose_system
 
 # A contender's time for each message, and the largest one: a CPU's ranks have no use for a network's whole gradient here.
 SECONDS, LARGEST_MIB, LARGEST_MIB_CPU = 0.05, 512, 2

@@ -23,7 +23,7 @@ from pathlib import Path
 from paceline._utils.errors import DataError
 from paceline._utils.reporter import SILENT, Reporter
 from paceline._utils.text import one_line
-from paceline.config.table import read_menu
+from paceline.config.tables import read_menu
 from paceline.store.download.check import Expected, Mismatch, require_room
 from paceline.store.download.fetch import fetch, local_path
 from paceline.store.download.http import Refused

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline._utils.errors import RecipeError
-from paceline.config.classification import PhotoInput, PhotoRecipe, ResNetModel, check_classification, mixes
 from paceline.config.plan import Plan
+from paceline.config.resnet import PhotoInput, PhotoRecipe, ResNetModel, check_classification, mixes
 from paceline.tasks.workload import NetworkFactory, Reporting, Workload
 
 if TYPE_CHECKING:

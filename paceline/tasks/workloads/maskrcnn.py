@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline._utils.errors import RecipeError
-from paceline.config.instances import InstanceInput, InstanceRecipe, MaskRCNNModel, check_instances
+from paceline.config.maskrcnn import InstanceInput, InstanceRecipe, MaskRCNNModel, check_instances
 from paceline.config.plan import Plan
 from paceline.tasks.mlperf import base_facts, whole
 from paceline.tasks.workload import NetworkFactory, Reporting, Workload

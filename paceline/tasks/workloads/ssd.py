@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.config.detection import BoxInput, BoxRecipe, SSDModel, check_detection, grids
+from paceline.config.ssd import BoxInput, BoxRecipe, SSDModel, check_detection, grids
 from paceline.tasks.mlperf import base_facts, in_epochs, ssd_tensor_names, whole
 from paceline.tasks.workload import NetworkFactory, Reporting, Workload
 

@@ -27,8 +27,8 @@ from rich.table import Column, Table
 from paceline._utils.errors import DataError, RecipeError, UserError
 from paceline._utils.listing import listed, walk
 from paceline._utils.reporter import Lines
-from paceline.config.classification import Decoder, PhotoInput
 from paceline.config.recipe import Quality, Recipe
+from paceline.config.resnet import Decoder, PhotoInput
 from paceline.datasets.ensure import ensure_prepared
 from paceline.distributed.device.detect import cpu_cores
 from paceline.input.decode import require_decoder

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from paceline.config.classification import PhotoInput
 from paceline.config.plan import make_plan
+from paceline.config.resnet import PhotoInput
 from paceline.config.system import System
 from paceline.input.decode import Decoder
 from paceline.input.draw import Draw, draw_training_photo

@@ -24,15 +24,15 @@ from paceline.config.recipe import Recipe
 from paceline.config.system import Kernels, Precision, System
 from paceline.distributed.device.host_memory import keep_freed_memory
 from paceline.distributed.device.setup import autocast_for, choose_kernels, make_exact
-from paceline.optim.optimiser import named_parameters
-from paceline.optim.sgd import SGD
-from paceline.optim.step_numbers import LossScaler
 from paceline.tools.bench import harness
 from paceline.tools.bench.peers import WHERE, needed_peers, peers
 from paceline.tools.bench.profile import Part
 from paceline.tools.bench.timing import STEPS
-from paceline.training.loss_groups import configure_loss_groups
+from paceline.training.loss_normalization import configure_loss_groups
 from paceline.training.meters import Meters
+from paceline.training.optim.base import named_parameters
+from paceline.training.optim.sgd import SGD
+from paceline.training.optim.step_scalars import LossScaler
 from paceline.training.state import State
 from paceline.training.step import TrainStep
 

@@ -24,7 +24,7 @@ from paceline.boxes.paste import paste_to_rle
 from paceline.boxes.regions import proposals
 from paceline.boxes.roi_pooling import levels_of, mask_targets, pool_regions
 from paceline.boxes.sampling import random_bits, sample
-from paceline.config.instances import InstanceInput, MaskRCNNModel
+from paceline.config.maskrcnn import InstanceInput, MaskRCNNModel
 from paceline.config.recipe import Optim, Recipe
 from paceline.config.system import Precision
 from paceline.models import segmenter

@@ -16,12 +16,12 @@ from torch import Tensor
 
 from paceline.batch import DetectionBatch, Objects, detection_batch
 from paceline.boxes.anchors import default_boxes
-from paceline.config.detection import grids
+from paceline.config.recipes.ssd import MLPERF_IMAGES, MLPERF_LR, SSDRecipe, mlperf
+from paceline.config.ssd import grids
 from paceline.config.system import Precision
 from paceline.models import detector
 from paceline.models.detector import Detector, per_image, ssd_loss
 from paceline.models.ssd import initialise_ssd
-from paceline.recipes.ssd import MLPERF_IMAGES, MLPERF_LR, SSDRecipe, mlperf
 from paceline.tasks.workloads.ssd import SSD
 from paceline.tools.bench.harness import OURS, Menu, variants
 from paceline.tools.bench.profile import Part, part

@@ -25,18 +25,18 @@ from paceline.config.run import Controls, Run, RunRecord, data_from_here, fill, 
 from paceline.distributed.comm.launcher import SINGLE
 from paceline.distributed.comm.world import World, open_world
 from paceline.distributed.device.setup import TYPES, choose_device, choose_kernels, set_threads
-from paceline.log.events import facts_of, numbers_back, plain, read_events
 from paceline.tasks.task import InputRank
 from paceline.tools.compare.step_trace import StepTrace, difference, states_apart
-from paceline.training.building import build_model, build_state, first_weights, load_first_weights
 from paceline.training.checkpoint.layout import list_steps, step_name
 from paceline.training.checkpoint.read import load_checkpoint
 from paceline.training.checkpoint.write import Snapshot
-from paceline.training.named_run import saved_count
+from paceline.training.eval_history import Standing
+from paceline.training.factory import build_model, build_state, first_weights, load_first_weights
+from paceline.training.logging.events import facts_of, numbers_back, plain, read_events
 from paceline.training.open_data import open_task
-from paceline.training.saved_run import SavedRun
-from paceline.training.standing import Standing
-from paceline.training.start import Start
+from paceline.training.previous_run import SavedRun
+from paceline.training.resume import Start
+from paceline.training.run_arguments import saved_count
 from paceline.training.state import State, check_snapshot
 from paceline.training.step import TrainStep
 

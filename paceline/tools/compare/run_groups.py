@@ -17,7 +17,7 @@ from typing import Any
 from paceline._utils.formatting import leading_metrics, metric_label, metric_text
 from paceline._utils.text import counted
 from paceline.config.run import Controls, RunRecord
-from paceline.training.saved_run import ENDED
+from paceline.training.previous_run import ENDED
 
 # What decides a run's result beside recipe, data and fold.
 DECIDE = (

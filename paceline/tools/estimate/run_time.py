@@ -23,7 +23,7 @@ from paceline.config.plan import Plan
 from paceline.config.published import Result
 from paceline.config.recipe import Recipe
 from paceline.config.system import System
-from paceline.config.table import read_menu
+from paceline.config.tables import read_menu
 
 # Processes, interpreters, networks compiled, the index read, the step that is thrown away: minutes reserved for every start.
 START_MINUTES = 5.0

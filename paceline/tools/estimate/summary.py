@@ -19,7 +19,6 @@ from paceline.config.run import RunRecord, run_folder
 from paceline.config.system import FORMS, HALF, Precision, System
 from paceline.distributed.device.step_rates import IMAGES, fastest
 from paceline.distributed.device.systems import SYSTEMS
-from paceline.log.events import read_events
 from paceline.tasks.workloads import WORKLOADS
 from paceline.tools.estimate.run_time import (
     Estimate,
@@ -32,6 +31,7 @@ from paceline.tools.estimate.run_time import (
     row_speed,
     run_minutes,
 )
+from paceline.training.logging.events import read_events
 
 # Bounds of --rate and --link-gbit, beyond any machine and network.
 LEAST, MOST = 1e-3, 1e9

@@ -10,7 +10,7 @@ import math
 from dataclasses import replace
 
 from paceline.config.recipe import Recipe, with_fields
-from paceline.recipes.ssd import GAUDI_BACKBONE, gaudi
+from paceline.config.recipes.ssd import GAUDI_BACKBONE, gaudi
 from paceline.tools.migrate.table import Call, Facts, Formulas, read_system
 
 

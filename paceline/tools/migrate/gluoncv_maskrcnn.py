@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from paceline.config.recipe import Recipe, with_fields
-from paceline.recipes.maskrcnn import TRAIN_IMAGES, gluoncv
+from paceline.config.recipes.maskrcnn import TRAIN_IMAGES, gluoncv
 from paceline.tools.migrate.table import Call, Facts, Formulas, read_system
 
 # Networks whose ImageNet weights theirs downloads unasked: their depth here.

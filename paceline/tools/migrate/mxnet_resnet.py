@@ -13,9 +13,9 @@ from dataclasses import replace
 from typing import Any, get_args
 
 from paceline._utils.errors import UserError
-from paceline.config.classification import Depth
 from paceline.config.recipe import Recipe, with_fields
-from paceline.recipes.resnet50 import lars
+from paceline.config.recipes.resnet50 import lars
+from paceline.config.resnet import Depth
 from paceline.tools.migrate.table import Call, Facts, Formulas, read_system
 
 LARS = ("sgdwlars", "sgdwfastlars", "sgdwfastlarsv2")

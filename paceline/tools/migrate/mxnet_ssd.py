@@ -15,7 +15,7 @@ from typing import Any
 
 from paceline.config.plan import steps_in_epoch
 from paceline.config.recipe import Recipe, with_fields
-from paceline.recipes.ssd import BACKBONE, TRAIN_IMAGES, mlperf, mxnet, nvidia_pytorch
+from paceline.config.recipes.ssd import BACKBONE, TRAIN_IMAGES, mlperf, mxnet, nvidia_pytorch
 from paceline.tools.migrate.table import Call, Facts, Formulas, read_system
 
 

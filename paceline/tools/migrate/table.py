@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from paceline.config.recipe import Recipe
-from paceline.config.table import read_one
+from paceline.config.tables import read_one
 
 # A cell that begins with one of these has no command of ours; what follows the colon is the reason.
 WORDS = ("fixed", "automatic", "dead", "none")

@@ -14,10 +14,10 @@ from paceline._utils.names import flatten
 from paceline._utils.text import counted
 from paceline.config.published import published_for, system_for
 from paceline.config.recipe import differing
+from paceline.config.recipes import RECIPES
+from paceline.config.recipes.published_rows import LIKE, ROWS
 from paceline.config.system import System
 from paceline.distributed.device.systems import SYSTEMS
-from paceline.recipes import RECIPES
-from paceline.recipes.rows import LIKE, ROWS
 from paceline.tools.migrate import ORIGINALS
 from paceline.tools.migrate.calls import HOSTS, NoProgramError, Reader, read_call
 from paceline.tools.migrate.table import Call, Entry, Facts, Original

@@ -17,7 +17,6 @@ from typing import Any
 
 from paceline._utils.errors import UserError
 from paceline._utils.safe_read import parse, read_plain
-from paceline.log.events import read_events
 from paceline.tools.mlperf.log_parsers import read_foreign
 from paceline.tools.mlperf.logs import (
     LEAST_FOR_MEAN,
@@ -33,6 +32,7 @@ from paceline.tools.mlperf.logs import (
     read_text,
     value_of,
 )
+from paceline.training.logging.events import read_events
 
 # Published Mask R-CNN logs have the number of iterations as train_samples.
 ITERATIONS_AS_SAMPLES, COCO_IMAGES = "maskrcnn", 117_266

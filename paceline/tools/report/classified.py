@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageOps
 
-from paceline.config.classification import Exif
+from paceline.config.resnet import Exif
 from paceline.inference.drawing.pictures import jpeg_uri
 from paceline.inference.drawing.stored_photo import read_rgb
 from paceline.tools.report.confusions import pair_of

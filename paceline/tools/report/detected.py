@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from paceline.config.classification import Exif
+from paceline.config.resnet import Exif
 from paceline.inference.drawing.boxes import Mark, beside, largest_first, marks_picture
 from paceline.inference.drawing.masks import RunLengths
 from paceline.inference.drawing.pictures import jpeg_uri

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple, TypeAlias, TypeVar
 import numpy as np
 from PIL import Image
 
-from paceline.config.classification import Exif
+from paceline.config.resnet import Exif
 from paceline.inference.drawing.boxes import Mark, marks_picture
 from paceline.inference.drawing.pictures import jpeg_uri
 from paceline.inference.drawing.stored_photo import read_rgb

@@ -21,10 +21,9 @@ import numpy as np
 from paceline._utils.errors import DataError
 from paceline._utils.formatting import metric_text
 from paceline._utils.safe_read import parse, read_entry
-from paceline.config.classification import Exif
+from paceline.config.resnet import Exif
 from paceline.config.run import RunRecord
 from paceline.inference.drawing.stored_photo import listed
-from paceline.log.events import metrics_of
 from paceline.store.splits import fold_in_words, half_in_words
 from paceline.tasks.metrics.best_f1 import at_thresholds
 from paceline.tasks.metrics.coco import Detections
@@ -52,6 +51,7 @@ from paceline.tools.report.score_curves import (
     reliability_chart,
     threshold_chart,
 )
+from paceline.training.logging.events import metrics_of
 
 # Of a predictions file: five thousand images with a hundred masks each have a tenth.
 MOST_BYTES = 1 << 30

@@ -32,7 +32,6 @@ from paceline._utils.names import flatten
 from paceline._utils.reporter import Lines
 from paceline._utils.text import counted
 from paceline.config.run import RunRecord, read_run
-from paceline.log.events import COMMON, read_events
 from paceline.store.splits import fold_in_words
 from paceline.tasks.metrics.coco import ABSENT
 from paceline.tasks.workload import Workload
@@ -40,6 +39,7 @@ from paceline.tasks.workloads import WORKLOADS
 from paceline.tools.report.html import templates
 from paceline.tools.report.prediction_section import predictions_section
 from paceline.tools.report.training_curves import Event, metric_names, of_kind, targets_first, training_charts
+from paceline.training.logging.events import COMMON, read_events
 
 # Charts at the top of the page.
 FIRST = ("Loss", "Quality")

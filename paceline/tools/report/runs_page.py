@@ -17,13 +17,13 @@ from paceline._utils.formatting import duration, leading_metrics, metric_label, 
 from paceline._utils.reporter import Lines
 from paceline._utils.text import counted
 from paceline.config.run import Controls, RunRecord
-from paceline.log.events import read_events
 from paceline.tasks.metrics.coco import ABSENT
 from paceline.tasks.workloads import WORKLOADS
 from paceline.tools.report.html import WIDE, Chart, Line, draw_chart, smoothed, templates
 from paceline.tools.report.prediction_section import one_picture
 from paceline.tools.report.run_report import STATUS, fact_rows
 from paceline.tools.report.training_curves import SMOOTH_PARTS, of_kind
+from paceline.training.logging.events import read_events
 
 # Of run.json, what may explain a difference of results; the rest follows from these, or names the run.
 PARTS = ("recipe", "controls", "data", "system", "versions", "host")

@@ -8,10 +8,10 @@ from functools import partial
 from typing import Any
 
 from paceline._utils.formatting import duration, leading_metrics, metric_label, metric_text, quantity, target_text
-from paceline.log.console import SLOW_INPUT
-from paceline.log.events import metrics_of
 from paceline.tasks.metrics.coco import ABSENT
 from paceline.tools.report.html import FULL, NARROW, WIDE, Chart, Line, draw_chart, smoothed
+from paceline.training.logging.console import SLOW_INPUT
+from paceline.training.logging.events import metrics_of
 
 Event = Mapping[str, Any]
 # A loss curve is smoothed over about 1 / SMOOTH_PARTS of the run.

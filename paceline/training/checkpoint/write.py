@@ -27,7 +27,7 @@ from torch import Tensor
 from paceline._utils.atomic_write import sync_folder
 from paceline._utils.hashing import file_sha256
 from paceline._utils.safe_read import sealed
-from paceline.config.card import METADATA
+from paceline.config.model_card import METADATA
 from paceline.training.checkpoint.layout import FORMAT, INDEX, STATE, step_name
 
 DTYPES = {
@@ -51,7 +51,7 @@ class Snapshot:
 
     tensors  {group: {name: tensor}}; each group becomes the file GROUP.safetensors
     facts    JSON: position, clocks, recipe, ... (tuples come back as lists)
-    cards    {group: what its file says of the run} (config/card.py); it is not read back
+    cards    {group: what its file says of the run} (config/model_card.py); it is not read back
     """
 
     tensors: Mapping[str, Mapping[str, Tensor]]

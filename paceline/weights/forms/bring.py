@@ -21,9 +21,9 @@ from paceline._utils.cache import cache_folder
 from paceline._utils.commands import command, to_install
 from paceline._utils.errors import DataError
 from paceline._utils.reporter import SILENT, Reporter
-from paceline.config.classification import RESNET
 from paceline.config.recipe import Recipe
-from paceline.config.table import read_menu
+from paceline.config.resnet import RESNET
+from paceline.config.tables import read_menu
 from paceline.store.download.check import Expected, Mismatch
 from paceline.store.download.fetch import fetch
 

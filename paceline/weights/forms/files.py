@@ -28,7 +28,7 @@ from paceline._utils.commands import command
 from paceline._utils.errors import CheckpointError
 from paceline._utils.safe_read import open_plain, require_plain
 from paceline._utils.text import did_you_mean, short, some
-from paceline.config.card import MOST_HEADER, header_bytes
+from paceline.config.model_card import MOST_HEADER, header_bytes
 from paceline.weights.forms.bring import PUBLISHED
 from paceline.weights.forms.mxnet_files import read_npy_folder, read_params
 from paceline.weights.forms.tensorflow import find_index, indexes, read_tf_checkpoint

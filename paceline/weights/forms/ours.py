@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from paceline.config.card import METADATA
+from paceline.config.model_card import METADATA
 from paceline.models.layers import IMAGENET_STD
 
 Tensors = Mapping[str, Tensor]

@@ -19,13 +19,13 @@ import paceline
 from paceline._utils.errors import CheckpointError
 from paceline.boxes.suppression import top_k
 from paceline.cli.commands.export import Flags
-from paceline.config.card import make_card
+from paceline.config.model_card import make_card
+from paceline.config.recipes import RECIPES
 from paceline.inference.export.graph import Graph, _any_shape
 from paceline.inference.export.sample_photos import inputs
 from paceline.inference.graph.graph_model import Input, through
 from paceline.inference.graph.onnx_reader import as_input
 from paceline.models.segmenter import Segmenter
-from paceline.recipes import RECIPES
 from paceline.tasks.workloads import WORKLOADS
 
 pytestmark = [

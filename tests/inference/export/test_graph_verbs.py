@@ -30,10 +30,10 @@ import paceline
 from paceline._utils.atomic_write import IN_ZIP
 from paceline._utils.errors import UserError
 from paceline.cli.main import main
-from paceline.config.card import make_card
+from paceline.config.model_card import make_card
+from paceline.config.recipes import RECIPES
 from paceline.inference.graph import graph_model
 from paceline.inference.results import Answer, Found
-from paceline.recipes import RECIPES
 from paceline.tasks.workloads import WORKLOADS
 
 pytestmark = [

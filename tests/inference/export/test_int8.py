@@ -18,7 +18,7 @@ from tiny_runs import forge, refused
 import paceline
 from paceline.inference.export import onnx_export
 from paceline.inference.export.int8 import in_eight_bits
-from paceline.log.events import metrics_of
+from paceline.training.logging.events import metrics_of
 
 pytestmark = [
     pytest.mark.xdist_group("onnx"),  # whose import takes seconds

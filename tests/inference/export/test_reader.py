@@ -14,10 +14,10 @@ from hotcoco.mask import decode
 from PIL import Image
 
 from paceline.boxes.paste import paste_to_rle
+from paceline.config.recipes import RECIPES
 from paceline.inference.export.onnx_export import READER
 from paceline.inference.graph.onnx_reader import as_input, pasted
 from paceline.input.draw import render
-from paceline.recipes import RECIPES
 from paceline.store.header import read_header
 from paceline.tasks.workloads import workload_of
 

@@ -12,7 +12,7 @@ from card_files import card_in, parts, put, with_facts, with_text
 from tiny_runs import command, refused
 
 import paceline
-from paceline.config.card import MOST_HEADER, read_card
+from paceline.config.model_card import MOST_HEADER, read_card
 
 ESCAPE = "cat\x1b[31m"
 

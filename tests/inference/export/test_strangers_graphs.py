@@ -18,8 +18,8 @@ from onnx import TensorProto, helper, numpy_helper
 import paceline
 from paceline._utils.atomic_write import IN_ZIP
 from paceline._utils.errors import CheckpointError
-from paceline.config.card import METADATA, make_card, read_card
-from paceline.recipes import RECIPES
+from paceline.config.model_card import METADATA, make_card, read_card
+from paceline.config.recipes import RECIPES
 from paceline.tasks.workloads import WORKLOADS
 
 

@@ -21,8 +21,8 @@ from serving import Reply, Served, commanded, served, until
 from stand_in_predictors import predictor_of
 from torch import nn
 
-from paceline.config.detection import BoxInput, SSDModel
 from paceline.config.recipe import Recipe
+from paceline.config.ssd import BoxInput, SSDModel
 from paceline.inference.serve import limits
 from paceline.inference.torch_predictor import Predictor
 from paceline.store.header import MAX_PIXELS

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from paceline._utils.atomic_write import replaceable, sweep, write_whole
 from paceline._utils.errors import DataError
-from paceline.config.classification import Exif
+from paceline.config.resnet import Exif
 from paceline.datasets.suspicious import mask_notices
 from paceline.store.box_split import box_index
 from paceline.store.index import Index, open_split

@@ -1,0 +1,204 @@
+"""The dataclasses that a Mask R-CNN or Faster R-CNN recipe adds to the shared fields: network with its sampling and losses, and data
+treatment.
+
+Defaults are torchvision's `maskrcnn_resnet50_fpn`; the MLPerf reference's and GluonCV's rules are presets in
+config/recipes/maskrcnn.py.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+from paceline.config.constraints import (
+    AboveZero,
+    BelowOne,
+    Count,
+    Fraction,
+    Ge,
+    Help,
+    MinLen,
+    MultipleOf,
+    Share,
+    Whole,
+    ZeroOrMore,
+    check_bounds,
+)
+from paceline.config.recipe import Recipe, refuse_huge, refuse_outside
+from paceline.config.resnet import Ratios, TrunkModel, decoder_rule, trunk_rules
+from paceline.config.ssd import Jitter, ObjectInput, Resize, sampler_rule
+
+# Names of choices whose field would otherwise not fit on one line with its comment.
+Norm = Literal["frozen", "batch", "group"]
+LayerNorm = Literal["none", "batch", "group"]
+HeadNorm = Literal["none", "group"]
+FrozenLayers = Literal["none", "stem", "stem_and_first"]
+TopLevel = Literal["pool", "conv"]
+Rounding = Literal["half_even", "legacy", "legacy_edges", "none"]
+BestAnchor = Literal["positive", "negative"]
+Edges = Literal["all", "inside"]
+NMSOver = Literal["level", "image"]
+PostOf = Literal["image", "batch"]
+Fill = Literal["negatives", "any"]
+Pooling = Literal["direct", "average"]
+PoolingMode = Literal["align", "pool"]
+MaskTarget = Literal["soft", "binary"]
+Padding = Literal["buckets", "multiple"]
+HeadInit = Literal["torchvision", "gluoncv"]
+Clip = Literal["before", "after"]
+WholeSides = Literal["cut", "rounded"]
+Paste = Literal["torchvision", "gluoncv"]
+BoxScales = tuple[AboveZero, AboveZero, AboveZero, AboveZero]
+Channels = Annotated[int, Ge(0), MultipleOf(8)]
+Lengths = Annotated[tuple[Annotated[int, Ge(32)], ...], MinLen(1)]
+
+
+@dataclass(frozen=True)
+class RPN:
+    """The region proposal network: anchors, their targets, and how proposals are made of them."""
+
+    channels: Annotated[Whole, Help("channels of its 3x3 convolution; 0: as the pyramid (GluonCV: 1024)")] = 0
+    sizes: Annotated[tuple[AboveZero, ...], Help("anchor side by level (pixels)")] = (32.0, 64.0, 128.0, 256.0, 512.0)
+    ratios: Annotated[tuple[AboveZero, ...], MinLen(1), Help("height / width of a cell's anchors")] = (0.5, 1.0, 2.0)
+    rounding: Annotated[Rounding, Help("rounding of anchors: Faster R-CNN's, by edges, or exact")] = "half_even"
+    positive_iou: Annotated[Share, Help("an anchor is positive from this IoU with an object on")] = 0.7
+    negative_iou: Annotated[Share, Help("an anchor is negative below this IoU with every object")] = 0.3
+    best_anchor: Annotated[BestAnchor, Help("an object's best anchor below negative_iou")] = "positive"
+    edges: Annotated[Edges, Help("anchors that cross the border: all train, or only those inside")] = "all"
+    samples: Annotated[Count, Help("anchors of an image that enter the losses")] = 256
+    positive_share: Annotated[Share, Help("of them positive at most")] = 0.5
+    beta: Annotated[AboveZero, Help("where smooth L1 turns from quadratic to linear")] = 1 / 9
+    pre_train: Annotated[Count, Help("best anchors that enter suppression in training, of a level or an image")] = 2000
+    pre_test: Annotated[Count, Help("the same at test time")] = 1000
+    post_train: Annotated[Count, Help("proposals kept in training")] = 2000
+    post_test: Annotated[Count, Help("proposals kept at test time")] = 1000
+    post_of: Annotated[PostOf, Help("what post_train counts per: image, or image of the loss group")] = "image"
+    post_group: Annotated[Whole, Help("post_of batch: proposals of a loss group; 0: post_train an image")] = 0
+    nms_over: Annotated[NMSOver, Help("boxes of one level compete, or all of an image (GluonCV)")] = "level"
+    iou: Annotated[Share, Help("of two proposals that overlap by more, the better one stays")] = 0.7
+    least_side: Annotated[float, Help("narrower or lower proposals are dropped, pixels")] = 1e-3
+    limit: Annotated[float, Help("largest growth of a side, logarithm (GluonCV: 4.42)")] = math.log(1000 / 16)
+
+
+@dataclass(frozen=True)
+class RoI:
+    """Regions: which proposals train, how they are pooled, and the box head."""
+
+    iou: Annotated[Share, Help("a proposal is positive from this IoU with an object on")] = 0.5
+    samples: Annotated[int, Help("regions of an image that enter the class loss")] = 512
+    positive_share: Annotated[Share, Help("of them positive at most")] = 0.25
+    fill: Annotated[Fill, Help("places that lack negatives stay empty, or take positives too (GluonCV)")] = "negatives"
+    side: Annotated[Count, Help("cells along a pooled region's side")] = 7
+    pooling: Annotated[Pooling, Help("cells: 7x7, or twice as many, averaged (GluonCV)")] = "direct"
+    mode: Annotated[PoolingMode, Help("RoIAlign, or RoIPool: the largest pixel of each cell")] = "align"
+    sampling_ratio: Annotated[Count, Help("sample points along a cell's side; mode align")] = 2
+    aligned: Annotated[bool, Help("shift by half a pixel (detectron2); mode align")] = False
+    convs: Annotated[Whole, Help("3x3 convolutions before one fully connected layer; 0: two of those")] = 0
+    conv_channels: Annotated[Channels, Help("their width; 0: as the pyramid")] = 0
+    channels: Annotated[Count, Help("width of the fully connected layers")] = 1024
+    beta: Annotated[AboveZero, Help("where smooth L1 turns from quadratic to linear (MLPerf, GluonCV: 1)")] = 1 / 9
+    weights: Annotated[BoxScales, Help("scales of dx, dy, dw, dh")] = (10.0, 10.0, 5.0, 5.0)
+    limit: Annotated[float, Help("largest growth of a side, logarithm (GluonCV: 4.42)")] = math.log(1000 / 16)
+
+
+@dataclass(frozen=True)
+class MaskHead:
+    """The mask head and its targets."""
+
+    convs: Annotated[Count, Help("3x3 convolutions")] = 4
+    channels: Annotated[Channels, Help("their width; 0: as the pyramid")] = 0
+    side: Annotated[int, Ge(2), Help("cells along a pooled region's side; masks have twice as many")] = 14
+    target: Annotated[MaskTarget, Help("share of the object in a cell, or at least a half (MLPerf)")] = "soft"
+    canvas: Annotated[int, Ge(8), Help("masks of larger objects are stored at this many points along a side")] = 112
+    sampling_ratio: Annotated[Whole, Help("sample points of targets along a cell's side; 0: its pixels")] = 0
+
+
+@dataclass(frozen=True)
+class InstanceDetect:
+    """From class scores to detections."""
+
+    score_above: Annotated[BelowOne, Help("a detection's class probability must be above this")] = 0.05
+    iou: Annotated[Share, Help("of two boxes of one class that overlap by more, the better one stays")] = 0.5
+    keep: Annotated[Count, Help("detections of an image at most (GluonCV: 1000)")] = 100
+    candidates: Annotated[int, Help("best pairs of region and class that enter suppression on an accelerator")] = 1000
+    least_side: Annotated[float, Help("narrower or lower boxes are dropped, pixels")] = 1e-2
+    clip: Annotated[Clip, Help("cut boxes at the border before suppression, or after masks")] = "before"
+    paste: Annotated[Paste, Help("a mask's box in whole pixels: cut, or rounded")] = "torchvision"
+    mask_above: Annotated[BelowOne, Help("a pixel belongs to the object where its probability is above this")] = 0.5
+
+
+@dataclass(frozen=True)
+class MaskRCNNModel(TrunkModel):
+    """Mask R-CNN on a trunk with a feature pyramid. Defaults are torchvision's with weights."""
+
+    norm: Annotated[Norm, Help("normalization of the trunk: frozen BatchNorm, BatchNorm, or GroupNorm")] = "frozen"
+    frozen: Annotated[FrozenLayers, Help("trunk layers that do not train; resnet only")] = "stem_and_first"
+    bn_eps: Annotated[ZeroOrMore, Help("normalization epsilon; torchvision's COCO_V1 weights want 0")] = 1e-5
+    first_level: Annotated[Literal[2, 3], Help("finest level of the pyramid: stride 4 or 8")] = 2
+    channels: Annotated[int, Ge(8), MultipleOf(8), Help("channels of the pyramid")] = 256
+    fpn_norm: Annotated[LayerNorm, Help("normalization in the pyramid")] = "none"
+    head_norm: Annotated[HeadNorm, Help("normalization in the mask head, and in the box head's convolutions")] = "none"
+    top: Annotated[TopLevel, Help("level 6: every second cell of level 5, or a convolution (GluonCV)")] = "pool"
+    init: Annotated[HeadInit, Help("law of the first weights of pyramid and heads")] = "torchvision"
+    accuracies: Annotated[bool, Help("log GluonCV's six training accuracies too, rpn_acc to mask_fg_acc")] = False
+    masks: Annotated[bool, Help("find masks as well as boxes; without them it is Faster R-CNN")] = True
+    loss_group: Annotated[Whole, Help("images over which losses are normalized together; 0: the global batch")] = 0
+    rpn: Annotated[RPN, Help("region proposal network")] = field(default_factory=RPN)
+    roi: Annotated[RoI, Help("regions and box head")] = field(default_factory=RoI)
+    mask: Annotated[MaskHead, Help("mask head")] = field(default_factory=MaskHead)
+    detect: Annotated[InstanceDetect, Help("scores to detections")] = field(default_factory=InstanceDetect)
+
+
+@dataclass(frozen=True)
+class InstanceInput(ObjectInput):
+    """How a photo and its objects become network input. Recorded in the run, never changed by what happens to be installed."""
+
+    short: Annotated[Lengths, Help("length of the shorter side (pixels); several: draw one a step")] = (800,)
+    long: Annotated[int, Help("most that the longer side may have, pixels; the photo is made smaller for it")] = 1333
+    sides: Annotated[WholeSides, Help("resized sides are cut to whole pixels, or rounded (GluonCV)")] = "cut"
+    padding: Annotated[Padding, Help("pad to one of a few shapes, or to the largest photo, rounded up")] = "buckets"
+    multiple: Annotated[int, Ge(32), MultipleOf(32), Help("heights and widths of inputs are multiples of this")] = 32
+    crop: Annotated[Share, Help("a random crop keeps at least this share of each side; 1: none")] = 1.0
+    scale_jitter: Annotated[Ratios, Help("range of a further factor on the size")] = (1.0, 1.0)
+    copy_paste: Annotated[Fraction, Help("probability that another photo's objects are pasted in")] = 0.0
+    jitter: Annotated[Jitter, Help("colour jitter in HSV with random order, by one matrix, or none")] = "none"
+    resize: Annotated[Resize, Help("how a photo becomes that size")] = "bilinear-antialias"
+
+
+InstanceRecipe = Recipe[MaskRCNNModel, InstanceInput]
+
+
+def check_instances(recipe: InstanceRecipe) -> None:
+    """Refuse a network or a data treatment that cannot be.
+
+    Raises RecipeError naming the flag.
+    """
+    check_bounds(recipe)
+    refuse_huge(recipe)
+    model, photo = recipe.model, recipe.input
+    rpn, roi, detect = model.rpn, model.roi, model.detect
+    levels = 7 - model.first_level
+    group = model.loss_group
+    (small, large), whole = photo.scale_jitter, photo.crop == 1
+    refuse_outside(
+        sampler_rule(recipe),
+        *trunk_rules(model),
+        decoder_rule(photo),
+        ("--model.loss-group", group, not group or recipe.global_batch % group == 0,
+         f"must divide the global batch of {recipe.global_batch}, or be 0 for all of it"),
+        ("--model.rpn.sizes", rpn.sizes, len(rpn.sizes) == levels, f"one size for each of the {levels} levels"),
+        ("--model.rpn.negative-iou", rpn.negative_iou, rpn.negative_iou <= rpn.positive_iou,
+         "must not be above --model.rpn.positive-iou"),
+        ("--model.rpn.post-group", rpn.post_group, rpn.post_group == 0 or rpn.post_of == "batch",
+         "counts with --model.rpn.post-of batch alone"),
+        ("--model.roi.samples", roi.samples, roi.samples * roi.positive_share >= 1,
+         "must leave room for a positive region: 1 / --model.roi.positive-share or more"),
+        ("--model.detect.candidates", detect.candidates, detect.candidates >= detect.keep,
+         "must not be below --model.detect.keep"),
+        ("--input.scale-jitter", photo.scale_jitter, small <= large, "factors on the photo's size, the smaller first"),
+        ("--input.copy-paste", photo.copy_paste, model.masks or not photo.copy_paste,
+         "cuts objects out along their masks, and this recipe learns from boxes alone; leave it at 0"),
+        ("--input.scale-jitter", photo.scale_jitter, whole or small == large == 1, "crops too; leave --input.crop at 1"),
+        ("--input.long", photo.long, photo.long >= max(photo.short), "must not be below --input.short"),
+    )  # fmt: skip

@@ -1,0 +1,79 @@
+"""The menu: recipes by their names on the command line; the published configurations beside them are rows (rows.py).
+
+A recipe of your own needs no entry: `./my_file.py:my_recipe`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from paceline.config.recipe import Recipe
+from paceline.config.recipes import maskrcnn, resnet50, ssd
+
+RECIPES: dict[str, Callable[[], Recipe]] = {
+    "resnet50": resnet50.sgd,
+    "resnet50-mlperf-3200": resnet50.mlperf_3200,
+    "resnet50-mlperf-3200-4x8": resnet50.mlperf_3200_4x8,
+    "resnet50-mlperf-3200-8x8": resnet50.mlperf_3200_8x8,
+    "resnet50-mlperf-20480": resnet50.mlperf_20480,
+    "resnet50-mlperf-32256": resnet50.mlperf_32256,
+    "resnet50-mlperf-57344": resnet50.mlperf_57344,
+    "resnet50-a100-3264": resnet50.a100_3264,
+    "resnet50-a100-3264-8x8": resnet50.a100_3264_8x8,
+    "resnet50-gaudi2-2048": resnet50.gaudi2_2048,
+    "resnet50-custom": resnet50.custom,
+    "resnet50-custom-cpu": resnet50.custom_cpu,
+    "resnet50-tiny": resnet50.tiny,
+    "ssd": ssd.mlperf,
+    "ssd-mlperf-448": ssd.mlperf_448,
+    "ssd-mlperf-512": ssd.mlperf_512,
+    "ssd-mlperf-896": ssd.mlperf_896,
+    "ssd-mlperf-912": ssd.mlperf_912,
+    "ssd-mlperf-1024": ssd.mlperf_1024,
+    "ssd-mlperf-1024-dss8440": ssd.mlperf_1024_dss8440,
+    "ssd-mlperf-1536": ssd.mlperf_1536,
+    "ssd-mlperf-2048": ssd.mlperf_2048,
+    "ssd-gaudi": ssd.gaudi,
+    "ssd-gaudi-1024": ssd.gaudi_1024,
+    "ssd-gaudi-cosine": ssd.gaudi_cosine,
+    "ssd-custom": ssd.custom,
+    "ssd-custom-cpu": ssd.custom_cpu,
+    "ssd-tiny": ssd.tiny,
+    "maskrcnn": maskrcnn.mlperf,
+    "maskrcnn-nvidia-96": maskrcnn.nvidia_96,
+    "maskrcnn-nvidia-256": maskrcnn.nvidia_256,
+    "maskrcnn-nvidia-256-48nodes": maskrcnn.nvidia_256_48nodes,
+    "maskrcnn-gluoncv": maskrcnn.gluoncv,
+    "maskrcnn-gluoncv-192": maskrcnn.gluoncv_192,
+    "maskrcnn-custom": maskrcnn.custom,
+    "maskrcnn-custom-cpu": maskrcnn.custom_cpu,
+    "maskrcnn-tiny": maskrcnn.tiny,
+    "fasterrcnn": maskrcnn.boxes,
+    "fasterrcnn-custom": maskrcnn.custom_boxes,
+    "fasterrcnn-custom-cpu": maskrcnn.custom_cpu_boxes,
+}
+# Ending of a name -> what such recipes are for; the menus are in this order.
+GROUPS = {
+    "-custom": "for data of your own",
+    "-custom-cpu": "for data of your own, on a CPU",
+    "-tiny": "small, from scratch",
+    "": "as published, or for the whole of ImageNet or COCO",
+}
+
+
+def in_groups() -> dict[str, str]:
+    """Recipe -> what it is for, those for own data first."""
+    of = {name: next(end for end in GROUPS if name.endswith(end)) for name in RECIPES}
+    return {name: GROUPS[of[name]] for name in sorted(RECIPES, key=lambda name: list(GROUPS).index(of[name]))}
+
+
+def base_of(name: str, task: str) -> str:
+    """The recipe of the menu that another one is built on, by its name: ssd-custom-cpu on ssd-custom, ssd@dell-dgx1-1024 on ssd.
+
+    task   its workload, whose recipe is taken where no beginning of the name is a recipe's
+    return "" where there is none
+    """
+    parts = re.split("[-@]", name)
+    before = [name[: len("-".join(parts[:count]))] for count in range(len(parts) - 1, 0, -1)]
+    return next((one for one in (*before, task) if one in RECIPES and one != name), "")

@@ -1,0 +1,356 @@
+"""SSD300 with a ResNet-34 trunk on COCO 2017 (117,266 training images with objects, 5,000 validation images).
+
+    paceline prepare coco /data/coco
+    paceline train ssd --data /data/coco --weights resnet34-mlperf --out runs/ssd
+    torchrun --nproc-per-node 8 -m paceline train ssd-mlperf-1024 --data /data/coco --weights resnet34-mlperf --system v100x8
+
+All published settings reach box AP 0.23 from an ImageNet trunk. Published epochs and times are others' measurements; ours
+stand in results/ only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from paceline.config.recipe import Optim, Quality, Recipe, Schedule
+from paceline.config.ssd import BoxInput, Detect, SSDModel
+
+SSDRecipe = Recipe[SSDModel, BoxInput]
+
+TARGET = (("box_ap", 0.23),)
+TRAIN_IMAGES = 117_266  # of COCO 2017 with at least one box
+# What they start from, by the names of `paceline weights get`: torchvision's of 2017, and TensorFlow's for Habana's network.
+BACKBONE, GAUDI_BACKBONE = "resnet34-mlperf", "ssd-resnet34-tensorflow"
+
+# Base learning rate of MLPerf's SSD rule, for 32 images; a submission's lr is an integer multiple of it.
+MLPERF_LR, MLPERF_IMAGES = 2.5e-3, 32
+
+# What the MXNet submission did otherwise than the reference: one fused, padded head a level; a hue jitter of half a
+# degree by a linear matrix (DALI); 200 candidates over all classes without a score threshold; clipped boxes, one pixel larger.
+MXNET_MODEL = SSDModel(
+    heads="fused",
+    box_order="cell-last",
+    box_corners="float64",
+    detect=Detect(score_above=0.0, overlap="above", candidates_of="image", clip=True, plus_one=True),
+)
+MXNET_INPUT = BoxInput(jitter="dali", hue=0.5 / 360)
+
+# What Habana's TensorFlow system did otherwise: additive brightness, 50 proposals a drawn crop option of which the free
+# one must touch every object, IoU of at least 0.5, the first of two objects wins, resize and colours by TensorFlow's own
+# operators, biases of new layers zero, even sides padded at their end alone (its backbone's weights are for that, and are
+# refused elsewhere).
+GAUDI_MODEL = SSDModel(
+    padding="end",
+    positive="at_least",
+    tie="first",
+    box_order="anchor",
+    box_corners="float64",
+    new_bias="zero",
+    zero_init_last_gamma=True,
+)
+GAUDI_INPUT = BoxInput(
+    crop_attempts=50, crop_free="touching", jitter="tensorflow", brightness_form="add", resize="tensorflow"
+)
+
+
+def mlperf(global_batch: int = 32, *, warmup: float = 0.0, bn_span: int = 32) -> SSDRecipe:
+    """The MLPerf reference on one device: lr 2.5e-3 at 32 images, decay 5e-4 on everything, lr / 10 at epochs 40 and 50.
+
+    warmup   epochs; steps are int(warmup * 117,266 / batch), counted from 0
+    `epochs` is the reference script's; the run stops at the target. Evaluated every 5 epochs. Its loader keeps the last, shorter
+    batch of an epoch, so that has 3,665 steps; ours fills the batch from the next epoch.
+    """
+    return Recipe(
+        task="ssd",
+        model=SSDModel(box_order="anchor"),
+        input=BoxInput(),
+        target_data="coco",
+        global_batch=global_batch,
+        epochs=70,
+        epoch_steps="up",
+        bn_span=bn_span,
+        optim=Optim(lr=MLPERF_LR * global_batch / MLPERF_IMAGES, momentum=0.9, weight_decay=5e-4),
+        schedule=Schedule(
+            kind="steps",
+            warmup=int(warmup * TRAIN_IMAGES / global_batch) / steps_per_epoch(global_batch),
+            warmup_first=0 if warmup else 1,
+            boundaries=(40, 50),
+        ),
+        quality=Quality(targets=TARGET, first=5, every=5),
+        pretrained=BACKBONE,
+    )
+
+
+def steps_per_epoch(global_batch: int) -> int:
+    """Whole steps that COCO's training images with objects take, the last one filled."""
+    return -(-TRAIN_IMAGES // global_batch)
+
+
+def integer_lr(lr: float, global_batch: int) -> float:
+    """MLPerf's rule: 2.5e-3 times the whole number nearest to (lr / 2.5e-3) * (global_batch / 32), at least 1.
+
+    lr   what a configuration says, for 32 images
+    """
+    return MLPERF_LR * max(1, round(lr / MLPERF_LR * global_batch / MLPERF_IMAGES))
+
+
+def mxnet(
+    global_batch: int,
+    *,
+    lr: float,
+    warmup: float,
+    decay: float,
+    bn_span: int,
+    boundaries: tuple[float, float] = (44, 55),
+    epochs: float = 80,
+    later: bool = False,
+) -> SSDRecipe:
+    """The family of NVIDIA's and Dell's MXNet submissions to MLPerf v0.7.
+
+    lr       for 32 images; the integer rule makes the batch's of it
+    warmup   epochs; steps are int(warmup * 117,266 / batch), counted from 1
+    decay    weight decay, on every parameter
+    later    as in v1.1: the rate in plain proportion to the batch, and an evaluation every five epochs from the fifth on
+    Source: config_*.sh, ssd_main.py and lr_scheduler.py of the submission. Epochs have ceil(117,266 / batch) steps.
+    """
+    points = () if later else (40, 50, 55, 60, 65, 70, 75, 80)
+    return Recipe(
+        task="ssd",
+        model=MXNET_MODEL,
+        input=MXNET_INPUT,
+        target_data="coco",
+        global_batch=global_batch,
+        epochs=epochs,
+        epoch_steps="up",
+        bn_span=bn_span,
+        optim=Optim(
+            lr=lr * global_batch / MLPERF_IMAGES if later else integer_lr(lr, global_batch),
+            momentum=0.9,
+            momentum_form="lr_inside",
+            weight_decay=decay,
+        ),
+        schedule=Schedule(
+            kind="steps",
+            warmup=int(warmup * TRAIN_IMAGES / global_batch) / steps_per_epoch(global_batch),
+            boundaries=boundaries,
+        ),
+        quality=Quality(targets=TARGET, first=5 if later else 1, every=5 if later else 1, at=points),
+        pretrained=BACKBONE,
+    )
+
+
+def nvidia_pytorch(global_batch: int, *, lr: float, warmup: int, decay: float, bn_span: int) -> SSDRecipe:
+    """The family of NVIDIA's PyTorch submissions to MLPerf v0.7: the MXNet ones' data treatment and rates, the reference's decoding.
+
+    warmup   steps, counted from 0
+    Source: config_*.sh, train.py, data/dali_pipeline.py and eval.py of the submission.
+    """
+    mxnet_s = mxnet(global_batch, lr=lr, warmup=0, decay=decay, bn_span=bn_span)
+    return replace(
+        mxnet_s,
+        # Its DALI was given the reference's default boxes; ColorTwist is one matrix.
+        model=SSDModel(heads="fused", box_order="anchor-last"),
+        input=replace(MXNET_INPUT, jitter="matrix"),
+        optim=replace(mxnet_s.optim, momentum_form="torch"),
+        schedule=replace(mxnet_s.schedule, warmup=warmup / steps_per_epoch(global_batch), warmup_first=0),
+        quality=replace(mxnet_s.quality, at=(40, 50, 55, 60, 65, 70, 75, 80)),
+    )
+
+
+def mlperf_448() -> SSDRecipe:
+    """8 x 56 (config DGX1_01x08x56): lr 0.04. `paceline show ssd-mlperf-448 --system v100x8`"""
+    return mxnet(448, lr=2.92e-3, warmup=5.25, decay=1.6e-4, bn_span=56)
+
+
+def mlperf_512() -> SSDRecipe:
+    """4 x 128 (Dell C4140). Published: 50 epochs, 43.87 min on 4 V100."""
+    return mxnet(512, lr=2.92e-3, warmup=5.25, decay=1.6e-4, bn_span=128)
+
+
+def mlperf_896() -> SSDRecipe:
+    """16 x 56 (Dell 4xC4140, DGX-2). Published: 50 epochs, 12.44 min on 16 V100."""
+    return mxnet(896, lr=3.2e-3, warmup=5, decay=1.3e-4, bn_span=56)
+
+
+def mlperf_912() -> SSDRecipe:
+    """8 x 114 (config DGXA100_1x8x114): lr 0.09. `paceline show ssd-mlperf-912 --system a100x8`"""
+    return mxnet(912, lr=3.2e-3, warmup=5, decay=1.3e-4, bn_span=114)
+
+
+def mlperf_1024() -> SSDRecipe:
+    """8 x 128 (Dell 2xC4140). Published: 50 epochs, 22.67 min on 8 V100."""
+    return mxnet(1024, lr=5.84e-3, warmup=5.25, decay=1.6e-4, bn_span=128)
+
+
+def mlperf_1024_dss8440() -> SSDRecipe:
+    """8 x 128 (Dell DSS8440), five warm-up epochs. Published: 50 epochs, 25.37 min on 8 V100S."""
+    return mxnet(1024, lr=5.84e-3, warmup=5, decay=1.6e-4, bn_span=128)
+
+
+def mlperf_1536() -> SSDRecipe:
+    """64 x 24 (eight DGX A100). Published: 60 epochs, 2.25 min on 64 A100."""
+    return mxnet(1536, lr=2.9e-3, warmup=11, decay=1.7e-4, bn_span=24)
+
+
+def mlperf_2048() -> SSDRecipe:
+    """512 x 4, statistics over four GPUs (64 DGX A100). Published: 65 epochs, 0.89 min on 512 A100."""
+    return mxnet(2048, lr=4.57e-3, warmup=26, decay=4e-5, bn_span=16, boundaries=(60, 75))
+
+
+def gaudi(global_batch: int = 128, *, per_card: int = 128, epochs: float = 64, shift: float = 0.0) -> SSDRecipe:
+    """Habana's release 1.5.0: lr 3e-3 per 32 images, five warm-up epochs, lr / 10 at 40 and 50, 64 epochs of 128 images.
+
+    per_card  images of one card, which share BatchNorm statistics
+    shift     its --k: the rate falls at 1 + shift / 10 times these epochs
+    """
+    later = 1 + shift / 10
+    return Recipe(
+        task="ssd",
+        model=GAUDI_MODEL,
+        input=GAUDI_INPUT,
+        target_data="coco",
+        global_batch=global_batch,
+        epochs=epochs,
+        epoch_steps="up",
+        bn_span=per_card,
+        optim=Optim(lr=3e-3 * global_batch / 32, momentum=0.9, weight_decay=5e-4),
+        # Its step counter starts at 0, and so does its ramp.
+        schedule=Schedule(kind="steps", warmup=5, warmup_first=0, boundaries=(40 * later, 50 * later)),
+        quality=Quality(targets=TARGET, first=5, every=5),
+        pretrained=GAUDI_BACKBONE,
+    )
+
+
+def gaudi_1024() -> SSDRecipe:
+    """Habana's release 1.5.0 on eight cards of 128 images: 115 steps an epoch."""
+    return gaudi(1024)
+
+
+def gaudi_cosine(global_batch: int = 128, *, per_card: int = 128, shift: float = 0.0) -> SSDRecipe:
+    """Habana's release 1.7 and later: the peak 1.01 times as high and held to epoch 15, cosine to 0.01 at epoch 55.
+
+    Seven warm-up epochs, BatchNorm not decayed, stem and first convolution frozen. per_card and shift as above.
+    """
+    old = gaudi(global_batch, per_card=per_card)
+    later = 1 + shift / 10
+    return replace(
+        old,
+        model=replace(GAUDI_MODEL, frozen="stem_and_first", box_order="cell"),
+        optim=replace(old.optim, lr=1.01 * old.optim.lr, decay_on="no_norm"),
+        schedule=Schedule(
+            kind="cosine", warmup=7, warmup_first=0, hold=15 * later, horizon=55 * later, end_lr=0.01 * old.optim.lr
+        ),
+    )
+
+
+def tpu(
+    global_batch: int, *, lr: float, warmup: int, boundaries: tuple[float, float], epochs: float, bn_span: int = 64
+) -> SSDRecipe:
+    """Google's TensorFlow submissions to MLPerf v0.7 on TPUs, as far as their logs tell.
+
+    lr       for 32 images
+    warmup   steps
+    Source: the logs' rates, warm-ups, boundaries, decay, span, 50 proposals for a crop and evaluations every five epochs. Network
+    and data treatment are ours: Habana's, which began from Google's code for TPUs (its README names tensorflow/tpu).
+    """
+    habana = gaudi(global_batch, per_card=bn_span, epochs=epochs)
+    return replace(
+        habana,
+        optim=replace(habana.optim, lr=lr * global_batch / MLPERF_IMAGES),
+        schedule=replace(habana.schedule, warmup=warmup / steps_per_epoch(global_batch), boundaries=boundaries),
+    )
+
+
+def custom() -> SSDRecipe:
+    """Your own objects, from SSD or trunk weights: `paceline train ssd-custom --data DIR --weights resnet34`.
+
+    30 epochs of cosine with an average of the weights; heads of other classes start anew.
+    """
+    return Recipe(
+        task="ssd",
+        model=SSDModel(),
+        input=BoxInput(exif="apply", drop_empty=False, crowd=False),
+        target_data="coco",
+        global_batch=32,
+        epochs=30,
+        bn_span=32,
+        optim=Optim(lr=5e-3, momentum=0.9, weight_decay=5e-4),
+        schedule=Schedule(kind="cosine", warmup=1),
+        ema=0.998,
+        quality=Quality(first=1, every=1),
+        pretrained="resnet34",
+    )
+
+
+def custom_cpu() -> SSDRecipe:
+    """The same on a CPU: a lighter trunk, used whole below a pyramid, at 416 px; crops as in `ssd-tiny`.
+
+    The trunk's first three stages, which cost most of the time and learn least, stay as they are.
+
+    paceline train ssd-custom-cpu --data DIR --weights resnet18
+    paceline train ssd-custom-cpu --data DIR --model.trunk timm/tf_efficientnet_lite0 --weights efficientnet-lite0
+
+    Measured: results/tuning.
+    """
+    small, whole = tiny(), custom()
+    return replace(
+        whole,
+        model=replace(
+            small.model,
+            depth=18,
+            width=64,
+            norm="frozen",
+            freeze=3,
+            pyramid=64,
+            scales=(0.027, 0.06, 0.14, 0.3, 0.5, 0.75, 0.95),
+        ),
+        input=replace(small.input, size=416, mosaic=0.5, drop_empty=False, crowd=False),
+        global_batch=8,
+        bn_span=8,
+        optim=replace(small.optim, lr=5e-4, head_rate=4.0),
+        schedule=Schedule(kind="cosine", unit="run", warmup=0.05),
+        ema=0.99,
+        quality=Quality(first=5, every=5),
+        pretrained="resnet18",
+    )
+
+
+def tiny() -> SSDRecipe:
+    """A small SSD for a laptop's CPU, from scratch, through the very same code.
+
+        paceline train ssd-tiny                        # the built-in shapes, to its target
+        paceline train ssd-tiny --data DIR             # your boxes, to the end
+
+    Ten layers of the trunk at 192 px; BatchNorm in the extra layers too, and default boxes positive from an IoU of 0.35 on:
+    with 0.5 it learned half as fast. Crops keep at least 0.6 of each side, because pictures are few and objects small.
+    Measured: results/ssd-tiny.
+    """
+    return Recipe(
+        task="ssd",
+        model=SSDModel(
+            depth=10,
+            width=32,
+            extras=128,
+            extras_norm=True,
+            scales=(0.06, 0.14, 0.30, 0.50, 0.70, 0.90, 1.05),
+            match_iou=0.35,
+            detect=Detect(score_above=0.01),
+        ),
+        input=BoxInput(
+            size=192,
+            crop_side=(0.6, 1.0),
+            crop_aspect=(0.75, 4 / 3),
+            jitter="matrix",
+            exif="apply",
+            drop_empty=False,
+            crowd=False,
+        ),
+        target_data="shapes-boxes",
+        global_batch=8,
+        images_seen=40_000,
+        bn_span=8,
+        optim=Optim(kind="adamw", lr=0.0025, momentum=0.9, weight_decay=0.05, decay_on="no_norm_no_bias"),
+        schedule=Schedule(kind="poly2", unit="run", warmup=0.02),
+        ema=0.99,
+        quality=Quality(targets=(("box_ap", 0.40),), unit="run", first=0.5, every=0.05),
+    )

@@ -1,0 +1,111 @@
+"""--auto carried out: the facts of the opened images, what was chosen by them, and a run that goes on with its own choice."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, fields, replace
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from paceline._utils.errors import CheckpointError
+from paceline._utils.reporter import Reporter
+from paceline.config.auto import Asked, Choice, Found, applied, choose
+from paceline.config.constraints import checked
+from paceline.config.recipe import Recipe
+from paceline.config.run import Controls, RunRecord
+
+if TYPE_CHECKING:
+    from paceline.tasks.data_module import DataModule
+    from paceline.tasks.task import Task
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A recipe and controls that fit the images."""
+
+    recipe: Recipe
+    controls: Controls  # without auto
+    facts: dict[str, Any]  # `auto` of run.json: the fields that were set, by their dotted names
+
+
+def look(
+    task: Task, recipe: Recipe, controls: Controls, given: Collection[str], *, cpu: bool, ranks: int, reporter: Reporter
+) -> Chosen:
+    """Choose by the task's images, with a line for each field: its flag, and why."""
+    usual = Controls()
+    held = {entry.name for entry in fields(Controls) if getattr(controls, entry.name) != getattr(usual, entry.name)}
+    found = found_in(task.data)
+    choices = choose(recipe, found, Asked({*given, *held}, cpu, ranks))
+    reporter.line(f"auto: {in_words(found)}")
+    for why, some in groupby(choices, key=lambda choice: choice.why):
+        reporter.line(f"  {' '.join(choice.flag for choice in some):<{COLUMN}}  {why}")
+    if not choices:
+        reporter.line("  nothing is set otherwise than the recipe has it")
+    return chosen(recipe, controls, choices)
+
+
+COLUMN = 24
+
+
+def chosen(recipe: Recipe, controls: Controls, choices: Collection[Choice]) -> Chosen:
+    """Recipe and controls with the choices."""
+    facts = {choice.field: choice.value for choice in choices}
+    controls = replace(controls, auto=False, patience=facts.get("patience", controls.patience))
+    return Chosen(applied(recipe, choices), controls, facts)
+
+
+def chosen_before(saved: RunRecord, recipe: Recipe, controls: Controls, given: Collection[str], run: object) -> Chosen:
+    """What the run of this run.json was begun with: the images are not looked at again.
+
+    run   its folder, for the message
+    Raises CheckpointError where it was begun without --auto.
+    """
+    if not isinstance(saved.auto, dict):
+        raise CheckpointError(f"{run}: it was begun without --auto, and goes on so: leave the flag away.")
+    facts = {name: value for name, value in saved.auto.items() if name not in given}
+    if "patience" in facts:
+        facts["patience"] = checked(int, facts["patience"], f"{run}: run.json: auto.patience")
+    return chosen(recipe, controls, [Choice(name, value, "") for name, value in facts.items()])
+
+
+def command_without(command: str, facts: Mapping[str, Any]) -> str:
+    """A command with the chosen fields as flags in place of --auto, to be pasted."""
+    words = [word for word in shlex.split(command) if word.partition("=")[0] != "--auto"]
+    flags = [word for name, value in facts.items() for word in Choice(name, value, "").flag.split()]
+    return shlex.join([*words, *flags])
+
+
+def found_in(data: DataModule) -> Found:
+    """The facts of the images that a run learns."""
+    import numpy as np
+
+    from paceline.tasks.objects import ObjectData
+
+    numbers = data.train_numbers
+    high, wide = (
+        np.asarray(sides[numbers], np.float64) for sides in (data.train_index.heights, data.train_index.widths)
+    )
+    photos, side = len(numbers), float(np.median(np.minimum(high, wide)))
+    if not isinstance(data, ObjectData):
+        counts = np.bincount(data.train_index.labels[numbers]) if data.manifest.kind == "class-folder" else ()
+        return Found(photos, side, tuple(int(count) for count in counts))
+    _, classes = data.photos_of_classes()
+    rows = [data.wanted_rows(int(number)) for number in numbers]
+    of = np.repeat(np.arange(photos), [len(some) for some in rows])
+    objects = data.train.boxes[np.concatenate(rows)] if len(of) else np.zeros((0, 4))
+    sizes = np.sqrt(objects[:, 2] * objects[:, 3])
+    shares = sizes / np.sqrt(high * wide)[of], sizes / np.minimum(high, wide)[of]
+    of_photo, of_side = (float(np.quantile(share, 0.1)) if len(of) else 0.0 for share in shares)
+    large = float(np.quantile(shares[0], 0.9)) if len(of) else 1.0
+    per_class = np.bincount(classes, minlength=len(data.classes))
+    return Found(photos, side, tuple(int(count) for count in per_class), len(of), of_photo, of_side, large)
+
+
+def in_words(found: Found) -> str:
+    """The facts in a line."""
+    counts = [count for count in found.per_class if count]
+    objects = f", {found.objects:,} objects" if found.objects else ""
+    small = f", a tenth of them below {found.of_photo:.2g} of their photo" if found.objects else ""
+    classes = f"; a class is on {min(counts):,} to {max(counts):,} of them" if counts else ""
+    return f"{found.photos:,} training photos of about {found.side:.0f} pixels{objects}{small}{classes}"

@@ -1,0 +1,121 @@
+"""Where a run stands: the results of its evaluations so far, the best among them, and whether the run is over.
+
+Results are stored in the `eval` events alone (training/logging/events.py), which are on the disk before anything else uses a
+result. So no checkpoint holds them, and none is ever changed: a resumed run reads them from the events up to its checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from math import nan
+from pathlib import Path
+from typing import Any, Literal
+
+from paceline._utils.commands import to_go_on
+from paceline.config.run import Run
+from paceline.config.run_length import Due, schedule_in_words
+from paceline.tasks.metrics import better, in_words, reached
+from paceline.training.logging.events import metrics_of
+
+Status = Literal["success", "ran_out", "stopped_early", "interrupted", "failed"]
+# --steps or --time-budget asked for stopping early, so a script that used them continues.
+EXIT_CODES: dict[Status, int] = {"success": 0, "stopped_early": 0, "ran_out": 1, "failed": 3, "interrupted": 75}
+
+
+@dataclass
+class Standing:
+    """The results of a run's evaluations."""
+
+    headline: str  # the metric that decides which one is the best
+    step: int = -1  # of the weights that the newest evaluation scored
+    metrics: dict[str, float] = field(default_factory=dict)  # of the newest evaluation
+    best: dict[str, float] = field(default_factory=dict)  # best value of each metric so far
+    best_step: int = -1  # where the headline metric was best
+    since_best: int = 0  # evaluations since then
+    discarded_steps: int = 0  # steps trained past the newest evaluation, where it ended the run
+
+    @classmethod
+    def of_events(cls, headline: str, events: Iterable[Mapping[str, Any]]) -> Standing:
+        """The standing after the `eval` events among `events`, oldest first."""
+        standing = cls(headline)
+        for event in events:
+            if event["event"] == "eval":
+                standing.remember(event["step"], metrics_of(event))
+                standing.discarded_steps = event.get("discarded_steps", 0)
+        return standing
+
+    def remember(self, step: int, metrics: Mapping[str, float]) -> bool:
+        """Add the result of the evaluation after `step` steps; -> whether it is the best so far."""
+        known = {name: value for name, value in self.best.items() if value == value}  # synthetic batches bring NaN
+        is_best = better(metrics.get(self.headline, nan), known.get(self.headline))
+        self.step, self.metrics, self.discarded_steps = step, dict(metrics), 0
+        self.best |= {name: value for name, value in metrics.items() if name not in known or value > known[name]}
+        self.best_step = step if is_best else self.best_step
+        self.since_best = 0 if is_best else self.since_best + 1
+        return is_best
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a run ended."""
+
+    status: Status  # success: target reached, or no target and the whole length done
+    reason: str  # in words
+    step: int  # optimiser steps done, less discarded ones
+    best: dict[str, float]  # best value of each metric
+    run: str  # the run's folder
+
+    @property
+    def exit_code(self) -> int:
+        """The command line's exit code for this status."""
+        return EXIT_CODES[self.status]
+
+
+class RunEnded(Exception):
+    """The run is over. Raised on every rank alike; the loop ends the run in one place.
+
+    step       after which its weights are the result; None: the newest
+    discarded  steps trained past these
+    """
+
+    def __init__(self, status: Status, reason: str, *, step: int | None = None, discarded: int = 0) -> None:
+        super().__init__(reason)
+        self.status: Status = status
+        self.reason, self.step, self.discarded = reason, step, discarded
+
+
+def how_to_resume(run: Run, folder: Path, ranks: int) -> str:
+    """How an interrupted run is resumed, in words: a command without --out begins a new run each time."""
+    if run.controls.out:
+        return "the same command goes on from here"
+    return f"{'under the same launcher ' if ranks > 1 else ''}it goes on with:  {to_go_on(folder, run.recipe.task)}"
+
+
+def over_after(standing: Standing, run: Run, due: Due) -> RunEnded | None:
+    """The end of the run by its newest evaluation; None when training continues."""
+    targets, plan, patience = run.recipe.quality.targets, run.plan, run.controls.patience
+    if reached(targets, standing.metrics):
+        return RunEnded("success", f"target {in_words(targets)} reached")
+    if 0 < patience <= standing.since_best:
+        return _without_target(run, f"no better result in {patience} evaluations")
+    if standing.step < due.last_step:
+        return None
+    if standing.step >= plan.total_steps:
+        return _without_target(run, f"{standing.step:,} of {plan.total_steps:,} steps done")
+    facts = [
+        f"{due.why_last or 'as --steps asks,'} at step {standing.step:,} of {plan.total_steps:,}",
+        schedule_in_words(run.recipe, plan, standing.step),
+        f"the target {in_words(targets)} belongs to the whole run" if targets else "",
+    ]
+    return RunEnded("stopped_early", "; ".join(fact for fact in facts if fact))
+
+
+def _without_target(run: Run, reason: str) -> RunEnded:
+    """The end of a run that met no target."""
+    target = in_words(run.recipe.quality.targets)
+    return (
+        RunEnded("ran_out", f"{reason} without reaching {target}")
+        if target
+        else RunEnded("success", f"{reason}; no target was set")
+    )

@@ -1,0 +1,114 @@
+"""Whether CPU cores make images as fast as an accelerator's step takes them. The plan states it, --input.decoder auto uses it.
+
+The rate of one core is measured on the data set itself, once for each processor, data set and data treatment, and kept in the cache
+folder. The rate of the step comes from published measurements, and is known only for the recipes' own input sizes.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from paceline._utils.cache import remembered
+from paceline._utils.errors import RecipeError
+from paceline.config.recipe import Recipe
+from paceline.config.reference_rates import published_for
+from paceline.config.resnet import decoder_rule
+from paceline.config.run import RunRecord
+from paceline.config.system import System
+from paceline.distributed.device.accelerators import device_name
+from paceline.distributed.device.provenance import cpu_name, versions
+from paceline.input.device_render import device_renderer
+from paceline.input.draw import drawn_sample, render
+from paceline.tasks.task import InputRank, Task
+from paceline.tasks.workloads import WORKLOADS
+
+SAMPLES = 64  # that are measured at most
+
+
+@dataclass(frozen=True)
+class Feeding:
+    """Images a second of one rank."""
+
+    one_core: float  # made by one core
+    cores: int  # that make them
+    step: float  # taken by the step at its published best; 0: not known
+
+    @property
+    def short(self) -> bool:
+        """Whether the step would wait for images."""
+        return 0 < self.one_core * self.cores < self.step
+
+    def in_words(self) -> str:
+        """A line for the plan, and for the note that the step waits."""
+        made = f"one core makes {self.one_core:,.0f} images/s, {self.cores} make {self.one_core * self.cores:,.0f}"
+        return f"{made}; the step takes up to {self.step:,.0f} (published)" if self.step else made
+
+    @staticmethod
+    def remedy(recipe: Recipe) -> str:
+        """What helps where cores are short."""
+        smaller = "More cores help, or smaller photos: paceline pack DIR --to recordio --short 352 --out SMALLER"
+        return f"--input.decoder auto lets it decode. {smaller}" if _fits_a_device(recipe) else smaller
+
+
+def feeding_of(task: Task, place: InputRank, world: int) -> Feeding | None:
+    """None on a CPU, for made-up batches, and for a workload that is not ours."""
+    if place.device.type == "cpu" or not hasattr(task.data, "train_index") or task.recipe.task not in WORKLOADS:
+        return None
+    question = {"cpu": cpu_name(), "data": task.facts, "input": asdict(task.recipe.input), **versions()}
+    kept = remembered("input-rate", question, lambda: {"one_core": one_core(task)})
+    published, usual = published_for(task.recipe.task, device_name(place.device), world), task.workload.input
+    largest = task.workload.network.largest
+    same = largest(task.recipe) == largest(replace(task.recipe, input=usual))
+    return Feeding(kept["one_core"], place.threads, published.rate if published is not None and same else 0.0)
+
+
+def one_core(task: Task) -> float:
+    """Training images per second of CPU time of one core, which other processes do not change."""
+    epochs, places = task.data.samples(0)
+    numbers, began = task.data.train_numbers[places][:SAMPLES], 0.0
+    fit = task.data.shapes.of_step(0, numbers)
+    out, draw = np.empty((*fit.shape, 3), np.uint8), partial(task.data.draw_train, fit)
+    records = task.data.train_index.records
+    samples = list(zip(epochs.tolist(), numbers.tolist(), strict=False))
+    for turn, (epoch, index) in enumerate([samples[0], *samples]):
+        if turn == 1:  # what is made once has been made
+            began = time.thread_time()
+        data = records.read(index)
+        render(data, drawn_sample(data, records, draw, epoch, index, task.recipe.input.exif), out)
+    return len(samples) / max(1e-6, time.thread_time() - began)
+
+
+def settle_decoder(recipe: Recipe, system: System, on_cpu: bool, saved: RunRecord | None) -> Recipe:
+    """`auto` where no data are needed to decide: a resumed run keeps its decoder, and the CPU decodes where nothing else can.
+
+    on_cpu  --exact asks for it, or --synthetic decodes nothing
+    """
+    if getattr(recipe.input, "decoder", "") != "auto":
+        return recipe
+    if saved is not None:
+        return decoded_by(recipe, saved.recipe["input"]["decoder"])
+    where_it_can_be = system.accelerator == "cuda" and not on_cpu and _fits_a_device(recipe)
+    return recipe if where_it_can_be else decoded_by(recipe, "simplejpeg")
+
+
+def chosen_decoder(recipe: Recipe, place: InputRank, feeding: Feeding | None) -> str:
+    """What `auto` is once the rates are known: the device decodes if the cores would be short, and if it can."""
+    if feeding is not None and feeding.short and _fits_a_device(recipe):
+        with suppress(RecipeError):  # a torchvision without CUDA
+            device_renderer(place.device)
+            return "nvjpeg"
+    return "simplejpeg"
+
+
+def decoded_by(recipe: Recipe, decoder: str) -> Recipe:
+    """The recipe with this decoder."""
+    return replace(recipe, input=replace(recipe.input, decoder=decoder))
+
+
+def _fits_a_device(recipe: Recipe) -> bool:
+    return decoder_rule(decoded_by(recipe, "nvjpeg").input)[2]

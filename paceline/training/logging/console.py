@@ -1,0 +1,292 @@
+"""The console of a run: one live line on a terminal, plain lines anywhere else.
+
+Permanent lines (evaluations, checkpoints, notes) scroll by; on a terminal one line below them shows the progress (live_line.py).
+A log file or a pipe gets one line an interval: no colour, no carriage return. Only rank 0 prints.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import TextIO
+
+from paceline._utils.formatting import (
+    byte_size,
+    captured_late,
+    compiled_again,
+    duration,
+    flop_rate,
+    leading_metrics,
+    left_open,
+    metric_label,
+    metric_text,
+    quantity,
+    warm_up_text,
+)
+from paceline._utils.reporter import Reporter
+from paceline._utils.text import printable
+from paceline.config.run import Controls
+from paceline.training.logging.callbacks import Event, Facts, Follower
+from paceline.training.logging.events import metrics_of
+from paceline.training.logging.live_line import LiveLine, Now
+
+# A share of time spent waiting for input above this is worth a line of advice.
+SLOW_INPUT = 0.05
+# The loader is still filling its buffers in the first interval, so one slow report proves nothing.
+SLOW_REPORTS = 2
+# Where an epoch takes a few steps, a line for each checkpoint would hide all others.
+SECONDS_BETWEEN_CHECKPOINT_LINES = 10.0
+# Fields of a train event that deserve one warning: what should not have happened once the clock ran.
+WARN_ONCE = {"recompilations": compiled_again, "late_captures": captured_late}
+
+
+def open_console(controls: Controls, rank: int) -> Console:
+    """The console of a run; with --json beside the events, on stderr."""
+    # Where both are one terminal, a line that is drawn again would run into the events.
+    plain = rank > 0 or (controls.json and sys.stdout.isatty())
+    return Console(
+        quiet=controls.quiet, terminal=False if plain else None, out=sys.stderr if controls.json else sys.stdout
+    )
+
+
+class Console(Reporter):
+    """Shows a run of `total_steps` optimiser steps on `out`; closed by its context.
+
+    target    the quality target in words, such as "top1 72 %"; "" when there is none
+    quiet     only warnings are printed
+    terminal  live line and colour (True), plain lines (False), or what `out` is (None)
+    """
+
+    def __init__(
+        self,
+        total_steps: int = 0,
+        *,
+        target: str = "",
+        quiet: bool = False,
+        terminal: bool | None = None,
+        out: TextIO | None = None,
+    ) -> None:
+        self._out = sys.stdout if out is None else out
+        self._target = target
+        self._quiet = quiet
+        self._metrics = ""
+        self._slow_reports = 0
+        self._advised = False
+        self.input_rate = ""  # what cores bring and the step takes, where it is known
+        self._checkpoint_shown = -math.inf
+        self._now = Now(what="preparing", total=total_steps)
+        if terminal is None:
+            terminal = self._out.isatty() and os.environ.get("TERM") != "dumb"
+        live = terminal and not quiet
+        self._live = LiveLine(self._out, self._now, redirect_stdout=self._out is sys.stdout) if live else None
+
+    def __enter__(self) -> Console:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def plan(self, total_steps: int, *, target: str, global_batch: int) -> None:
+        """Set what the run will be, once that is known."""
+        self._target = target
+        self._now.total, self._now.batch = total_steps, global_batch
+
+    def line(self, text: str, style: str = "") -> None:
+        """Print a permanent line (or several), unless quiet."""
+        if not self._quiet:
+            self.warning(text, style)
+
+    def warning(self, text: str, style: str = "") -> None:
+        """Print a permanent line, on a quiet console too: a warning, or the end."""
+        text = printable(text)  # names of files and classes are other people's
+        if self._live:
+            self._live.print(text, style)
+        else:
+            print(text, file=self._out, flush=True)
+
+    @property
+    def is_live(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Whether a live line is drawn."""
+        return self._live is not None
+
+    def progress(self, what: str, done: int, total: int) -> None:
+        """Count `what` in the live line."""
+        if (self._now.what, self._now.of) != (what, total):
+            self.doing(what, total)
+        self._now.done = done
+
+    def doing(self, what: str, of: int = 0) -> None:
+        """Set the live line's activity; empty is training. of: how many units it has, where `done` counts them."""
+        self._now.turn_to(what, time.monotonic(), of)
+        if self._live:
+            self._live.draw()
+
+    def done(self, count: int) -> None:
+        """Count so many more units of the activity."""
+        self._now.done = min(self._now.of, self._now.done + count)
+
+    def stopping(self, asked: Callable[[], bool]) -> None:
+        """`asked` returns, whenever the line is drawn, whether a stop was requested: a slow step continues to its end."""
+        self._now.stopping = asked
+
+    def stepped(self, step: int) -> None:
+        """`step` optimiser steps were sent to the device. Called after every one, so it only stores numbers."""
+        clock = time.monotonic()
+        self._now.turn_to("", clock)
+        self._now.step = step
+        if self._now.begun is None:
+            self._now.begun = (step, clock)
+
+    def train(
+        self,
+        step: int,
+        epoch: float,
+        loss: float,
+        lr: float,
+        images_per_second: float,
+        data_wait: float,
+        eta_seconds: float | None,
+        flop_per_second: float = 0.0,
+        peak_memory: int = 0,
+    ) -> None:
+        """Show the progress of training, once an interval.
+
+        data_wait                     share of the interval spent waiting for input, 0..1
+        flop_per_second, peak_memory  of all ranks; bytes of the one that has held most; 0 = not known
+        """
+        now = self._now
+        costs = [flop_rate(flop_per_second)] if flop_per_second else []
+        costs += [byte_size(peak_memory)] if peak_memory else []
+        wait = f"data wait {100 * data_wait:.0f} %"
+        if self._live:
+            now.step, now.loss, now.images_per_second = step, f"loss {loss:.4f}", images_per_second
+            now.step_seconds = (eta_seconds or 0.0) / max(1, now.total - step)
+            slow = [wait] if data_wait > SLOW_INPUT else []
+            metrics = [self._metrics] if self._metrics else []
+            now.more = [*slow, *metrics, f"epoch {epoch:.2f}", f"lr {lr:.4g}", *costs]
+            self._live.draw()
+        else:
+            parts = [
+                f"step {step:,}/{now.total:,}",
+                f"epoch {epoch:.2f}",
+                f"loss {loss:.4f}",
+                f"lr {lr:.4g}",
+                f"{quantity(images_per_second)} images/s",
+                *costs,
+                wait,
+                f"ETA {duration(eta_seconds)}",
+            ]
+            self.line("  ".join(parts))
+        self._advise(data_wait)
+
+    def evaluation(
+        self, step: int, epoch: float, metrics: Mapping[str, float], seconds: float, best: bool = False
+    ) -> None:
+        """Show a finished evaluation: its metrics (fractions), how long it took, whether it is the best so far."""
+        self._metrics = "  ".join(
+            f"{metric_label(name)} {metric_text(name, metrics[name])}" for name in leading_metrics(metrics)
+        )
+        target = f"  (target {self._target})" if self._target else ""
+        best = best and any(metrics[name] > 0 for name in leading_metrics(metrics))  # 0.0 is the best of nothing
+        line = f"step {step:,}  epoch {epoch:.2f}  {self._metrics}{target}  in {duration(seconds)}{'  (best)' if best else ''}"
+        self.line(line, style="bold")
+
+    def note_checkpoint(self, step: int, name: str) -> None:
+        """Show that a checkpoint has been written; of several in a few seconds, one."""
+        clock = time.monotonic()
+        if clock - self._checkpoint_shown >= SECONDS_BETWEEN_CHECKPOINT_LINES:
+            self._checkpoint_shown = clock
+            self.line(f"step {step:,}  saved {name}", style="dim")
+
+    def close(self) -> None:
+        """Remove the live line; later lines are plain ones. A second call does nothing."""
+        live, self._live = self._live, None
+        if live:
+            live.close()
+
+    def _advise(self, data_wait: float) -> None:
+        self._slow_reports = self._slow_reports + 1 if data_wait > SLOW_INPUT else 0
+        if self._slow_reports >= SLOW_REPORTS and not self._advised:
+            self._advised = True
+            self.warning(
+                f"note: the step waits for images {100 * data_wait:.0f} % of the time, so the input is the bottleneck"
+                f"{self.input_rate and f' ({self.input_rate})'}; paceline bench input shows where its time goes"
+            )
+
+
+class OnConsole(Follower):
+    """Shows a run's events on the console."""
+
+    def __init__(self, console: Console, facts: Facts) -> None:
+        self._console, self._facts = console, facts
+        self._warned: set[str] = set()  # kinds of warnings that were shown
+        console.plan(facts.total_steps, target=facts.target, global_batch=facts.global_batch)
+
+    def passed(self, step: int, seconds: float) -> None:
+        self._console.stepped(step)
+
+    def evaluation_begins(self, step: int) -> None:
+        """Count photos in the live line from here on."""
+        self._console.doing("evaluating", self._facts.val_images)
+
+    def train(self, event: Event, *, eta_seconds: float) -> None:
+        self._warn_of(event.get("approximated", {}), event["step"])
+        for name, text_of in WARN_ONCE.items():
+            if event.get(name) and name not in self._warned:
+                self._warned.add(name)
+                self._console.warning(text_of(event[name], event["step"]))
+        self._console.train(
+            event["step"],
+            event["epoch"],
+            event["loss"],
+            event["lr"],
+            event["images_per_second"],
+            event["data_wait"],
+            eta_seconds,
+            event.get("flop_per_second", 0.0),
+            event.get("peak_memory", 0),
+        )
+
+    def evaluation(self, event: Event, *, best: bool) -> None:
+        self._warn_of(event.get("approximated", {}), event["step"])
+        self._console.evaluation(event["step"], event["epoch"], metrics_of(event), event["eval_seconds"], best)
+
+    def write(self, event: Event) -> None:
+        """Show a checkpoint, the warm-up, or that the run was resumed."""
+        if event["event"] == "checkpoint":
+            self._console.note_checkpoint(event["step"], event["name"])
+        elif event["event"] == "warm_up":
+            self._console.line(warm_up_text(event))
+        elif event["event"] == "resume":
+            world, after = event["world"], event.get("after", "").replace("_", " ")
+            given_more = f": it had ended ({after}), and was given more" if after else ""
+            self._console.line(
+                f"resumed from {event['checkpoint']} on {world} rank{'s' if world > 1 else ''}{given_more}"
+            )
+
+    def end(self, event: Event, *, target_met: bool) -> None:
+        """Remove the live line, and show how the run ended."""
+        self._console.close()
+        self._console.warning(f"{event['status'].replace('_', ' ')}: {event['reason']}")
+        ends = {name: ends for name, ends in event.get("intervals", {}).items() if ends[1] > 0}
+        if shown := [
+            f"{metric_label(name)} {metric_text(name, ends[name][0])} to {metric_text(name, ends[name][1])}"
+            for name in leading_metrics(ends)
+        ]:
+            self._console.line(f"step {event['intervals_step']:,}: 95 % of such sets of photos have {', '.join(shown)}")
+        if discarded := event["discarded_steps"]:
+            step = event["step"]
+            self._console.warning(f"{discarded:,} steps trained while step {step:,} was being scored are discarded")
+
+    def _warn_of(self, approximated: Mapping[str, int], step: int) -> None:
+        """Warn once of each kind of approximation that an accelerator made; the events have every number."""
+        for name, count in approximated.items():
+            if count and name not in self._warned:
+                self._warned.add(name)
+                self._console.warning(left_open(name, count, step))

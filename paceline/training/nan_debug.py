@@ -1,0 +1,132 @@
+"""Find the module in which a non-finite loss begins: the step's photos go through the network once more, module by module.
+
+The weights of the step itself are gone, because losses are read once an interval; those of the newest checkpoint before it are
+used, or the first ones. What is not finite with these too is in the photos, the labels or the number format; what is finite with
+them began with later weights.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from paceline._utils.atomic_write import write_whole
+from paceline._utils.errors import UserError
+from paceline._utils.journal import cannot_write
+from paceline.batch import Batch
+from paceline.config.run import Run
+from paceline.distributed.comm.world import World
+from paceline.distributed.device.setup import autocast_for
+from paceline.tasks.task import InputRank, Task
+from paceline.training.checkpoint.layout import list_steps, step_name
+from paceline.training.checkpoint.read import load_checkpoint
+from paceline.training.factory import weights_file
+from paceline.training.state import load_model
+
+
+def explain_non_finite(
+    run: Run,
+    task: Task,
+    place: InputRank,
+    world: World,
+    folder: Path,
+    written: Callable[[], None],
+    step: int,
+    means: dict[str, float],
+    what: Literal["loss", "gradient"] = "loss",
+) -> str:
+    """Write the facts that explain a non-finite loss into the run's folder; -> a message about it.
+
+    written  waits until the last checkpoint is written
+    step     0-based; the file and the message have the number of logs and checkpoints, which count completed steps
+    means    the losses of the interval
+    """
+    files = task.data.images_of_step(0 if run.controls.overfit_one_batch else step)
+    facts = {"step": step + 1, "losses": {name: str(value) for name, value in means.items()}, "images": files}
+    bundle, begins = folder / f"non-finite-step-{step + 1:06d}.json", ""
+    if world.is_main:
+        try:
+            write_whole(bundle, json.dumps(facts, indent=2))
+        except OSError as error:
+            raise cannot_write(bundle, error) from error
+        written()
+        begins = where_it_begins(run, task, folder, place, step)
+    return (
+        f"the {what} of step {step + 1:,} is not finite; its {len(files)} images are named in {bundle.name}. {begins} "
+        "Usual causes, in order: an lr for another batch, too short a warm-up, fp16 without a dynamic loss scale."
+    )
+
+
+def where_it_begins(run: Run, task: Task, folder: Path, place: InputRank, step: int) -> str:
+    """A sentence that names the first module whose output is not finite in 0-based `step`. One rank calls it, alone."""
+    try:
+        model, weights = _weights_before(run, task, folder, place.device, step)
+        found = _first_module(run, task, model, place, step)
+    except (UserError, OSError, RuntimeError) as problem:
+        return f"Which module it begins in could not be found ({str(problem).splitlines()[0]})."
+    if found:
+        return f"With {weights}, {found} is the first module whose output is not finite."
+    return f"With {weights} all of that step is finite: the weights have diverged since."
+
+
+def first_non_finite(model: nn.Module, batch: Batch) -> str:
+    """Name of the first module whose output is not finite in a forward of `model`, "the loss" where only that is; "" for none."""
+    found: list[str] = []
+    named = [(name, module) for name, module in model.named_modules() if name]
+    hooks = [module.register_forward_hook(_look(name, found)) for name, module in named]
+    try:
+        with torch.no_grad():
+            losses = model(batch)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    if not found and not _is_finite(losses):
+        found.append("the loss")
+    return found[0] if found else ""
+
+
+def _look(name: str, found: list[str]) -> Any:
+    def look(_module: nn.Module, _given: Any, output: Any) -> None:
+        if not found and not _is_finite(output):
+            found.append(name)
+
+    return look
+
+
+def _is_finite(value: Any) -> bool:
+    if isinstance(value, Tensor):
+        return not value.is_floating_point() or bool(torch.isfinite(value).all())
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    return all(_is_finite(part) for part in parts)
+
+
+def _weights_before(run: Run, task: Task, folder: Path, device: torch.device, step: int) -> tuple[nn.Module, str]:
+    """-> (a separate model, so that nothing is exchanged with other ranks; its weights in words)."""
+    model = task.build(device)
+    earlier = [number for number in list_steps(folder / "checkpoints") if number <= step]
+    if earlier:
+        name = step_name(earlier[-1])
+        load_model(model, load_checkpoint(folder / "checkpoints" / name).tensors["model"])
+        return model, f"the weights of {name}"
+    if run.controls.weights not in ("", "none"):
+        task.load_weights(model, weights_file(run.controls.weights))
+    return model, "the run's first weights"
+
+
+def _first_module(run: Run, task: Task, model: nn.Module, place: InputRank, step: int) -> str:
+    one, autocast = run.controls.overfit_one_batch, autocast_for(run.system, place.device)
+    for rank in range(run.plan.world):
+        there = replace(place, rank=rank)
+        with task.data.train_loader(run.plan, run.system, there, first=step, one_batch=one) as loader:
+            _, batches = next(iter(loader))
+            for batch in batches:
+                with autocast():
+                    if found := first_non_finite(model, batch):
+                        return found
+    return ""

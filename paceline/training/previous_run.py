@@ -1,0 +1,246 @@
+"""What a run's folder says about its past: whether a new command resumes it, and what a resumed run keeps of its own run.json.
+
+A run ends at its target, at its length, at --steps, at --time-budget or by --patience. The same folder is resumed where the
+command asks for more than that: each of the five that would end it at once is set otherwise.
+Standard library and small readers only: a refusal must not wait for torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from paceline._utils.commands import to_go_on
+from paceline._utils.errors import CheckpointError, UserError
+from paceline._utils.formatting import duration
+from paceline._utils.reporter import Reporter
+from paceline._utils.user_code import same_workload
+from paceline.config.constraints import checked
+from paceline.config.mlperf import Submission
+from paceline.config.recipe import Recipe
+from paceline.config.run import Controls, RunRecord, fill, read_run, saved_system, seconds_in
+from paceline.config.run_length import length_in_steps
+from paceline.config.system import FORMS, MOST_THREADS, System
+from paceline.distributed.device.detect import cpu_cores
+from paceline.tasks.metrics import in_words, reached
+from paceline.training.auto_config import chosen_before
+from paceline.training.logging.events import metrics_of, read_events
+
+# Statuses of a run that did what it was asked: only more work is a reason to resume it.
+ENDED = ("success", "ran_out", "stopped_early")
+
+
+class FinishedError(UserError):
+    """The run in `folder` is finished, and the command asks for no more."""
+
+    def __init__(self, text: str, folder: Path) -> None:
+        super().__init__(text)
+        self.folder = folder
+
+
+def stand_of(
+    path: Path, name: str, recipe: Recipe, controls: Controls, given: Collection[str], *, repeats: bool
+) -> tuple[RunRecord, str]:
+    """-> (run.json of the run in `path`, the status with which it ended; empty where it did not end).
+
+    name    the recipe's name
+    given   dotted names of the recipe's fields set by hand
+    repeats whether recipe and controls come from a run.json
+    Raises FinishedError, with the ways to resume, where the command asks for no more than the run has; CheckpointError for a
+    run of another task, fitted to another length, or where one is on data and the other synthetic; UserError where the folder
+    cannot be read.
+    """
+    saved = read_run(path)
+    task = str(saved.recipe.get("task"))
+    if not same_workload(task, recipe.task):
+        raise CheckpointError(f"{is_another(path, saved, name)} {how_to_go_on(path, task)}")
+    if controls.synthetic != bool(saved.controls.get("synthetic")):
+        on = "data" if controls.synthetic else "synthetic batches"
+        raise CheckpointError(f"{path} was trained on {on}; choose another --out.")
+    events = read_events(path / "events.jsonl")
+    ends = [event for event in events if event["event"] == "end"]
+    ended = ends[-1]["status"] if ends and ends[-1]["status"] in ENDED else ""
+    asked, had = fitted_to(controls), saved.fitted.get("asked", "")
+    if asked != had and (asked or not repeats):
+        to = [f"fitted to {length}" if length else "not fitted" for length in (had, asked)]
+        raise CheckpointError(
+            f"{path}: the schedule of this run is {to[0]}, this command's is {to[1]}. "
+            f"{how_to_go_on(path, task)}{_longer(saved, ended) if ended else ''}"
+        )
+    if not ended:
+        return saved, ""
+    if controls.auto:
+        own = chosen_before(saved, recipe, controls, given, path)
+        recipe, controls = own.recipe, own.controls
+    end = ends[-1]
+    scored = [event for event in events if event["event"] == "eval" and event["step"] == end["step"]]
+    try:
+        ways = _ways(end, metrics_of(scored[-1]) if scored else {}, saved, recipe, controls, given)
+    except (KeyError, TypeError, ValueError, ArithmeticError) as problem:
+        raise UserError(
+            f"{path}: run.json holds what no run of ours has ({problem!r}). Choose another --out."
+        ) from None
+    if ways:
+        raise FinishedError(
+            f"--out {controls.out or path}: this run is finished ({end['status'].replace('_', ' ')}: {end.get('reason', '')}).\n"
+            f"It goes on with {', and '.join(ways)}. Or start a new run: another --out, or none.",
+            path,
+        )
+    return saved, end["status"]
+
+
+def fitted_to(controls: Controls) -> str:
+    """The flags that --fit-schedule fits a schedule to; empty without it."""
+    if not controls.fit_schedule:
+        return ""
+    return f"--steps {controls.steps}" if controls.steps else f"--time-budget {controls.time_budget}"
+
+
+def is_another(path: Path, saved: RunRecord, name: str) -> str:
+    """The message that the run in `path` is none of the recipe `name`."""
+    return f"{path} is a {saved.recipe.get('task')} run (recipe {saved.name}), not {name}."
+
+
+def how_to_go_on(path: Path, task: str) -> str:
+    """The message with the command that resumes the run in `path`; task: its recipe's."""
+    return f"To go on with it:\n  {to_go_on(path, task)}"
+
+
+def _longer(saved: RunRecord, ended: str) -> str:
+    """Flags that resume a run that has ended, for twice its length."""
+    flag = "epochs" if saved.recipe.get("epochs") else "images_seen"
+    words = f" --{flag.replace('_', '-')} {2 * (saved.recipe.get(flag) or 0):g}"
+    words += " --quality.targets" if ended == "success" else ""
+    return words + (" --patience 0" if saved.controls.get("patience") else "")
+
+
+def _ways(
+    end: Mapping[str, Any],
+    metrics: Mapping[str, float],
+    saved: RunRecord,
+    recipe: Recipe,
+    controls: Controls,
+    given: Collection[str],
+) -> list[str]:
+    """Changes to the command that would resume the run, in words; [] where it resumes as it is."""
+    ways = []
+    # Without the flag the run's own counts: the recipe's may have been left out for data that it was not set for.
+    targets = recipe.quality.targets if "quality.targets" in given else saved.recipe["quality"]["targets"]
+    if reached(targets, metrics):
+        ways.append(f"another --quality.targets than {in_words(targets)} (or the flag alone: none)")
+    length = length_in_steps(asdict(recipe), saved.plan)
+    asked = min(length, controls.steps or length)
+    if controls.fit_schedule:  # its length is the number of steps that was found when it began
+        length = asked = int(saved.plan["total_steps"])
+    if end["step"] >= asked:
+        if end["step"] < length:  # it may stand further than this command asks
+            ways.append(f"--steps above {end['step']:,} (or without: {length:,})")
+        elif controls.fit_schedule:
+            ways.append("`paceline train RUN/run.json --out RUN` and more --epochs or --images-seen")
+        else:
+            flag = "epochs" if recipe.epochs else "images_seen"
+            most = max(getattr(recipe, flag), saved.recipe[flag])
+            ways.append(f"--{flag.replace('_', '-')} above {most:g}")
+            if asked < length:
+                ways.append(f"--steps above {end['step']:,} (or without)")
+    budget = 0.0 if controls.fit_schedule and not controls.steps else seconds_in(controls.time_budget)
+    if 0 < budget <= end["seconds"]:
+        ways.append(
+            f"--time-budget above {controls.time_budget} (or without; {duration(end['seconds'])} of the run are used, all its "
+            "processes together)"
+        )
+    if 0 < controls.patience <= end.get("evaluations_since_best", 0):
+        ways.append(f"--patience above {controls.patience} (or without)")
+    return ways
+
+
+@dataclass(frozen=True)
+class SavedRun:
+    """The run.json of a run that is resumed; a fresh run has none.
+
+    path   its folder, for messages
+    facts  its run.json; None for a fresh run
+    """
+
+    path: Path
+    facts: RunRecord | None
+
+    def system(self, wanted: System, *, given: Collection[str], world: int) -> System:
+        """Return the system to run on: a resumed run keeps its own if the number of ranks is the same, so its bits stay the same.
+
+        With another number of ranks, or if a flag sets the system, it keeps its precision unless a flag sets that too.
+
+        given   fields that flags set. If they set the system, the number of images per forward that fitted into as much memory
+                is kept (trial_steps.py)
+        """
+        if self.facts is None:
+            return wanted
+        saved = saved_system(self.facts, self.path)
+        if saved.accelerator != wanted.accelerator:  # it moved to another kind of machine
+            return wanted
+        if "system.precision" not in given:
+            scale = wanted.loss_scale if "system.loss_scale" in given else saved.loss_scale
+            wanted = replace(wanted, precision=saved.precision, loss_scale=scale)
+        kept = {name: getattr(saved, name) for name in FORMS if getattr(wanted, name) == "auto"}
+        wanted = replace(wanted, **kept)
+        if self.facts.world != world:
+            return wanted
+        if "system" not in given:
+            return saved
+        if "system.images_per_forward" in given or saved.memory_gib != wanted.memory_gib:
+            return wanted
+        return replace(wanted, images_per_forward=saved.images_per_forward)
+
+    def with_threads(self, system: System, *, given: bool, world: int) -> System:
+        """`system` with a resumed run's number of compute threads, which decides the bits of its sums.
+
+        given   whether this command names a number
+        An automatic number stays automatic with another number of ranks, or on another kind of machine.
+        """
+        if self.facts is None or given or system.intra_op_threads or self.facts.world != world:
+            return system
+        if saved_system(self.facts, self.path).accelerator != system.accelerator:
+            return system
+        return replace(system, intra_op_threads=self.threads())
+
+    def threads(self) -> int:
+        """The resumed run's compute threads; 0 where that is not known. Raises UserError for an impossible number."""
+        threads = 0 if self.facts is None else self.facts.threads.get("intra_op", 0)
+        if type(threads) is not int or not 0 <= threads <= MOST_THREADS:
+            raise UserError(f"{self.path}: run.json: threads.intra_op is {str(threads)[:60]}, which no run has had.")
+        return threads
+
+    def weights(self) -> str:
+        """The run's own --weights. Raises RecipeError for what is no text."""
+        controls = {} if self.facts is None else self.facts.controls
+        return checked(str, controls.get("weights", ""), f"{self.path}: run.json: weights")
+
+    def report_threads(self, threads: int, reporter: Reporter) -> None:
+        """Warn of a change of the number of compute threads, and of the cost of keeping it."""
+        before, cores = self.threads(), cpu_cores()
+        count = f"{threads} thread{'s'[: threads > 1]}"
+        if before and threads != before:
+            reporter.warning(f"computes with {count}, {before} before: sums round differently from here on")
+        elif before > cores:
+            reporter.warning(
+                f"computes with {count}, as before, on {cores} core{'s'[: cores > 1]}: the same bits, and slower "
+                f"(--system.intra-op-threads {cores} would change them)"
+            )
+
+    def submission(self, asked: Submission, reporter: Reporter) -> Submission:
+        """The submission in MLPerf's log. A log belongs to one run, so a resumed run keeps its own, with a warning."""
+        if self.facts is None:
+            return asked
+        where = f"{self.path}: run.json: controls.mlperf"
+        own = fill(Submission(), checked(dict, self.facts.controls.get("mlperf", {}), where), where)
+        plain = asdict(Submission())
+        new = {name: value for name, value in asdict(asked).items() if value not in (plain[name], getattr(own, name))}
+        if new:
+            flags = ", ".join(f"--mlperf.{name.replace('_', '-')}" for name in new)
+            kept = ", ".join(f"{name.replace('_', ' ')} {getattr(own, name) or 'not given'}" for name in new)
+            reporter.warning(
+                f"{flags}: not taken, the log of this run was begun with {kept}; another needs a new run (--out)"
+            )
+        return own

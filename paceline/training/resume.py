@@ -1,0 +1,234 @@
+"""Where a run starts: fresh, or at its newest whole checkpoint, with the evaluations in its events.
+
+Opening a data set may take minutes, so everything that can be refused without it is refused first (`find_start`), the rest
+afterwards (`check_start`).
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from paceline._utils.errors import CheckpointError, UserError
+from paceline._utils.names import flatten
+from paceline._utils.reporter import Reporter
+from paceline._utils.text import short
+from paceline._utils.user_code import same_workload
+from paceline.config.model_card import make_card
+from paceline.config.plan import steps_in_epoch
+from paceline.config.recipe import NO_FLAG, Recipe
+from paceline.config.run import Run, with_defaults
+from paceline.config.run_length import LENGTH, length_in_steps
+from paceline.distributed.comm.collectives import from_main
+from paceline.distributed.comm.world import World
+from paceline.store.splits import fold_in_words
+from paceline.tasks.workloads import workload_of
+from paceline.training.checkpoint.layout import BEST, link_step, step_name
+from paceline.training.checkpoint.read import load_checkpoint, newest_valid
+from paceline.training.checkpoint.write import Snapshot
+from paceline.training.eval_history import Standing
+from paceline.training.logging.events import read_events
+from paceline.training.previous_run import SavedRun, how_to_go_on, is_another
+from paceline.training.request import Request
+from paceline.training.state import check_snapshot, evaluates
+
+# Differences of two recipes that a message lists.
+MOST_KEYS = 5
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a run starts: fresh, or from a checkpoint and the facts beside it."""
+
+    standing: Standing  # results of the evaluations so far
+    seconds: float = 0.0  # wall-clock of the run before this process began
+    snapshot: Snapshot | None = None  # None: fresh
+    checkpoint: str = ""  # its name
+
+    def pending(self, last_step: int) -> bool:
+        """Whether an evaluation of its step comes first: one follows it, or this run ends there, and its result is not known."""
+        facts = {} if self.snapshot is None else self.snapshot.facts
+        follows = bool(facts) and (evaluates(facts) or facts["step"] >= last_step)
+        return follows and self.standing.step != facts["step"]
+
+
+def find_start(
+    was: SavedRun, request: Request, world: World, reporter: Reporter, *, undecided: Collection[str]
+) -> Start:
+    """Find the newest whole checkpoint; every rank calls it, before the data are opened. Skipped checkpoints are warnings.
+
+    request    of its recipe's fields that are set by hand a greater length and those of `quality` may be new
+    undecided  dotted names of the recipe's fields that the data still decide: `check_start` compares them
+    Raises CheckpointError, on rank 0 alone, when it belongs to another recipe; the others wait for rank 0.
+    """
+    recipe = request.recipe
+    headline = workload_of(recipe.task).reporting.measured(recipe)[0]
+    found = None if was.facts is None else newest_valid(was.path / "checkpoints", reporter, check_snapshot)
+    if found is None:
+        if was.facts is not None:
+            reporter.warning(f"{was.path} has no checkpoint yet: starting over")
+        return Start(Standing(headline))
+    folder, snapshot = found
+    journal = None
+    if world.is_main:
+        _check_recipe(was, snapshot.facts, request.name, recipe, request.given, undecided)
+        journal = json.dumps(_journal(was.path, headline, snapshot.facts, reporter))
+    standing, seconds = json.loads(from_main(world, journal, "journal"))
+    return Start(Standing(**standing), seconds, snapshot, folder.name)
+
+
+def check_start(was: SavedRun, start: Start, run: Run, given: Collection[str]) -> None:
+    """Check a resumed run against the open data, and the recipe that they decide.
+
+    given   dotted names of the recipe's fields set by hand
+    Raises CheckpointError when the checkpoint belongs to another recipe or to other data, or its evaluations scored other images.
+    """
+    if start.snapshot is None or was.facts is None:
+        return
+    facts, wanted = start.snapshot.facts, fingerprint(run)
+    data = run.provenance["data"]
+    _check_recipe(was, facts, run.name, run.recipe, given)
+    if any(facts[name] != wanted[name] for name in ("data_hash", "train_images")):
+        raise CheckpointError(
+            f"{was.path} was begun on other training images ({facts['train_images']:,} there{_fold(was.facts.data)}, "
+            f"{wanted['train_images']:,} now{_fold(data)}, from {data['root']}). Go on with the same "
+            "--data, --limit-train and --fold, or start a new run (another --out) from its weights alone: "
+            "--weights RUN/checkpoints/last"
+        )
+    scored, now = was.facts.plan.get("val_images"), run.plan.val_images
+    if start.standing.step >= 0 and scored != now:
+        limit = was.facts.controls.get("limit_val")
+        flag = f"with --limit-val {short(limit)}" if limit else "without --limit-val"
+        raise CheckpointError(
+            f"{was.path}: its evaluations scored {short(scored)} validation images, and this command asks for {now:,}: the best "
+            f"of all would be chosen by unlike numbers. Go on {flag}; "
+            f"other images are scored by  paceline eval {shlex.quote(str(was.path))} --limit-val {now}"
+        )
+
+
+def _fold(data: Mapping[str, Any]) -> str:
+    words = fold_in_words(data.get("fold"))
+    return f" in {words}" if words else ""
+
+
+def _journal(path: Path, headline: str, facts: Mapping[str, Any], reporter: Reporter) -> tuple[dict, float]:
+    """-> (the evaluations' results up to the checkpoint of these facts, the run's seconds), as far as its events have them."""
+    file, step = path / "events.jsonl", facts["step"]
+    events = [event for event in read_events(file) if event["step"] <= step and event["event"] != "end"]
+    standing, best = Standing.of_events(headline, events), link_step(path / "checkpoints", BEST)
+    known = {event["step"] for event in events if event["event"] == "eval"}
+    if not file.exists():
+        reporter.warning(
+            f"{file} is gone, and what was found before {step_name(step)} with it: the best is chosen from here on"
+        )
+    elif best is not None and best < step and best not in known and _was_evaluated(path, best):
+        # The best of the others is not as good, and may be deleted already.
+        reporter.warning(
+            f"{file} has lost what was found of {step_name(best)}, the best: `best` stays there until a later evaluation beats "
+            "the others"
+        )
+        standing.best_step = -1
+    clocks = [facts["seconds"], *(event["seconds"] for event in events)]
+    return asdict(standing), max(filter(isfinite, clocks), default=0.0)
+
+
+def _was_evaluated(path: Path, step: int) -> bool:
+    try:
+        facts = load_checkpoint(path / "checkpoints" / step_name(step), check_snapshot).facts
+    except CheckpointError:
+        return False
+    return evaluates(facts)
+
+
+def _check_recipe(
+    was: SavedRun,
+    facts: Mapping[str, Any],
+    name: str,
+    recipe: Recipe,
+    given: Collection[str],
+    undecided: Collection[str] = (),
+) -> None:
+    """Compare a recipe with that of a checkpoint of these facts."""
+    workload = workload_of(recipe.task)
+    template = Recipe(task="", model=workload.model, input=workload.input)
+    saved, now = with_defaults(facts["recipe"], template), asdict(recipe)
+    may_differ = [field for field in given if field.startswith("quality.")] + [*undecided, NO_FLAG]
+    if same_workload(str(saved["task"]), recipe.task):
+        may_differ.append("task")
+    if set(LENGTH) & set(given) - set(undecided):
+        # By the run's own number of images: the command's data have as many, or are refused.
+        per_epoch = steps_in_epoch(facts["train_images"], recipe.global_batch, recipe.epoch_steps)
+        counts = {"steps_per_epoch": per_epoch, "global_batch": recipe.global_batch}
+        begun, asked = (length_in_steps(one, counts) for one in (saved, now))
+        if asked < begun:
+            raise CheckpointError(
+                f"{was.path}: it was begun with {begun:,} steps, and a run that goes on can only become longer than "
+                f"that, not {asked:,}. To end it sooner: --steps {asked}"
+            )
+        may_differ += LENGTH
+    check_same_recipe(
+        saved,
+        now,
+        ignore=tuple(may_differ),
+        summary="" if was.facts is None or was.facts.name == name else is_another(was.path, was.facts, name),
+        go_on=how_to_go_on(was.path, str(saved["task"])),
+    )
+
+
+def fingerprint(run: Run) -> dict[str, Any]:
+    """A checkpoint's facts about its run: recipe and data decide whether another run may resume from it."""
+    data = run.provenance["data"]
+    facts = {"recipe": asdict(run.recipe), "data_hash": data["hash"], "train_images": data["train_images"]}
+    return json.loads(json.dumps(facts))
+
+
+def cards_of(run: Run, step: int) -> dict[str, str]:
+    """What a checkpoint's files of weights say of their run, by group; {} where a name in it is none that a card takes."""
+    facts = run.record().as_dict()
+    try:
+        average = {"average": make_card(facts, step=step)} if run.recipe.ema else {}
+        return {"model": make_card(facts, step=step, **({"averaged": False} if average else {})), **average}
+    except UserError:
+        return {}
+
+
+def check_same_recipe(
+    saved: Mapping[str, Any],
+    now: Mapping[str, Any],
+    *,
+    ignore: tuple[str, ...] = (),
+    summary: str = "",
+    go_on: str = "Go on with the recipe it was written by.",
+) -> None:
+    """Check that a run is resumed with its checkpoint's recipe.
+
+    saved, now   recipes as nested dicts; tuples and lists count as equal
+    ignore       dotted keys, with all that is below them, that may differ
+    summary      the message in place of the keys where more than MOST_KEYS differ; empty lists the first of them
+    go_on        how the run resumes with its own recipe
+    Raises CheckpointError listing differing keys with both values.
+    """
+    was, want = flatten(json.loads(json.dumps(saved))), flatten(json.loads(json.dumps(now)))
+    lines = []
+    for key in sorted(was.keys() | want.keys()):
+        skipped = any(key == name or key.startswith(f"{name}.") for name in ignore)
+        if not skipped and (key not in was or key not in want or was[key] != want[key]):
+            lines.append(f"\n  {key}: {_show(was, key)} in the checkpoint, {_show(want, key)} now")
+    if not lines:
+        return
+    if len(lines) > MOST_KEYS and summary:
+        raise CheckpointError(f"{summary} {go_on}")
+    more = f"\n  and {len(lines) - MOST_KEYS} more" if len(lines) > MOST_KEYS else ""
+    raise CheckpointError(
+        f"the checkpoint belongs to another recipe.{''.join(lines[:MOST_KEYS])}{more}\n{go_on}\n"
+        "Or start a new run (another --out) from its weights alone: --weights RUN/checkpoints/last"
+    )
+
+
+def _show(flat: Mapping[str, Any], key: str) -> str:
+    return json.dumps(flat[key]) if key in flat else "absent"

@@ -1,0 +1,158 @@
+"""What a verb's first word names: a run's folder, its run.json, or a file of weights.
+
+A run.json is read as data: Python files that it names run only where this command line names them too.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from paceline._utils.commands import command
+from paceline._utils.errors import RecipeError, UserError
+from paceline._utils.listing import listed
+from paceline._utils.names import flatten
+from paceline._utils.reporter import Reporter
+from paceline._utils.text import did_you_mean
+from paceline.config.graph_file import GRAPHS, refuse_graph
+from paceline.config.model_card import has_card
+from paceline.config.recipe import Recipe, override
+from paceline.config.run import RunRecord, read_run
+from paceline.tasks.workloads import saved_recipe
+from paceline.training.checkpoint.layout import INDEX
+from paceline.training.select import choose_recipe
+from paceline.weights.forms.bring import PUBLISHED, is_published
+
+# More images than any data set has.
+MOST_IMAGES = 2**40
+
+
+def open_run(path: Path, *, verb: str, recipe: str, workload: str) -> tuple[RunRecord, Recipe]:
+    """Facts and recipe of a run's folder, for `eval` and `predict`; imports no torch.
+
+    recipe, workload   the verb's flags; --recipe is for a file of weights alone
+    Raises UserError for a folder that is no run, RecipeError for a workload of one's own that --workload does not name.
+    """
+    if not path.exists():
+        raise UserError(
+            f"{path}: there is no such run, nor file of weights. {did_you_mean(str(path), PUBLISHED)}".rstrip()
+        )
+    if recipe:
+        raise UserError(
+            f"--recipe {recipe}: {path} has its recipe in run.json; the flag is for a file of weights. Leave it away."
+        )
+    facts = read_run(path)
+    named = "" if path.suffix in GRAPHS else workload  # which is refused where the file is opened
+    return facts, saved_recipe(facts, path, named=named, again=naming(verb, path))
+
+
+def check_named(path: Path, *, verb: str, checkpoint: str, workload: str, recipe: str, trust: bool = False) -> None:
+    """Refuse what `predict.load` cannot open, as far as that is seen without torch: the words of a verb and its flags.
+
+    Raises UserError as `open_run` and `refuse_graph`, and for a flag of runs beside a file of weights.
+    """
+    refuse_graph(path, verb, trust=trust)
+    if not means_weights(path, recipe):
+        open_run(path, verb=verb, recipe=recipe, workload=workload)
+        return
+    for flag, value, usual in (("--workload", workload, ""), ("--checkpoint", checkpoint, "best")):
+        if value != usual:
+            raise UserError(f"{flag} {value}: for a run, and {path} is weights. Leave it away.")
+
+
+def naming(verb: str, path: Path) -> Callable[[str], str]:
+    """The command that names a run's own workload, for `saved_recipe`'s error."""
+    return lambda name: command(verb, path, "--workload", name)
+
+
+def saved_count(facts: RunRecord, name: str) -> int:
+    """A number of images in a run.json's plan. Raises RecipeError for what is not a whole number above 0."""
+    number = facts.plan.get(name)
+    if type(number) is not int or not 1 <= number <= MOST_IMAGES:
+        raise RecipeError(f"run.json: plan.{name} is {json.dumps(number)[:60]}: must be a whole number above 0.")
+    return number
+
+
+def means_weights(path: Path, recipe: str = "") -> bool:
+    """Whether a command's first word names weights, not a run: a file, a folder of arrays, a checkpoint, a published name.
+
+    A file with a card is opened as a run, unless another recipe is named for it; so is a graph, always.
+    """
+    if path.is_file():
+        if path.suffix in GRAPHS:
+            return False
+        return path.suffix != ".json" and (bool(recipe) or not has_card(path))
+    if path.is_dir():
+        named = (path / INDEX).is_file() or bool(listed(path, "*.npy", "*.index"))
+        return named and not (path / "run.json").is_file()
+    return is_published(str(path)) or path.with_name(f"{path.name}.index").is_file()
+
+
+def weights_of(path: Path, reporter: Reporter) -> Path:
+    """The file to read; published weights are downloaded into the cache.
+
+    Raises CheckpointError as `weights_file`, and for weights that synthetic batches trained; DataError where a download fails.
+    """
+    from paceline.training.factory import refuse_synthetic_weights, weights_file
+    from paceline.weights.forms.bring import download_to_cache
+
+    name = str(path)
+    if is_published(name):
+        return download_to_cache(name, reporter)
+    file = weights_file(name)
+    refuse_synthetic_weights(file, name)
+    return file
+
+
+def named_recipe(words: str) -> tuple[dict[str, Recipe], frozenset[str]]:
+    """--recipe 'NAME [--model.x VALUE ...]' -> the recipe by those words, and its fields that were set by hand; ({}, none) of "".
+
+    Raises RecipeError for a recipe that does not exist, and for a flag or a value that it does not take.
+    """
+    try:
+        name, *flags = shlex.split(words) or [""]
+    except ValueError as problem:
+        raise RecipeError(f"--recipe {words}: {problem}.") from None
+    if not name:
+        return {}, frozenset()
+    recipe = choose_recipe(name)
+    if not flags:
+        return {name: recipe}, frozenset()
+    try:
+        changes = _changes(flags, flatten(recipe))
+        return {words: override(recipe, changes)}, frozenset(changes)
+    except RecipeError as problem:
+        raise RecipeError(f"--recipe {words}: {problem}") from None
+
+
+def _changes(words: Sequence[str], fields: Mapping[str, Any]) -> dict[str, Any]:
+    """["--model.depth", "18", "--model.no-x"] -> {"model.depth": 18, "model.x": False}, as `override` takes them."""
+    texts: dict[str, list[str]] = {}
+    for word in words:
+        flag, _, value = word.partition("=")
+        if flag.startswith("--"):
+            texts[flag[2:].replace("-", "_")] = [value] if value else []
+        elif texts:
+            texts[list(texts)[-1]].append(word)
+        else:
+            raise RecipeError(f"{word} is not a flag.")
+    found: dict[str, Any] = {}
+    for name, given in texts.items():
+        above, dot, last = name.rpartition(".")
+        if not given and last.startswith("no_"):
+            found[f"{above}{dot}{last[3:]}"] = False
+        elif isinstance(fields.get(name), tuple):
+            found[name] = tuple(map(_value, given))
+        else:
+            found[name] = _value(" ".join(given)) if given else True
+    return found
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

@@ -1,0 +1,252 @@
+"""The folder of one run: made, resumed or refused here.
+
+A folder that a failed start made is removed again; one that holds a finished run is never written to.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from paceline._utils.atomic_write import sweep, write_whole
+from paceline._utils.commands import shown
+from paceline._utils.errors import UserError
+from paceline._utils.journal import lock
+from paceline._utils.names import CHECKPOINTS, LEFT_OVER, PREDICTIONS, RUNS, STOP_FILE, check_entries, numbered
+from paceline._utils.reporter import SILENT, Reporter
+from paceline._utils.safe_read import read_entry
+from paceline.config.run import MOST_BYTES, Controls, Run, RunRecord
+from paceline.distributed.comm.collectives import from_main
+from paceline.distributed.comm.world import World
+from paceline.store.bucket_folder import BucketFolder
+from paceline.training.checkpoint.background import CheckpointWriter
+from paceline.training.checkpoint.layout import check_space, list_steps, step_name
+from paceline.training.checkpoint.write import bytes_of
+from paceline.training.previous_run import FinishedError, SavedRun, stand_of
+from paceline.training.request import Request
+from paceline.training.resume import Start
+from paceline.training.run_dir.remote import Mirrored, download_step, open_mirror
+from paceline.training.run_dir.sync import Mirror, in_words
+from paceline.training.state import State
+
+
+@dataclass
+class RunFolder:
+    """One run's folder, on every rank."""
+
+    path: Path
+    saved: SavedRun  # run.json of the run that is resumed
+    is_main: bool
+    ended: str = ""  # status with which the resumed run had ended; empty where it had not
+    mirrored: Mirrored | None = None  # --mirror, on rank 0
+    is_fresh: bool = False  # this command made or copied everything in it, and nothing was trained
+
+    def check_space(self, state: State, keep: int) -> None:
+        """Raises UserError, naming the folder, where the checkpoints that will be kept do not fit."""
+        if self.is_main:
+            tensors = [*state.model.state_dict().values(), *state.optimiser.state().values()]
+            # Kept ones, the best, and the one being written.
+            check_space(self.path, bytes_of(tensors) * (keep + 2))
+
+    def write(self, run: Run) -> None:
+        """Write run.json, whole or not at all; a resumed run keeps its first one beside it."""
+        if not self.is_main:
+            return
+        file, first = self.path / "run.json", self.path / "run-first.json"
+        self.is_fresh = False
+        if self.saved.facts is not None and not first.exists():
+            write_whole(first, read_entry(file, MOST_BYTES), sync=True)
+        write_whole(file, run.record().to_json(), sync=True)
+
+    @contextmanager
+    def begin(self, run: Run, reporter: Reporter) -> Iterator[Mirror | None]:
+        """Write run.json; -> the mirror of --mirror, on rank 0. When the block ends it catches up, and the result is reported.
+
+        Raises UserError where the bucket takes no objects.
+        """
+        if self.mirrored is None:
+            self.write(run)
+            yield None
+            return
+        mirror = Mirror(self.mirrored, self.path, name=run.name, keep_every=run.controls.keep_every)
+        try:
+            self.write(run)
+            mirror.wake()
+            yield mirror
+        except KeyboardInterrupt:  # leaves at once
+            raise
+        except BaseException:
+            mirror.close()
+            raise
+        facts = mirror.close()
+        (reporter.warning if "missing" in facts else reporter.line)(in_words(facts))
+
+    @contextmanager
+    def writer(
+        self, controls: Controls, start: Start, mirror: Mirror | None, reporter: Reporter
+    ) -> Iterator[CheckpointWriter | None]:
+        """The background writer of checkpoints, on rank 0; links and deletions that a kill left undone are done first.
+
+        mirror   follows the checkpoints
+        """
+        if not self.is_main:
+            yield None
+            return
+        keep_every = controls.keep_every or None
+        changed = mirror.wake if mirror is not None else lambda: None
+        writer = CheckpointWriter(self.path / "checkpoints", keep=controls.keep, keep_every=keep_every, changed=changed)
+        best = start.standing.best_step
+        if start.snapshot is not None and not writer.resume(start.snapshot.facts["step"], best):
+            reporter.warning(f"{step_name(best)} was the best so far and is gone: `best` comes back with a better one")
+        try:
+            yield writer
+        finally:
+            writer.close()
+
+
+@contextmanager
+def open_run_folder(request: Request, world: World, reporter: Reporter = SILENT) -> Iterator[RunFolder]:
+    """Decide on rank 0 where the run lives and whether it resumes; all ranks get the same answer.
+
+    Raises UserError for a folder that is finished, in use, not ours, or not writable, and for a --mirror that is not.
+    """
+    name, recipe, controls = request.name, request.recipe, request.controls
+    answer, lock, made, ended, mirrored, was_there = None, None, None, "", None, False
+    if world.is_main:
+        path, made = _choose(name, controls.out)
+        lock = _lock(path, reporter)
+        for folder in (path, path / PREDICTIONS):
+            sweep(folder)
+        try:
+            saved, was_there = None, (path / "run.json").exists()
+            if controls.mirror:
+                mirrored = open_mirror(controls.mirror, path, reporter)
+            if (path / "run.json").exists():
+                saved, ended = stand_of(path, name, recipe, controls, request.given, repeats=request.repeats)
+        except UserError as refused:
+            if not was_there and not isinstance(refused, FinishedError):
+                _empty(path, made)
+            lock.close()
+            raise
+        step = max(list_steps(path / CHECKPOINTS), default=-1) if controls.mirror else -1
+        answer = json.dumps({"path": str(path), "saved": saved and saved.as_dict(), "ended": ended, "step": step})
+    facts = json.loads(from_main(world, answer, "run-folder"))
+    path = Path(facts["path"])
+    folder = RunFolder(
+        path, SavedRun(path, facts["saved"] and RunRecord(**facts["saved"])), world.is_main, facts["ended"], mirrored
+    )
+    folder.is_fresh = world.is_main and not was_there
+    reporter.line(f"run: {shown(path)}")
+    if controls.mirror:
+        if world.local_rank == 0 and not world.is_main and facts["step"] >= 0:
+            _download_here(controls.mirror, path / CHECKPOINTS, facts["step"])
+        world.barrier()
+
+    def remove_unbegun(_: object = None) -> None:
+        """Leave nothing half-made behind; a run has begun once it has events."""
+        begun = folder.saved.facts is not None or (folder.path / "events.jsonl").exists()
+        if world.is_main and (folder.is_fresh or not begun):
+            _empty(folder.path, made)
+
+    if world.watch is not None:
+        # Called when another rank was refused, before this process exits.
+        world.watch.before_exit.append(remove_unbegun)
+    try:
+        yield folder
+    except BaseException:
+        remove_unbegun()
+        raise
+    finally:
+        if lock is not None:
+            lock.close()
+
+
+def _empty(path: Path, made: Path | None) -> None:
+    """Remove what this command put into a folder without a run, and the folders that it made."""
+    for entry in path.iterdir() if made is None else ():
+        if not LEFT_OVER.fullmatch(entry.name):  # everything else came after this command looked
+            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+    if made is None:
+        return
+    shutil.rmtree(path, ignore_errors=True)
+    with suppress(OSError):  # somebody else has put something there
+        for above in path.parents:
+            if not above.is_relative_to(made):
+                break
+            above.rmdir()
+
+
+def _download_here(url: str, checkpoints: Path, step: int) -> None:
+    """On a node that does not see rank 0's folder: download the checkpoint from which rank 0 resumes."""
+    if (checkpoints / step_name(step)).is_dir():
+        return
+    try:
+        checkpoints.mkdir(parents=True, exist_ok=True)
+        download_step(BucketFolder(url), step, checkpoints)
+    except OSError as problem:
+        raise UserError(f"--mirror {url}: {problem.strerror or problem}") from None
+
+
+def nearest_folder(out: str) -> Path:
+    """The nearest folder that exists of a run's folder and those above it."""
+    path = Path(out or RUNS).expanduser().absolute()
+    return next(folder for folder in (path, *path.parents) if folder.is_dir())
+
+
+def _choose(name: str, out: str) -> tuple[Path, Path | None]:
+    """-> (the run's folder, the topmost folder that was made for it)."""
+    path = Path(out or RUNS).expanduser().absolute()
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise UserError(
+            f"{path}: its name is no UTF-8, and TensorBoard writes into no such folder. Choose another one with --out."
+        ) from None
+    if not out:
+        path = numbered(name)
+        return path, _make(path, str(path))
+    if os.path.lexists(path / "run.json"):
+        check_entries(path)
+        if (path / STOP_FILE).is_dir():
+            raise UserError(
+                f"{path / STOP_FILE}: a folder; only a file of this name stops a run. Remove it or rename it."
+            )
+        return path, None
+    if path.exists() and (not path.is_dir() or any(not LEFT_OVER.fullmatch(entry.name) for entry in path.iterdir())):
+        raise UserError(f"--out {out}: this is there already and is no run of ours. Choose another folder.")
+    check_entries(path)
+    return path, _make(path, f"--out {out}")
+
+
+def _make(path: Path, what: str) -> Path | None:
+    """Make a folder, and write a file into it, as mode bits do not prove that; -> the topmost folder that was made, or None."""
+    probe = path / ".probe"
+    made = next((folder for folder in (*reversed(path.parents), path) if not folder.exists()), None)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        probe.write_bytes(b"paceline")
+        probe.unlink()
+    except OSError as problem:
+        raise UserError(f"{what}: cannot be written ({problem.strerror}). Choose another folder with --out.") from None
+    return made
+
+
+def _lock(path: Path, reporter: Reporter) -> IO[bytes]:
+    """Lock the folder for as long as this process lives."""
+    no_locks = (
+        f"{path}: this file system has no locks, so nothing keeps a second training out of this folder. Start only one."
+    )
+    try:
+        return os.fdopen(lock(path / ".lock", no_locks=lambda: reporter.warning(no_locks)), "rb+", buffering=0)
+    except BlockingIOError:
+        raise UserError(
+            f"{path}: another process is training in this folder. Wait for it, or choose another --out."
+        ) from None
+    except OSError as problem:
+        raise UserError(f"{path}: cannot be written ({problem.strerror}). Choose another folder with --out.") from None

@@ -1,0 +1,109 @@
+"""Recipes and the number of photos: one that was made for far more is refused, and a length that looks wrong is said.
+
+Standard library only: what is refused from the command alone must not wait for torch.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+from paceline._utils.commands import command
+from paceline._utils.errors import RecipeError
+from paceline._utils.reporter import Reporter
+from paceline.config.auto import evaluations, steps_wanted
+from paceline.config.plan import Plan
+from paceline.config.recipe import DATA_IMAGES, Recipe
+from paceline.config.recipes import RECIPES
+from paceline.config.run import Controls
+from paceline.tasks.workloads import workload_of
+
+# Fewer steps than that teach next to nothing: the warm-up alone of most recipes is longer.
+FEWEST_STEPS = 200
+# A schedule of boundaries and horizons was made for a number of photos; for a hundredth of them it means nothing.
+MOST_TIMES = 100
+# Recipes for one's own photos, by the ends of their names.
+FOR_OWN = ("-custom", "-cpu", "-tiny")
+
+
+def refuse_few(
+    name: str, recipe: Recipe, plan: Plan, controls: Controls, given: Collection[str], accelerator: str
+) -> None:
+    """Refuse a recipe of the menu that was made for far more photos than these, unless what decides it was set by hand.
+
+    accelerator   the system's: on a CPU the recipe for CPUs is named
+    Raises RecipeError with the command that fits.
+    """
+    own = re.split("[-@]", name)[0] + "-custom"  # the network's recipe for one's own photos
+    if own not in RECIPES or (name not in RECIPES and "@" not in name):  # its author knows the photos
+        return
+    if controls.synthetic or controls.limit_train or recipe_made_for(recipe) == plan.train_images:
+        return
+    photos, batch, steps = plan.train_images, plan.global_batch, plan.total_steps
+    length = {"epochs", "images_seen", "global_batch"}.intersection(given) or controls.steps or controls.fit_schedule
+    times = recipe_made_for(recipe) / photos
+    # tiny: for trying out, on any photos
+    if batch > photos and "global_batch" not in given and not name.endswith("-tiny"):
+        reason = f"a batch of {batch:,} is more than the {photos:,} training photos"
+    elif steps < FEWEST_STEPS and not length:
+        reason = (
+            f"{photos:,} training photos make {steps:,} steps of {batch:,} in all, "
+            f"and fewer than {FEWEST_STEPS} teach next to nothing"
+        )
+    elif times > MOST_TIMES and recipe.epochs and not length and not name.endswith(FOR_OWN):
+        reason = f"its schedule was made for {recipe_made_for(recipe):,} photos, {times:,.0f} times the {photos:,} here"
+    else:
+        return
+    fitting = own + ("-cpu" if accelerator == "cpu" else "")
+    auto, about = (
+        ((), "for photos of one's own there is")
+        if name != fitting
+        else (("--auto",), "--auto chooses what fits so few")
+    )
+    raise RecipeError(
+        f"{name}: {reason}.\n{about}:  {command('train', fitting, '--data', controls.data or 'DIR', *auto)}\n"
+        "What is set by hand is taken: --global-batch, --epochs, --images-seen, --steps."
+    )
+
+
+def recipe_made_for(recipe: Recipe) -> int:
+    """Training images of the data set that a recipe was written for; 0 = unknown."""
+    return DATA_IMAGES.get(recipe.target_data, (0, 0))[0]
+
+
+def refuse_auto(name: str, *, repeats: bool) -> None:
+    """Raises RecipeError for --auto where a run is repeated, and with a recipe of the menu that was made for one data set."""
+    if repeats:
+        raise RecipeError(
+            "--auto chooses before a run, and this run.json holds what that one trained: leave the flag away."
+        )
+    if (name in RECIPES and not name.endswith(FOR_OWN)) or "@" in name:
+        own = re.split("[-@]", name)[0] + "-custom"
+        raise RecipeError(
+            f"--auto: {name} was made for one data set, and its numbers belong together. It chooses for the recipes for photos of "
+            f"one's own:  {command('train', own if own in RECIPES else 'resnet50-custom', '--data', 'DIR', '--auto')}"
+        )
+
+
+# Evaluations beyond which a run spends much of its time on them.
+MANY_EVALUATIONS = 25
+
+
+def report_length(name: str, recipe: Recipe, plan: Plan, given: Collection[str], cpu: bool, reporter: Reporter) -> None:
+    """A line where a recipe for one's own photos is short, long, or often evaluated on these, and its length is not set by hand."""
+    if not name.endswith("-custom") and not name.endswith("-custom-cpu"):
+        return
+    if {"epochs", "images_seen"} & set(given):
+        return
+    least, most = steps_wanted(workload_of(recipe.task).kind == "boxes", cpu)
+    steps, number = plan.total_steps, evaluations(recipe, plan.train_images)
+    said = f"{plan.train_images:,} photos make {steps:,} steps, "
+    if steps < least / 2:
+        said += f"and fewer than {least:,} are little"
+    elif steps > most:
+        said += f"and more than {most:,} are seldom needed"
+    elif number > MANY_EVALUATIONS and "eval_every" not in given:
+        said += f"with {number:,} evaluations between them"
+    else:
+        return
+    reporter.line(f"{said}: --auto chooses length and evaluations by the photos")

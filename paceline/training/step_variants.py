@@ -1,0 +1,112 @@
+"""Choose the fastest measured form of a training step: compiled or not, captured or not, by whose kernels, in which memory layout.
+
+Each row of the tables is a measurement, and names the page of results/ that has it. `auto` means the fastest row that this run can
+use. If none fits, the step takes its plain form (FORMS of config/system.py). Nothing is timed at the start of a run, so the same
+command on the same machine always chooses the same form. Forms differ in rounding only.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import os
+import shutil
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from paceline.config.plan import Plan
+from paceline.config.recipe import Recipe
+from paceline.config.resnet import RESNET
+from paceline.config.system import FORMS, System
+from paceline.distributed.device.detect import cpu_cores
+from paceline.distributed.device.step_rates import fastest
+from paceline.tasks.workload import Workload
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Seconds of a training step of the full-size network on two cores of a CPU, in both memory layouts."""
+
+    task: str
+    instructions: str  # of torch.backends.cpu.get_cpu_capability()
+    precision: str
+    channels_last: float
+    contiguous: float
+    measured: str = "results/layouts"
+
+    @property
+    def faster(self) -> str:
+        """Value of --system.channels-last."""
+        return "on" if self.channels_last <= self.contiguous else "off"
+
+
+LAYOUTS = (
+    Layout("classification", "AVX2", "fp32", 5.25, 5.92),
+    Layout("classification", "AVX512", "fp32", 1.22, 1.52),
+    Layout("classification", "AVX512", "bf16", 0.66, 0.875),
+    Layout("ssd", "AVX2", "fp32", 9.23, 8.2),
+    Layout("ssd", "AVX512", "fp32", 1.75, 1.99),
+    Layout("ssd", "AVX512", "bf16", 1, 1.1),
+    Layout("maskrcnn", "AVX2", "fp32", 16.8, 10.9),
+    Layout("maskrcnn", "AVX512", "fp32", 2.65, 3.04),
+    Layout("maskrcnn", "AVX512", "bf16", 1.46, 1.8),
+)
+
+
+def choose_forms(
+    recipe: Recipe,
+    system: System,
+    plan: Plan,
+    workload: Workload,
+    *,
+    exact: bool,
+    varied: bool,
+    seconds: float = math.inf,
+) -> tuple[dict[str, str], str]:
+    """Choose a value for each `auto` among the system's FORMS. -> (field -> value, the choice and its reason in one line, or "")
+
+    varied   whether the run's images have several shapes
+    seconds  time budget of the run
+    """
+    asked = {name: getattr(system, name) for name in FORMS}
+    chosen = {name: FORMS[name] for name, value in asked.items() if value == "auto"}
+    if not chosen:
+        return {}, ""
+    why, measured = "nothing faster was measured", getattr(recipe.model, "trunk", "") == RESNET
+    if exact:
+        why = "--exact uses one fixed form"
+        if "kernels" in chosen and system.accelerator == "cuda" and workload.network.no_exact:
+            chosen["kernels"] = "triton"  # check_exact has refused the run if that is not enough
+    # Layouts were measured on one rank. In contiguous memory, some gradients do not have the strides of data parallel's buckets.
+    elif measured and plan.world == 1 and "channels_last" in chosen and (layout := layout_for(recipe.task, system)):
+        chosen["channels_last"] = layout.faster
+        why = (
+            f"a full-size {recipe.task} step took {layout.channels_last:g} s in channels_last and {layout.contiguous:g} s "
+            f"contiguous, with {layout.instructions} in {layout.precision}: {layout.measured}"
+        )
+    elif measured and (system.accelerator, system.precision) == ("cuda", "bf16") and torch.version.hip is None:
+        more = {"varied": varied, "seconds": seconds, "builds": can_build(), "cores": cpu_cores()}
+        row = fastest(recipe.task, asked, plan, compiles=not workload.network.no_compile, **more)
+        if row is not None:
+            chosen |= {name: getattr(row, name) for name in chosen if name != "channels_last"}
+            why = f"{row.rate:g} images/s on one H200: {row.measured}"
+    words = ", ".join(f"{name} {value}" for name, value in chosen.items())
+    return chosen, f"{words} ({why})"
+
+
+def layout_for(task: str, system: System) -> Layout | None:
+    """The measurement of both memory layouts on such a CPU; None if there is none."""
+    if system.accelerator != "cpu":
+        return None
+    wanted = (task, torch.backends.cpu.get_cpu_capability(), system.precision)
+    return next((row for row in LAYOUTS if (row.task, row.instructions, row.precision) == wanted), None)
+
+
+def can_build() -> bool:
+    """Whether this machine can build the kernels of Triton and of torch.compile: both call a C compiler and need Python's headers."""
+    compiler = os.environ.get("CC") or next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
+    headers = Path(sysconfig.get_paths()["include"]) / "Python.h"
+    return importlib.util.find_spec("triton") is not None and bool(compiler) and headers.is_file()

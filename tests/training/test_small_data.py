@@ -1,0 +1,86 @@
+"""Recipes that were made for far more photos than there are: refused with the command that fits, unless set by hand."""
+
+from __future__ import annotations
+
+import pytest
+from messages import check_text, raises
+from recording_reporter import Recording
+
+from paceline._utils.errors import RecipeError
+from paceline.config.plan import make_plan
+from paceline.config.recipes import RECIPES
+from paceline.config.run import Controls
+from paceline.config.system import System
+from paceline.training.small_data import refuse_auto, refuse_few, report_length
+
+
+def looked_at(name, photos, given=(), accelerator="cpu", **controls):
+    recipe = RECIPES[name]()
+    plan = make_plan(recipe, System(), world=1, most=recipe.global_batch, train_images=photos, val_images=4)
+    refuse_few(name, recipe, plan, Controls(data="mine", **controls), frozenset(given), accelerator)
+
+
+@pytest.mark.parametrize(
+    ("name", "photos", "accelerator", "reason", "command"),
+    [
+        ("resnet50", 8, "cpu", "2,048 ... 8 training photos", "train resnet50-custom-cpu --data mine"),
+        ("resnet50", 8, "cuda", "2,048", "train resnet50-custom --data mine"),
+        ("resnet50", 3000, "cuda", "make 132 steps of 2,048 in all", "train resnet50-custom --data mine"),
+        ("ssd", 900, "cuda", "made for 117,266 photos, 130 times the 900", "train ssd-custom --data mine"),
+        ("maskrcnn-gluoncv", 500, "cpu", "made for 117,266 photos, 235 times", "train maskrcnn-custom-cpu --data mine"),
+        ("ssd-custom-cpu", 6, "cpu", "batch of 8 ... 6", "train ssd-custom-cpu --data mine --auto"),
+        ("resnet50-custom-cpu", 80, "cpu", "make 60 steps of 32 in all", "train resnet50-custom-cpu --data mine --auto"),
+    ],
+)  # fmt: skip
+def test_too_few_photos_are_refused_with_the_command_that_fits(name, photos, accelerator, reason, command):
+    with pytest.raises(RecipeError) as refusal:
+        looked_at(name, photos, accelerator=accelerator)
+    assert check_text(str(refusal.value), reason) and command in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "photos", "wish"),
+    [
+        ("resnet50", 8, {"given": ("global_batch",)}),
+        ("resnet50", 3000, {"given": ("epochs",)}),
+        ("ssd", 900, {"steps": 6}),
+        ("resnet50", 8, {"synthetic": True}),
+        ("resnet50", 8, {"limit_train": 8}),
+        ("resnet50", 1_281_167, {}),
+        ("ssd-tiny", 100, {}),
+        ("ssd-custom", 300, {}),
+    ],
+)
+def test_what_fits_and_what_is_set_by_hand_is_taken(name, photos, wish):
+    looked_at(name, photos, **wish)
+
+
+def test_a_recipe_of_ones_own_is_taken():
+    recipe = RECIPES["resnet50"]()
+    plan = make_plan(recipe, System(), world=1, most=recipe.global_batch, train_images=8, val_images=4)
+    refuse_few("./mine.py:small", recipe, plan, Controls(data="mine"), frozenset(), "cpu")
+
+
+@pytest.mark.parametrize(
+    ("name", "photos", "given", "said"),
+    [
+        ("ssd-custom-cpu", 120, (), "120 photos make 450 steps, and fewer than 1,500 are little: --auto"),
+        ("ssd-custom-cpu", 3000, (), "3,000 photos make 11,250 steps, and more than 4,000 are seldom needed: --auto"),
+        ("resnet50-custom", 900, (), "900 photos make 422 steps, with 30 evaluations between them: --auto"),
+        ("ssd-custom-cpu", 525, (), ""),
+        ("ssd-custom-cpu", 120, ("epochs",), ""),
+        ("ssd-tiny", 120, (), ""),
+    ],
+)
+def test_a_length_that_looks_wrong_is_said_with_the_flag_that_chooses(name, photos, given, said):
+    recipe, heard = RECIPES[name](), Recording()
+    plan = make_plan(recipe, System(), world=1, most=recipe.global_batch, train_images=photos, val_images=4)
+    report_length(name, recipe, plan, given, True, heard)
+    assert [line[: len(said)] for line in heard.lines] == ([said] if said else [])
+
+
+@pytest.mark.parametrize("name", ["ssd", "resnet50-mlperf-3200", "ssd@reference-1x8-1024"])
+def test_auto_is_for_photos_of_one_s_own(name):
+    with raises(RecipeError, "data set", "-custom --data DIR --auto"):
+        refuse_auto(name, repeats=False)
+    refuse_auto("./mine.py:small", repeats=False)
