@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from rich.console import Console
 
+from paceline.data.index.records import Records
+from paceline.data.storage.memory_cache import CachedRecords, Shelf
 from paceline.distributed.device.detect import cpu_cores
-from paceline.store.byte_cache import CachedRecords, Shelf
-from paceline.store.records import Records
 from paceline.tools.bench.harness import all_rounds, format_ratio, machine_facts, ratio
 from paceline.tools.bench.input import photos_in, rates, rates_of, require_linux
 from paceline.tools.bench.input_contenders import ours, records_of

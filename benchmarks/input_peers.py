@@ -28,10 +28,10 @@ from rich.table import Table
 import paceline
 from benchmarks.peer_installs import python_of
 from paceline._utils.errors import DataError
+from paceline.data.index.index import open_split
+from paceline.data.index.manifest import FILE_NAME, Manifest
+from paceline.data.transforms.decode import Decoder
 from paceline.distributed.device.detect import cpu_cores
-from paceline.input.decode import Decoder
-from paceline.store.index import open_split
-from paceline.store.manifest import FILE_NAME, Manifest
 from paceline.tools.bench.harness import all_rounds, format_ratio, machine_facts, ratio
 from paceline.tools.bench.input import facts_of, installed_decoders, photos_in, rates_of, require_linux
 from paceline.tools.bench.input_contenders import BATCH

@@ -22,18 +22,18 @@ import torch
 from PIL import Image
 from rich.console import Console
 
-from paceline.batch import Batch, labelled_batch
 from paceline.config.system import System
-from paceline.input.crop import Window
-from paceline.input.draw import Draw, render
-from paceline.input.loader import Loader
-from paceline.input.randomness import SampleRandom
-from paceline.input.stream import batch_indices
-from paceline.store.header import Header
-from paceline.store.records import Records
+from paceline.data.batch import Batch, labelled_batch
+from paceline.data.index.records import Records
+from paceline.data.loader.loader import Loader
+from paceline.data.loader.sample_rng import SampleRandom
+from paceline.data.loader.sampler import batch_indices
+from paceline.data.transforms.crop import Window
+from paceline.data.transforms.image_header import Header
+from paceline.data.transforms.sample import Draw, render
+from paceline.data.workers import pool
 from paceline.tools.bench.input import require_linux
 from paceline.tools.bench.process_tree import memory_mib
-from paceline.workers import pool
 
 # About what a full-size photo takes on a slow core, read and resize included.
 SLEEP_SECONDS = 0.004

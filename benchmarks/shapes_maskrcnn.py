@@ -18,14 +18,14 @@ import numpy as np
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from paceline.batch import slots_for
 from paceline.config.maskrcnn import InstanceInput, InstanceRecipe
 from paceline.config.plan import make_plan
 from paceline.config.system import System
-from paceline.datasets.ensure import ensure_prepared
-from paceline.input.buckets import Shape, buckets, resized_all
+from paceline.data.batch import slots_for
+from paceline.data.index.manifest import Manifest
+from paceline.data.loader.aspect_buckets import Shape, buckets, resized_all
+from paceline.data.prepare.auto_prepare import ensure_prepared
 from paceline.models.mask_rcnn import MaskRCNN
-from paceline.store.manifest import Manifest
 from paceline.tools.bench.input import task_of
 
 

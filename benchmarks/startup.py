@@ -91,7 +91,7 @@ def measure(
 
 def _commands(workload: str, folder: Path) -> list[Command]:
     """A finished run refused, show, predict on one photo and train to the first step; data and a run are made for that."""
-    from paceline.datasets.shapes.render import render_shapes
+    from paceline.data.shapes.render import render_shapes
 
     chosen = workload_of(workload)
     recipe, kind = chosen.start, "classes" if chosen.kind == "class-folder" else "boxes"

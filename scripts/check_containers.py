@@ -24,12 +24,12 @@ from typing import Any
 import numpy as np
 
 from paceline._utils.errors import DataError
-from paceline.store.containers.example import Feature, coco_example, example_bytes, imagenet_example, parse_example
-from paceline.store.containers.recordio import Packed, idx_text, read_payload, read_recordio, write_recordio
-from paceline.store.containers.recordio_lists import check_idx, detection_objects, read_idx, read_lst
-from paceline.store.containers.tar import tar_members, write_tar
-from paceline.store.containers.tfrecord import tfrecord_spans, write_tfrecord
-from paceline.store.containers.webdataset import Sample, read_label, samples
+from paceline.data.containers.recordio import Packed, idx_text, read_payload, read_recordio, write_recordio
+from paceline.data.containers.recordio_lists import check_idx, detection_objects, read_idx, read_lst
+from paceline.data.containers.tar import tar_members, write_tar
+from paceline.data.containers.tf_example import Feature, coco_example, example_bytes, imagenet_example, parse_example
+from paceline.data.containers.tfrecord import tfrecord_spans, write_tfrecord
+from paceline.data.containers.webdataset import Sample, read_label, samples
 
 TOOLS = Path(__file__).resolve().parent / "containers"
 sys.path.insert(0, str(TOOLS.parents[1] / "tests"))

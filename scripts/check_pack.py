@@ -23,12 +23,12 @@ import numpy as np
 
 from paceline._utils.errors import UserError
 from paceline._utils.reporter import SILENT
-from paceline.datasets.pack.objects import in_label
-from paceline.datasets.pack.pack import pack
-from paceline.datasets.pack.photo import encode
-from paceline.datasets.pack.plan import VALIDATION, Form, PackRequest, Source, open_sources, prepared_source
-from paceline.store.box_split import BoxSplit
-from paceline.store.manifest import Manifest
+from paceline.data.index.box_split import BoxSplit
+from paceline.data.index.manifest import Manifest
+from paceline.data.pack.objects import in_label
+from paceline.data.pack.pack import pack
+from paceline.data.pack.photo import encode
+from paceline.data.pack.plan import VALIDATION, Form, PackRequest, Source, open_sources, prepared_source
 
 TOOLS: dict[Form, tuple[str, str]] = {
     "recordio": ("mxnet_reads.py", ".rec"),

@@ -21,8 +21,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from paceline.store.object_store import store_of
-from paceline.store.stores import Range
+from paceline.data.storage.object_store import store_of
+from paceline.data.storage.store import Range
 
 THREADS = 16
 SIZE = 64 << 20

@@ -21,20 +21,21 @@ import numpy as np
 import torch
 from PIL import Image
 
-from paceline.batch import detection_batch
 from paceline.boxes.anchors import default_boxes
 from paceline.boxes.geometry import pairwise_iou, to_ltrb
 from paceline.boxes.matching import match
 from paceline.boxes.ssd_detections import detections_cpu, ssd_detections
 from paceline.config.recipes.ssd import SSDRecipe, gaudi, mlperf, mlperf_1024
 from paceline.config.ssd import BoxInput, grids
-from paceline.datasets.ensure import ensure_prepared
-from paceline.input import box_sample, crop, jitter, resample
-from paceline.input.decode import dct_scale, decode_crop
-from paceline.input.draw import Draw, render
-from paceline.input.randomness import SampleRandom
-from paceline.store.header import read_header
-from paceline.store.manifest import Manifest
+from paceline.data.batch import detection_batch
+from paceline.data.index.manifest import Manifest
+from paceline.data.loader.sample_rng import SampleRandom
+from paceline.data.prepare.auto_prepare import ensure_prepared
+from paceline.data.transforms import color_jitter, crop, resample
+from paceline.data.transforms.decode import dct_scale, decode_crop
+from paceline.data.transforms.image_header import read_header
+from paceline.data.transforms.sample import Draw, render
+from paceline.models import ssd_transforms
 from paceline.tasks.task import Task
 from paceline.tasks.workloads import WORKLOADS
 
@@ -46,7 +47,7 @@ def drawn(task: Task, number: int, epoch: int, photo: BoxInput) -> tuple[bytes, 
     data, name = task.data.train.index.read(index), task.data.train.index.name(index)
     random = SampleRandom(1, epoch, index)
     boxes, classes = task.data.train.boxes[rows], task.data.train.classes[rows]
-    return data, box_sample.draw_training_sample(
+    return data, ssd_transforms.draw_training_sample(
         read_header(data, name, photo.exif), name, boxes, classes, random, photo
     )
 
@@ -55,7 +56,7 @@ def boxes(task: Task, epochs: int, recipe: SSDRecipe) -> dict[str, int]:
     """Objects that the crop keeps, that are dropped as too thin, that touch no default box; overlaps of just a threshold."""
     corners = to_ltrb(default_boxes(300, grids(300), recipe.model.scales))
     counted: Counter[str] = Counter()
-    cut, overlaps = box_sample.boxes_in, crop._Objects.all_above
+    cut, overlaps = ssd_transforms.boxes_in, crop._Objects.all_above
 
     def kept(window, ltrb, keep, flip):
         fractions, stays = cut(window, ltrb, keep, flip)
@@ -69,7 +70,7 @@ def boxes(task: Task, epochs: int, recipe: SSDRecipe) -> dict[str, int]:
         counted["of these with an overlap of just the threshold"] += bool(threshold > 0 and (ious == threshold).any())
         return overlaps(objects, threshold, crop)
 
-    with patch.object(box_sample, "boxes_in", kept), patch.object(crop._Objects, "all_above", judged):
+    with patch.object(ssd_transforms, "boxes_in", kept), patch.object(crop._Objects, "all_above", judged):
         for epoch in range(epochs):
             for number in range(task.data.train_images):
                 _, draw = drawn(task, number, epoch, recipe.input)
@@ -153,8 +154,8 @@ def bytes_of_gaudi(task: Task, photos: int) -> dict[str, float]:
                 data, draw.header, draw.window, exact, flip=draw.flip, decoder="simplejpeg", name="it", law=draw.law
             )
         planes = np.ascontiguousarray(exact.transpose(2, 0, 1))
-        with patch.object(jitter.np, "clip", _clip_but_levels):
-            jitter._as_tensorflow(planes, colour, np.empty((7, 300, 300), np.float32))
+        with patch.object(color_jitter.np, "clip", _clip_but_levels):
+            color_jitter._as_tensorflow(planes, colour, np.empty((7, 300, 300), np.float32))
         exact = planes.transpose(1, 2, 0)
         outside = (exact < 0) | (exact > 255)
         beyond.append(outside.mean())

@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from paceline.cli.flags import parse_recipe
 from paceline.config.plan import make_plan, shorten
 from paceline.config.run import Controls
-from paceline.datasets.shapes.render import render_shapes
+from paceline.data.shapes.render import render_shapes
 from paceline.distributed.comm.launcher import read_launch
 from paceline.distributed.comm.world import open_world
 from paceline.tasks.task import InputRank

@@ -24,8 +24,8 @@ from typing import Any
 import numpy as np
 
 from paceline.cli.main import main as paceline
-from paceline.store.box_split import open_boxes
-from paceline.store.manifest import FILE_NAME, Manifest
+from paceline.data.index.box_split import open_boxes
+from paceline.data.index.manifest import FILE_NAME, Manifest
 
 FIELDS = ("exit", "images", "objects", "masks", "classes", "AP", "message")
 

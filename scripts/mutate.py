@@ -35,21 +35,17 @@ from mutation_jobs import Chosen, Job, run_jobs, run_tests
 # Every package that computes something (and the files beside them) -> its tests: folders and files of tests/.
 TESTS = {
     "_utils": ("_utils", "cli", "training"),
-    "batch.py": ("input", "tasks"),
     "boxes": ("boxes", "oracle"),
     "cli": ("cli",),
     "config": ("config", "tools"),
-    "datasets": ("datasets",),
+    "data": ("data", "oracle", "tasks"),
     "distributed": ("distributed", "training"),
     "inference": ("inference", "cli"),
-    "input": ("input", "oracle", "tasks"),
     "models": ("models", "oracle", "tasks"),
-    "store": ("store", "datasets"),
     "tasks": ("tasks", "oracle"),
     "tools": ("tools", "training/test_mlperf_rules.py", "training/test_mlperf_recipes.py", "cli"),
     "training": ("training", "oracle"),
     "weights": ("models", "oracle", "training"),
-    "workers": ("workers", "input"),
 }
 # This computes nothing: it starts processes.
 NOT_COMPUTING = ("launch",)

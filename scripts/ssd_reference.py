@@ -30,8 +30,8 @@ from matplotlib.figure import Figure
 from ssd_reference_samples import choose, draw, pixel_difference, reference_targets
 from ssd_reference_systems import DROP, LOSSES, Control, our_recipe, ours, plain_lr, reference, write_start
 
-from paceline.datasets.ensure import ensure_prepared
-from paceline.store.manifest import Manifest
+from paceline.data.index.manifest import Manifest
+from paceline.data.prepare.auto_prepare import ensure_prepared
 from paceline.tasks.workloads import WORKLOADS
 
 EARLY, TWIN_STEPS, TAIL = 20, 10, 20

@@ -16,17 +16,17 @@ from PIL import Image
 from ssd_reference_systems import load_reference
 from torch import Tensor
 
-from paceline.batch import Objects, detection_batch
 from paceline.boxes.anchors import anchor_to_cell, default_boxes
 from paceline.boxes.geometry import to_ltrb
 from paceline.boxes.matching import Tie, match
 from paceline.config.recipes.ssd import SSDRecipe
 from paceline.config.ssd import SSDModel, grids
-from paceline.input.box_sample import draw_training_sample, inside
-from paceline.input.crop import ssd_crop
-from paceline.input.draw import render
-from paceline.input.randomness import SampleRandom
-from paceline.store.header import read_header
+from paceline.data.batch import Objects, detection_batch
+from paceline.data.loader.sample_rng import SampleRandom
+from paceline.data.transforms.crop import ssd_crop
+from paceline.data.transforms.image_header import read_header
+from paceline.data.transforms.sample import render
+from paceline.models.ssd_transforms import draw_training_sample, inside
 from paceline.tasks.task import Task
 
 COLOURS = ("brightness", "contrast", "saturation", "hue")

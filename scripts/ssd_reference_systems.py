@@ -19,12 +19,12 @@ import numpy as np
 import torch
 import torchvision
 
-from paceline.batch import Objects, detection_batch
 from paceline.config.plan import make_plan, rates_at
 from paceline.config.recipe import Optim, Schedule
 from paceline.config.recipes.ssd import MLPERF_IMAGES, MLPERF_LR, SSDRecipe, mlperf
 from paceline.config.run import Controls, Run
 from paceline.config.system import System
+from paceline.data.batch import Objects, detection_batch
 from paceline.distributed.comm.launcher import read_launch
 from paceline.distributed.comm.world import open_world
 from paceline.models.detector import Detector

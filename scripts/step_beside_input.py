@@ -23,10 +23,10 @@ from one_step import build
 
 from paceline.config.plan import rates_at
 from paceline.config.resnet import PhotoInput
+from paceline.data.loader.loader import Loader
+from paceline.data.loader.sampler import batch_indices
 from paceline.distributed.comm.launcher import read_launch
 from paceline.distributed.comm.world import open_world
-from paceline.input.loader import Loader
-from paceline.input.stream import batch_indices
 from paceline.tools.bench.harness import machine_facts
 from paceline.tools.bench.input_contenders import draw_unlabelled, records_of
 

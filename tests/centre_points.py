@@ -17,12 +17,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from paceline.batch import Batch, DetectionBatch
 from paceline.config.constraints import BelowOne, Count, check_bounds
 from paceline.config.recipe import Recipe
 from paceline.config.recipes.ssd import tiny
 from paceline.config.resnet import Depth, TrunkModel
 from paceline.config.ssd import BoxInput, SSDModel, check_detection
+from paceline.data.batch import Batch, DetectionBatch
 from paceline.models.batch_norm import BatchNorm
 from paceline.models.layers import Conv2d, Normalise, draw_layers
 from paceline.models.make_trunk import make_trunk

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from PIL import Image
 
-from paceline.input.crop import Window
-from paceline.input.device_render import DecodePhotos, nvjpeg_on
-from paceline.input.draw import Draw, render
-from paceline.store.header import read_header
+from paceline.data.loader.gpu_decode import DecodePhotos, nvjpeg_on
+from paceline.data.transforms.crop import Window
+from paceline.data.transforms.image_header import read_header
+from paceline.data.transforms.sample import Draw, render
 
 
 def photo(height: int, width: int, seed: int) -> bytes:

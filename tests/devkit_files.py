@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from paceline.datasets.formats.published import official_wnids
+from paceline.data.formats.published_sets import official_wnids
 
 FOLDER = "ILSVRC2012_devkit_t12"
 
@@ -76,7 +76,7 @@ def kit_files(labels: Sequence[str]) -> dict[str, bytes]:
 
 
 def write_devkit(path: Path, labels: Sequence[str], mode: str = "w:gz") -> str:
-    """Write the kit -> the digest of its labels, as datasets/formats/published.py has the official ones'."""
+    """Write the kit -> the digest of its labels, as data/formats/published_sets.py has the official ones'."""
     with tarfile.open(path, mode) as book:
         for name, content in kit_files(labels).items():
             info = tarfile.TarInfo(f"{FOLDER}/{name}")

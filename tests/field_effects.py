@@ -15,8 +15,8 @@ from instance_sets import make_instances
 from torch import Tensor, nn
 
 from paceline.config.recipe import Recipe, override
-from paceline.datasets.ensure import ensure_prepared
-from paceline.store.manifest import Manifest
+from paceline.data.index.manifest import Manifest
+from paceline.data.prepare.auto_prepare import ensure_prepared
 from paceline.tasks.workload import Workload
 
 Observe = Callable[[Recipe], Any]

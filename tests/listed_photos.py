@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from paceline.store.index import describe, whole_files, write_index
-from paceline.store.manifest import Manifest, Split
+from paceline.data.index.index import describe, whole_files, write_index
+from paceline.data.index.manifest import Manifest, Split
 
 
 def list_photos(root: Path, names: Sequence[str], *, folder: Path | None = None) -> None:

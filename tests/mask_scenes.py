@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from pycocotools import mask as official
 
-from paceline.boxes.run_lengths import RunLengths
+from paceline.data.rle import RunLengths
 from paceline.tasks.metrics.coco import Detections, GroundTruth
 
 

@@ -9,10 +9,10 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
-from paceline.store.containers.example import example_bytes
-from paceline.store.containers.recordio import Packed, idx_text, lst_line, write_recordio
-from paceline.store.containers.tar import write_tar
-from paceline.store.containers.tfrecord import write_tfrecord
+from paceline.data.containers.recordio import Packed, idx_text, lst_line, write_recordio
+from paceline.data.containers.tar import write_tar
+from paceline.data.containers.tf_example import example_bytes
+from paceline.data.containers.tfrecord import write_tfrecord
 
 MAGIC = b"\x0a\x23\xd7\xce"
 Photo = tuple[str, int, str, bytes]  # class, its number, file name, bytes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from torch import Tensor, nn
 
-from paceline.batch import Objects
+from paceline.data.batch import Objects
 
 NOTHING = Objects(np.zeros((0, 4), np.float32), np.zeros(0, np.int64))
 

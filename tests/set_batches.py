@@ -10,7 +10,7 @@ from paceline.config.plan import make_plan
 from paceline.config.recipe import override
 from paceline.config.recipes import RECIPES
 from paceline.config.system import System
-from paceline.store.manifest import Manifest
+from paceline.data.index.manifest import Manifest
 from paceline.tasks.task import InputRank
 from paceline.tasks.workloads import WORKLOADS
 

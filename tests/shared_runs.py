@@ -18,7 +18,7 @@ from instance_sets import make_instances
 from tiny_runs import TINY, make_photos, without_report
 
 from paceline.cli.main import main
-from paceline.datasets.shapes.render import render_shapes
+from paceline.data.shapes.render import render_shapes
 
 FP32 = "--system cpu --system.precision fp32"
 SSD = f"{FP32} --model.depth 10 --model.width 4 --model.extras 8 --input.size 96 --global-batch 4 --bn-span 4 --optim.lr 0.01"

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 from toy_loss_groups import IMAGES, Toy, ToySettings, toy_batch, toy_recipe
 
-from paceline.batch import Batch
 from paceline.config.plan import make_plan
 from paceline.config.recipe import Recipe
 from paceline.config.run import Controls, Run
 from paceline.config.system import System
+from paceline.data.batch import Batch
 from paceline.distributed.comm.world import World
 from paceline.tasks.classification import ClassificationData
 from paceline.tasks.synthetic import synthetic_task

@@ -11,12 +11,12 @@ import torch
 from given_model import state_around
 from torch import Tensor
 
-from paceline.batch import Batch, DetectionBatch, InstanceBatch
 from paceline.config.plan import Plan, make_plan
 from paceline.config.recipe import Recipe, override
 from paceline.config.recipes import RECIPES
 from paceline.config.run import Controls, Run
 from paceline.config.system import System
+from paceline.data.batch import Batch, DetectionBatch, InstanceBatch
 from paceline.distributed.comm.launcher import read_launch
 from paceline.distributed.comm.world import World, open_world
 from paceline.tasks.workloads import WORKLOADS

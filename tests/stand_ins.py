@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from paceline.input.crop import Window
-from paceline.input.draw import Draw
-from paceline.store.header import Header
-from paceline.store.records import Records
+from paceline.data.index.records import Records
+from paceline.data.transforms.crop import Window
+from paceline.data.transforms.image_header import Header
+from paceline.data.transforms.sample import Draw
 
 
 class InMemory(Records):

@@ -10,7 +10,7 @@ import torch
 from centre_points import PEAK, PRIOR, CentrePoints, at, check, focal_loss, initialise, recipe, targets
 
 from paceline._utils.errors import RecipeError
-from paceline.batch import DetectionBatch
+from paceline.data.batch import DetectionBatch
 
 SMALL = replace(recipe(), model=replace(recipe().model, width=4, channels=8), input=replace(recipe().input, size=64))
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from tiny_runs import TINY, command, without_report
 
-from paceline.datasets.ensure import ensure_prepared
-from paceline.store import records
-from paceline.store.manifest import Manifest
+from paceline.data.index import records
+from paceline.data.index.manifest import Manifest
+from paceline.data.prepare.auto_prepare import ensure_prepared
 
 PAGE = Path(__file__).parents[1] / "docs" / "extending" / "container.md"
 

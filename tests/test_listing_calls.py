@@ -19,10 +19,8 @@ PACKAGE = Path(paceline.__file__).parent
 # The packages that read what users name: photos, annotations, archives, predictions, weights.
 READERS = (
     "cli",
-    "datasets",
+    "data",
     "inference",
-    "input",
-    "store",
     "tasks",
     "tools/bench",
     "tools/compare",
@@ -37,15 +35,15 @@ OWN = {
     "cli/commands/compare.py": (1, "predictions of a run"),
     "tools/bench/process_tree.py": (2, "/proc"),
     "cli/commands/data_lint.py": (1, "predictions of a run"),
-    "datasets/pack/record.py": (1, "--out, which must be empty"),
-    "datasets/shapes/render.py": (1, "--out, which must be empty"),
+    "data/pack/journal.py": (1, "--out, which must be empty"),
+    "data/shapes/render.py": (1, "--out, which must be empty"),
     "inference/outputs/prediction_dir.py": (3, "--out of a prediction"),
-    "store/cached_store.py": (1, "the cache"),
-    "store/download/data_sets.py": (1, "a data set that this command downloaded, whose files are counted"),
-    "store/download/unpack.py": (2, "a part of its own"),
-    "store/index.py": (4, "the folder of an index"),
-    "store/staged_copy.py": (1, "the stage"),
-    "store/staged_folder.py": (4, "the stage"),
+    "data/storage/disk_cache.py": (1, "the cache"),
+    "data/download/data_sets.py": (1, "a data set that this command downloaded, whose files are counted"),
+    "data/download/unpack.py": (2, "a part of its own"),
+    "data/index/index.py": (4, "the folder of an index"),
+    "data/storage/staged_copy.py": (1, "the stage"),
+    "data/storage/staged_folder.py": (4, "the stage"),
 }
 
 

@@ -253,7 +253,7 @@ def test_limits_take_images_of_every_class(photos, tmp_path, capsys):
 
 def test_a_score_of_more_classes_than_five_keeps_five():
     score = TopKScore()
-    from paceline.batch import Batch
+    from paceline.data.batch import Batch
 
     numbers = torch.arange(4)
     score.add(Batch(torch.zeros(4, 3, 2, 2, dtype=torch.uint8), numbers, numbers), torch.eye(4, 9))

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from paceline.batch import Batch
 from paceline.config.recipe import Recipe, Schedule
+from paceline.data.batch import Batch
 from paceline.models.batch_norm import BatchNorm
 
 TERMS = ("objectness", "rpn_box", "class", "box", "mask")

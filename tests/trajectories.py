@@ -15,11 +15,11 @@ from given_model import state_around
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from paceline.batch import Batch
 from paceline.config.plan import Rates, lr_at, make_plan
 from paceline.config.recipe import Recipe
 from paceline.config.run import Controls, Run
 from paceline.config.system import System
+from paceline.data.batch import Batch
 from paceline.distributed.comm.launcher import read_launch
 from paceline.distributed.comm.world import open_world
 from paceline.training.state import State

@@ -10,9 +10,9 @@ import numpy as np
 from peer_protocol import Contender, Task, serve  # pyright: ignore[reportMissingImports]
 
 import paceline
-from paceline.store.index import open_split
-from paceline.store.manifest import Manifest
-from paceline.store.records import Records
+from paceline.data.index.index import open_split
+from paceline.data.index.manifest import Manifest
+from paceline.data.index.records import Records
 from paceline.tools.bench.input_contenders import BATCH, bare_decode, ours, records_of
 
 _open = ExitStack()  # until the process ends

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from paceline.boxes.run_lengths import RunLengths, compress
+from paceline.data.rle import RunLengths, compress
 
 # Pixels that are resized at once on an accelerator, and the largest region that a CPU resizes in one piece: 32 MiB of float32.
 CHUNK = 1 << 23

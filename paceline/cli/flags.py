@@ -20,8 +20,8 @@ from paceline.config.published import published_for, system_for
 from paceline.config.recipe import NO_FLAG, Recipe, check_batch_and_lr, check_recipe, settle_length
 from paceline.config.run import Controls
 from paceline.config.system import System, check_system, merged_env
+from paceline.data.storage.store import scheme_of
 from paceline.distributed.comm.launcher import is_first_on_node
-from paceline.store.stores import scheme_of
 from paceline.training.request import Request
 from paceline.training.select import choose_recipe, choose_system
 

@@ -44,7 +44,7 @@ EpochSteps = Literal["exact", "up", "down"]
 Sampler = Literal["shuffle", "balanced", "repeat"]
 
 # Training and validation images of the data sets that recipes are written for; `show` plans with them when no --data is given.
-# ImageNet-1k (ILSVRC 2012) counts as in MLPerf's rules; the rendered sets as in datasets/shapes/render.py.
+# ImageNet-1k (ILSVRC 2012) counts as in MLPerf's rules; the rendered sets as in data/shapes/render.py.
 DATA_IMAGES = {
     "imagenet": (1_281_167, 50_000),
     "coco": (117_266, 5_000),

@@ -12,9 +12,9 @@ import numpy as np
 
 from paceline._utils.errors import DataError
 from paceline._utils.text import some
-from paceline.boxes.run_lengths import RunLengths, compress, decompress
-from paceline.datasets.box_arrays import mask_arrays
-from paceline.datasets.suspicious import odd_coordinates
+from paceline.data.checks.suspicious_boxes import odd_coordinates
+from paceline.data.prepare.box_arrays import mask_arrays
+from paceline.data.rle import RunLengths, compress, decompress
 from paceline.inference.external_names import class_numbers, photo_numbers
 from paceline.inference.external_predictions import Rows
 from paceline.tasks.data_module import DataModule

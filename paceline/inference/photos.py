@@ -17,9 +17,9 @@ from PIL import Image
 
 from paceline._utils.errors import DataError
 from paceline._utils.safe_read import read_plain
-from paceline.input.crop import Window
-from paceline.input.decode import decode_crop
-from paceline.store.header import MOST_BYTES, endless_jpeg, read_header, undecodable
+from paceline.data.transforms.crop import Window
+from paceline.data.transforms.decode import decode_crop
+from paceline.data.transforms.image_header import MOST_BYTES, endless_jpeg, read_header, undecodable
 
 if TYPE_CHECKING:
     import torch

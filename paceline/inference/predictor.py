@@ -17,14 +17,14 @@ from typing import Any, NamedTuple, TypeAlias, cast, overload
 import numpy as np
 
 from paceline._utils.errors import DataError
+from paceline.data.transforms.image_header import Header
+from paceline.data.workers.crew import in_order
 from paceline.distributed.device.detect import cpu_cores
 from paceline.inference.photo_paths import Unreadable, find_photos
 from paceline.inference.photos import WANTED, Photo, is_photo, name_of, whole_photo
 from paceline.inference.results import Answer, Found, Result
 from paceline.inference.tiling import OVERLAP, in_tiles
-from paceline.store.header import Header
 from paceline.training.logging.events import read_events
-from paceline.workers.crew import in_order
 
 # Numbers of objects, (m,), and their boxes' corners in the photo, (m, 4) pixels -> their masks as COCO's run lengths.
 Draw: TypeAlias = Callable[[np.ndarray, np.ndarray], Iterable[bytes]]

@@ -19,11 +19,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from paceline._utils.errors import DataError
-from paceline.boxes.run_lengths import bitmap, compress
+from paceline.data.rle import bitmap, compress
+from paceline.data.workers.crew import in_order
 from paceline.inference.photo_paths import Unreadable
 from paceline.inference.photos import Photo, whole_photo
 from paceline.inference.results import Found, Result
-from paceline.workers.crew import in_order
 
 # Share of a tile's side that its neighbour has too, where no other is asked for.
 OVERLAP = 0.2

@@ -14,16 +14,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paceline.batch import FoundInstances
 from paceline.boxes.paste import paste_to_rle
 from paceline.config.recipe import Recipe
+from paceline.data.batch import FoundInstances
+from paceline.data.transforms.exif import orientation_of
+from paceline.data.transforms.image_header import read_header
+from paceline.data.transforms.sample import render
 from paceline.inference.photos import Photo, encoded
 from paceline.inference.predictor import PhotoPredictor, Seen, best_in, found_in
 from paceline.inference.results import Found, Result
 from paceline.inference.trained_model import Trained
-from paceline.input.draw import render
-from paceline.store.header import read_header
-from paceline.store.orientation import orientation_of
 from paceline.tasks.metrics.top_k import best_classes
 from paceline.tasks.workload import Workload
 from paceline.training.evaluate import inference

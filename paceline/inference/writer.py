@@ -15,6 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from paceline._utils.errors import DataError, UserError
 from paceline._utils.safe_read import read_plain
 from paceline._utils.text import did_you_mean, some
+from paceline.data.transforms.image_header import MOST_BYTES
+from paceline.data.transforms.image_io import dropped_notes, dropped_of
+from paceline.data.workers.crew import in_order
 from paceline.distributed.device.detect import cpu_cores
 from paceline.inference.drawing.pictures import jpeg
 from paceline.inference.outputs.formats import Coco, Format, Masks, Place, ScoredYolo, Table, Yolo, for_people
@@ -22,9 +25,6 @@ from paceline.inference.outputs.label_tools import Cvat, LabelMe, LabelStudio
 from paceline.inference.outputs.prediction_dir import Answers, picture_names
 from paceline.inference.photo_paths import Listing, Unreadable
 from paceline.inference.results import Found, Result
-from paceline.input.picture import dropped_notes, dropped_of
-from paceline.store.header import MOST_BYTES
-from paceline.workers.crew import in_order
 
 if TYPE_CHECKING:
     from PIL import Image

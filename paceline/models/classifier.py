@@ -11,7 +11,7 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from paceline.batch import Batch, MixedBatch
+from paceline.data.batch import Batch, MixedBatch
 from paceline.models.classification_loss import Smoothing, smoothed_cross_entropy
 from paceline.models.layers import Normalise
 from paceline.models.mixed import mixed_images, partners_of, partners_share

@@ -17,12 +17,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from paceline.batch import DIVIDE_BY, Batch, DetectionBatch
 from paceline.boxes.forms import fixed_shapes
 from paceline.boxes.geometry import SSD_CODER, to_cxcywh, to_ltrb
 from paceline.boxes.matching import Positive, Tie, match
 from paceline.boxes.ssd_detections import ssd_detections
 from paceline.config.ssd import SSDModel
+from paceline.data.batch import DIVIDE_BY, Batch, DetectionBatch
 from paceline.models.layers import Normalise
 from paceline.models.ssd import SSD
 
@@ -239,7 +239,7 @@ class Detector(nn.Module):
         self.register_buffer("class_weights", class_weights, persistent=False)
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """-> "loss", "class" and "box", float32 scalars summed over the B images (paceline/batch.py).
+        """-> "loss", "class" and "box", float32 scalars summed over the B images (paceline/data/batch.py).
 
         Each image's sums are divided by its positives. With loss_over batch they are not, and the positives of this batch are
         added under DIVIDE_BY for the step, which knows the global batch.

@@ -1,4 +1,5 @@
-"""Mixing photos of a forward with their neighbours, by what input/augment.py drew for each: after normalisation, on the device.
+"""Mixing photos of a forward with their neighbours, by what data/transforms/augment.py drew for each: after normalisation, on the
+device.
 
 Letters: B images, 2i and 2i + 1 partners   H, W pixels
 """

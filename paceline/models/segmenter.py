@@ -19,7 +19,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from paceline.batch import Batch, FoundInstances, InstanceBatch
 from paceline.boxes.anchors import BEYOND_LAST, pyramid_anchors
 from paceline.boxes.forms import fixed_shapes
 from paceline.boxes.geometry import BoxCoder, clip_to_photo
@@ -28,6 +27,7 @@ from paceline.boxes.regions import RegionRules, proposals, region_detections
 from paceline.boxes.roi_pooling import levels_of, mask_targets, pool_regions, pooling_maps
 from paceline.boxes.sampling import Sample, random_bits, sample
 from paceline.config.maskrcnn import MaskRCNNModel
+from paceline.data.batch import Batch, FoundInstances, InstanceBatch
 from paceline.models.batch_norm import discard_pending, restore_running_statistics, snapshot_running_statistics
 from paceline.models.layers import Normalise
 from paceline.models.mask_rcnn import MaskRCNN

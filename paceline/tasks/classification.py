@@ -16,16 +16,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from paceline._utils.errors import RecipeError
-from paceline.batch import Batch, MixedBatch, MixedClass, labelled_batch, plain_images
 from paceline.config.resnet import PhotoRecipe, mixes
-from paceline.input.buckets import Shape
-from paceline.input.draw import Draw, draw_evaluation_photo, draw_training_photo
-from paceline.input.randomness import SampleRandom
+from paceline.data.batch import Batch, MixedBatch, MixedClass, labelled_batch, plain_images
+from paceline.data.index.index import open_split
+from paceline.data.index.manifest import Manifest
+from paceline.data.loader.aspect_buckets import Shape
+from paceline.data.loader.sample_rng import SampleRandom
+from paceline.data.transforms.image_header import Header
+from paceline.data.transforms.sample import Draw, draw_evaluation_photo, draw_training_photo
 from paceline.models.classifier import Classifier
 from paceline.models.mixed import mixed_images, partners_share
-from paceline.store.header import Header
-from paceline.store.index import open_split
-from paceline.store.manifest import Manifest
 from paceline.tasks.data_module import DataModule, spread
 from paceline.tasks.metrics.interval import accuracy_draws
 from paceline.tasks.metrics.top_k import TopKScore, check_every_image_once, unpack

@@ -20,25 +20,25 @@ import torch
 from torch import nn
 
 from paceline._utils.errors import DataError, RecipeError
-from paceline.batch import Batch
 from paceline.config.plan import Plan
 from paceline.config.recipe import DATA_IMAGES, Recipe
 from paceline.config.system import System, store_cache_bytes
-from paceline.input.buckets import Shape
-from paceline.input.device_render import renderer_for
-from paceline.input.draw import Draw, DrawSample, render, with_others
-from paceline.input.loader import Loader
-from paceline.input.ring import Forward
-from paceline.input.sampler import Repeated, draws_in_words, rarest_first, sampled_order, sampling_rates
-from paceline.input.stream import Order, batch_indices, shard
-from paceline.store.header import Header, read_header
-from paceline.store.index import Index
-from paceline.store.manifest import Manifest
-from paceline.store.records import Records
-from paceline.store.splits import in_half
+from paceline.data.batch import Batch
+from paceline.data.index.index import Index
+from paceline.data.index.manifest import Manifest
+from paceline.data.index.records import Records
+from paceline.data.index.splits import in_half
+from paceline.data.loader.aspect_buckets import Shape
+from paceline.data.loader.class_balancing import Repeated, draws_in_words, rarest_first, sampled_order, sampling_rates
+from paceline.data.loader.gpu_decode import renderer_for
+from paceline.data.loader.loader import Loader
+from paceline.data.loader.sampler import Order, batch_indices, shard
+from paceline.data.loader.slots import Forward
+from paceline.data.transforms.image_header import Header, read_header
+from paceline.data.transforms.sample import Draw, DrawSample, render, with_others
+from paceline.data.workers.crew import WORTH_PROCESSES
 from paceline.tasks.shapes import Buckets, Fit, OneShape
 from paceline.tasks.task import Evaluator, InputRank
-from paceline.workers.crew import WORTH_PROCESSES
 
 if TYPE_CHECKING:
     from paceline.weights.classes import Labels

@@ -11,14 +11,22 @@ from functools import partial
 import numpy as np
 import torch
 
-from paceline.batch import Batch, InstanceBatch, InstanceObjects, instance_batch, plain_images, raster_boxes, slots_for
 from paceline.config.maskrcnn import InstanceRecipe
-from paceline.input import copy_paste, instance_sample
-from paceline.input.buckets import Shape
-from paceline.input.draw import Draw
-from paceline.input.randomness import SampleRandom
-from paceline.store.header import Header
-from paceline.store.manifest import Manifest
+from paceline.data.batch import (
+    Batch,
+    InstanceBatch,
+    InstanceObjects,
+    instance_batch,
+    plain_images,
+    raster_boxes,
+    slots_for,
+)
+from paceline.data.index.manifest import Manifest
+from paceline.data.loader.aspect_buckets import Shape
+from paceline.data.loader.sample_rng import SampleRandom
+from paceline.data.transforms.image_header import Header
+from paceline.data.transforms.sample import Draw
+from paceline.models import copy_paste, maskrcnn_transforms
 from paceline.tasks.objects import ObjectData, ObjectEvaluator
 from paceline.tasks.predictions import (
     InstanceScore,
@@ -102,15 +110,15 @@ class InstanceData(ObjectData):
     @staticmethod
     def draw_eval(recipe: InstanceRecipe, header: Header, name: str, shape: Shape) -> Draw:
         """The whole photo in the left upper corner of the input; its objects are not needed there."""
-        return instance_sample.draw_evaluation_sample(header, name, recipe.input, recipe.input.short[-1], shape)
+        return maskrcnn_transforms.draw_evaluation_sample(header, name, recipe.input, recipe.input.short[-1], shape)
 
     def draw_train(self, fit: Fit, epoch: int, index: int, header: Header, name: str) -> Draw:
         """The photo, resized and augmented, in the left upper corner of the input."""
         random = SampleRandom(self.recipe.seed, epoch, index)
-        key = instance_sample.image_key(self.recipe.seed, epoch, index)
+        key = maskrcnn_transforms.image_key(self.recipe.seed, epoch, index)
         settings, model = self.recipe.input, self.recipe.model
         objects, canvas = (self.train, self.wanted_rows(index)), model.mask.canvas if model.masks else 0
-        draw = instance_sample.draw_training_sample(
+        draw = maskrcnn_transforms.draw_training_sample(
             header, name, *objects, random, key, settings, fit.side, canvas, fit.shape
         )
         if not settings.copy_paste or not random.coin(settings.copy_paste):

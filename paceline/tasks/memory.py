@@ -29,10 +29,10 @@ from paceline._utils.cache import remembered
 from paceline._utils.errors import RecipeError
 from paceline._utils.hashing import source_sha256
 from paceline._utils.user_code import is_in_file
-from paceline.batch import Batch
 from paceline.config.recipe import DATA_CLASSES, Recipe
 from paceline.config.resnet import RESNET, TrunkModel
 from paceline.config.system import HALF, System
+from paceline.data.batch import Batch
 
 if TYPE_CHECKING:
     from paceline.tasks.workload import Workload

@@ -15,8 +15,8 @@ from paceline._utils.text import counted, some
 from paceline.config.maskrcnn import InstanceInput
 from paceline.config.recipe import Recipe
 from paceline.config.ssd import BoxInput
-from paceline.store.box_split import BoxSplit, open_boxes
-from paceline.store.manifest import Manifest, prepare_again
+from paceline.data.index.box_split import BoxSplit, open_boxes
+from paceline.data.index.manifest import Manifest, prepare_again
 from paceline.tasks.data_module import DataModule
 from paceline.tasks.metrics.best_f1 import best_f1
 from paceline.tasks.metrics.coco import GroundTruth, score_boxes, subset

@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 
 from paceline._utils.errors import DataError
-from paceline.batch import APPROXIMATED, Batch, FoundInstances
 from paceline.boxes.paste import PasteLaw, paste_to_rle
-from paceline.boxes.run_lengths import RunLengths
-from paceline.store.box_split import BoxSplit, has_masks, truth_masks
+from paceline.data.batch import APPROXIMATED, Batch, FoundInstances
+from paceline.data.index.box_split import BoxSplit, has_masks, truth_masks
+from paceline.data.rle import RunLengths
 from paceline.tasks.metrics import coco
 from paceline.tasks.metrics.best_f1 import BestF1, best_f1
 from paceline.tasks.metrics.coco_pack import Share, join_masks, pack, unpack

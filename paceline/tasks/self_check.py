@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from paceline._utils.errors import DataError
-from paceline.boxes.run_lengths import RunLengths, areas, rows_of
+from paceline.data.rle import RunLengths, areas, rows_of
 from paceline.tasks.metrics.coco import BoxScores, Detections, GroundTruth, score_boxes, score_masks, subset
 from paceline.tasks.predictions import InstanceTruth
 

@@ -14,8 +14,8 @@ import numpy as np
 from paceline.config.maskrcnn import InstanceInput
 from paceline.config.plan import Plan
 from paceline.config.recipe import Recipe
-from paceline.input.buckets import Shape, aspect_groups, padded_shape, resized_all, short_of_step
-from paceline.input.stream import Order, batch_indices, group_batches, grouped_order, permutation, shapes_of_run
+from paceline.data.loader.aspect_buckets import Shape, aspect_groups, padded_shape, resized_all, short_of_step
+from paceline.data.loader.sampler import Order, batch_indices, group_batches, grouped_order, permutation, shapes_of_run
 
 # Limits of the steps whose shapes are computed exactly: photos, and epochs of a small set. A few seconds.
 MOST_PHOTOS, MOST_EPOCHS = 20_000_000, 1_000
@@ -44,7 +44,7 @@ class OneShape:
         self.images, self.seed, self._order = images, seed, order
 
     def order(self, epoch: int) -> np.ndarray:
-        """(n,) int64: the order in which this epoch takes the training images, see input/stream.py's Order."""
+        """(n,) int64: the order in which this epoch takes the training images, see data/loader/sampler.py's Order."""
         return permutation(self.images, seed=self.seed, epoch=epoch) if self._order is None else self._order(epoch)
 
     def of_step(self, step: int, numbers: np.ndarray) -> Fit:
@@ -90,7 +90,7 @@ class Sizes(NamedTuple):
 
 
 class Buckets:
-    """Photos keep their aspect ratio and are padded to a shape of a ladder, similar ones together (input/buckets.py, stream.py)."""
+    """Photos keep their aspect ratio and are padded to a shape of a ladder, similar ones together (see data/loader)."""
 
     vary = True
 

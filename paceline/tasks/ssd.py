@@ -9,14 +9,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paceline.batch import Batch, DetectionBatch, detection_batch, plain_images, raster_boxes, slots_for
 from paceline.config.ssd import BoxRecipe
-from paceline.input import box_sample, mosaic
-from paceline.input.buckets import Shape
-from paceline.input.draw import Draw
-from paceline.input.randomness import SampleRandom
-from paceline.store.header import Header
-from paceline.store.manifest import Manifest
+from paceline.data.batch import Batch, DetectionBatch, detection_batch, plain_images, raster_boxes, slots_for
+from paceline.data.index.manifest import Manifest
+from paceline.data.loader.aspect_buckets import Shape
+from paceline.data.loader.sample_rng import SampleRandom
+from paceline.data.transforms.image_header import Header
+from paceline.data.transforms.sample import Draw
+from paceline.models import mosaic, ssd_transforms
 from paceline.tasks.metrics.coco_pack import Share, pack
 from paceline.tasks.objects import ObjectData, ObjectEvaluator
 from paceline.tasks.predictions import to_detections
@@ -79,14 +79,14 @@ class BoxData(ObjectData):
     @staticmethod
     def draw_eval(recipe: BoxRecipe, header: Header, name: str, shape: Shape) -> Draw:
         """The whole photo; its objects are not needed there."""
-        return box_sample.draw_evaluation_sample(header, name, recipe.input)
+        return ssd_transforms.draw_evaluation_sample(header, name, recipe.input)
 
     def draw_train(self, fit: Fit, epoch: int, index: int, header: Header, name: str) -> Draw:
         """A random crop, or a mosaic, labelled with the objects that stay in it."""
         settings, random = self.recipe.input, SampleRandom(self.recipe.seed, epoch, index)
         photo = self._photo(index, header, name)
         if not settings.mosaic or not random.coin(settings.mosaic):
-            return box_sample.draw_training_sample(*photo[1:], random, settings)
+            return ssd_transforms.draw_training_sample(*photo[1:], random, settings)
         places = [random.integer(0, self.train_images) for _ in range(mosaic.PHOTOS - 1)]
         others = (self._photo(number) for number in self.train_numbers[places].tolist())
         return mosaic.draw_mosaic((photo, *others), random, settings)

@@ -18,13 +18,13 @@ import numpy as np
 import torch
 
 from paceline._utils.errors import UserError
-from paceline.batch import Batch
 from paceline.config.plan import Plan
 from paceline.config.recipe import DATA_CLASSES, DATA_IMAGES, Recipe
 from paceline.config.system import System
-from paceline.input.buckets import Shape
-from paceline.input.draw import Draw
-from paceline.input.sampler import Repeated
+from paceline.data.batch import Batch
+from paceline.data.loader.aspect_buckets import Shape
+from paceline.data.loader.class_balancing import Repeated
+from paceline.data.transforms.sample import Draw
 from paceline.tasks.data_module import DataModule, InputRank
 from paceline.tasks.shapes import Fit, OneShape
 from paceline.tasks.task import Evaluation, Evaluator, Task

@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from paceline.batch import Batch
 from paceline.config.recipe import Recipe
 from paceline.config.system import System
+from paceline.data.batch import Batch
 from paceline.distributed.comm.launcher import Place
 from paceline.tasks.memory import MemoryEstimate, memory_of
 
@@ -58,7 +58,7 @@ class Model(Protocol):
     """The result of `NetworkFactory.build`: an nn.Module whose forward is the training loss and whose `predict` is inference."""
 
     def __call__(self, batch: Batch) -> dict[str, Tensor]:
-        """Training losses, in one of the forms of `paceline/batch.py`."""
+        """Training losses, in one of the forms of `paceline/data/batch.py`."""
         ...
 
     def predict(self, batch: Batch) -> Any:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from paceline._utils.errors import RecipeError
 from paceline.config.plan import Plan
 from paceline.config.recipe import Recipe
-from paceline.store.manifest import Kind
+from paceline.data.index.manifest import Kind
 from paceline.tasks.mlperf import mllog_facts
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
     from paceline.config.run import Run
-    from paceline.store.manifest import Manifest
+    from paceline.data.index.manifest import Manifest
     from paceline.tasks.data_module import DataModule
     from paceline.tasks.task import Task
     from paceline.weights.classes import Labels

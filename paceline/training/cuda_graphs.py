@@ -22,8 +22,8 @@ import torch
 from torch import Tensor
 
 from paceline._utils.errors import RecipeError
-from paceline.batch import Batch
 from paceline.config.system import System
+from paceline.data.batch import Batch
 
 Losses = dict[str, Tensor]
 # Kinds of batches of one run: more than any ladder of input shapes has. Each costs seconds and memory.

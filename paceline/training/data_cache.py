@@ -23,14 +23,14 @@ from paceline._utils.formatting import byte_size
 from paceline._utils.reporter import Reporter
 from paceline._utils.text import counted
 from paceline.config.system import System, cache_bytes
+from paceline.data.index.index import Index
+from paceline.data.index.manifest import prepare_again
+from paceline.data.storage.memory_cache import CachedRecords, Shelf, bytes_of, file_of, new_file
+from paceline.data.storage.staged_copy import StagedCopy, Wanted, staged_records, wanted_files
+from paceline.data.storage.store import scheme_of
 from paceline.distributed.comm.world import World
 from paceline.distributed.device.affinity import node_name
 from paceline.distributed.device.host_memory import free_memory
-from paceline.store.byte_cache import CachedRecords, Shelf, bytes_of, file_of, new_file
-from paceline.store.index import Index
-from paceline.store.manifest import prepare_again
-from paceline.store.staged_copy import StagedCopy, Wanted, staged_records, wanted_files
-from paceline.store.stores import scheme_of
 from paceline.tasks.data_module import DataModule
 from paceline.tasks.synthetic import SyntheticData
 

@@ -20,10 +20,10 @@ from paceline.config.reference_rates import published_for
 from paceline.config.resnet import decoder_rule
 from paceline.config.run import RunRecord
 from paceline.config.system import System
+from paceline.data.loader.gpu_decode import device_renderer
+from paceline.data.transforms.sample import drawn_sample, render
 from paceline.distributed.device.accelerators import device_name
 from paceline.distributed.device.provenance import cpu_name, versions
-from paceline.input.device_render import device_renderer
-from paceline.input.draw import drawn_sample, render
 from paceline.tasks.task import InputRank, Task
 from paceline.tasks.workloads import WORKLOADS
 

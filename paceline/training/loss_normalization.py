@@ -18,8 +18,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from paceline._utils.errors import RecipeError
-from paceline.batch import Batch
 from paceline.config.plan import Plan
+from paceline.data.batch import Batch
 from paceline.models.batch_norm import discard_pending
 from paceline.training.logging.events import COUNT
 

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from paceline._utils.atomic_write import write_whole
 from paceline._utils.errors import UserError
 from paceline._utils.journal import cannot_write
-from paceline.batch import Batch
 from paceline.config.run import Run
+from paceline.data.batch import Batch
 from paceline.distributed.comm.world import World
 from paceline.distributed.device.setup import autocast_for
 from paceline.tasks.task import InputRank, Task

@@ -11,8 +11,8 @@ from paceline._utils.errors import RecipeError
 from paceline._utils.reporter import SILENT, Reporter
 from paceline.config.recipe import Recipe
 from paceline.config.run import Controls
-from paceline.store.manifest import Kind, Manifest
-from paceline.store.splits import fold_in_words, half_in_words
+from paceline.data.index.manifest import Kind, Manifest
+from paceline.data.index.splits import fold_in_words, half_in_words
 from paceline.training.request import check_recipe, data_folder
 
 if TYPE_CHECKING:
@@ -25,8 +25,8 @@ def prepare_data(recipe: Recipe, controls: Controls, world: World, reporter: Rep
 
     Raises DataError for unusable data, RecipeError for a decoder that is not installed.
     """
-    from paceline.datasets.ensure import ensure_prepared
-    from paceline.input.decode import require_decoder
+    from paceline.data.prepare.auto_prepare import ensure_prepared
+    from paceline.data.transforms.decode import require_decoder
 
     workload = check_recipe(recipe)
     require_decoder(recipe.input.decoder)
@@ -57,16 +57,16 @@ def open_task(
             "synthetic batches: no data is read, nothing is scored, no target can be reached; only the speed means anything"
         )
         return synthetic_task(workload, recipe, limit_train=controls.limit_train)
-    from paceline.input.decode import require_decoder
+    from paceline.data.transforms.decode import require_decoder
 
     require_decoder(recipe.input.decoder)
     manifest = manifest or prepare_data(recipe, controls, world, reporter)
     if controls.lint and world.is_main:
-        from paceline.datasets.lint import refuse_spoilt
+        from paceline.data.checks.lint import refuse_spoilt
 
         refuse_spoilt(manifest, reporter)
     if controls.folds:
-        from paceline.datasets.folds import with_fold
+        from paceline.data.prepare.folds import with_fold
 
         manifest = with_fold(manifest, controls, reporter)
     if controls.val_half:
@@ -117,7 +117,7 @@ def prepared_once(world: World, prepare: Callable[[], Path]) -> Manifest:
 
 def built_in(kind: Kind, reporter: Reporter) -> Path:
     """The folder of the built-in shapes, rendered into the cache on first use."""
-    from paceline.datasets.shapes.render import shapes_folder
+    from paceline.data.shapes.render import shapes_folder
 
     started: list[int] = []
 

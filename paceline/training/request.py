@@ -18,8 +18,8 @@ from paceline.config.plan import training_ranks
 from paceline.config.recipe import Recipe
 from paceline.config.run import Controls, check_controls, check_first_weights, profile_steps, run_file
 from paceline.config.system import System
+from paceline.data.containers.label_exports import prepare_first
 from paceline.distributed.comm.launcher import Launch
-from paceline.store.containers.exports import prepare_first
 from paceline.tasks.workloads import workload_of
 from paceline.training.logging.trackers import makers
 from paceline.training.previous_run import stand_of

@@ -24,9 +24,9 @@ from paceline.config.plan import steps_in_epoch
 from paceline.config.recipe import NO_FLAG, Recipe
 from paceline.config.run import Run, with_defaults
 from paceline.config.run_length import LENGTH, length_in_steps
+from paceline.data.index.splits import fold_in_words
 from paceline.distributed.comm.collectives import from_main
 from paceline.distributed.comm.world import World
-from paceline.store.splits import fold_in_words
 from paceline.tasks.workloads import workload_of
 from paceline.training.checkpoint.layout import BEST, link_step, step_name
 from paceline.training.checkpoint.read import load_checkpoint, newest_valid

@@ -22,10 +22,10 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import record_function
 
-from paceline.batch import DIVIDE_BY, Batch
 from paceline.boxes.forms import fixed
 from paceline.config.plan import Plan, Rates
 from paceline.config.system import System
+from paceline.data.batch import DIVIDE_BY, Batch
 from paceline.distributed.device.setup import autocast_for
 from paceline.models.batch_norm import commit_running_statistics
 from paceline.training.cuda_graphs import Capture, Replayable, captures_on

@@ -16,6 +16,8 @@ from paceline._utils.errors import UserError
 from paceline._utils.reporter import SILENT, Reporter
 from paceline.config.run import Run
 from paceline.config.run_length import Due
+from paceline.data.loader.gpu_decode import renderer_for
+from paceline.data.workers.template import start_early
 from paceline.distributed.comm.environment import environment
 from paceline.distributed.comm.failure import is_echo
 from paceline.distributed.comm.launcher import Launch, read_launch
@@ -26,7 +28,6 @@ from paceline.distributed.device.host_memory import keep_freed_memory
 from paceline.distributed.device.oom import check_addresses, failures_in_words
 from paceline.distributed.device.provenance import untested_torch
 from paceline.distributed.device.setup import choose_device, choose_kernels, make_exact, set_threads
-from paceline.input.device_render import renderer_for
 from paceline.tasks.memory import MemoryEstimate
 from paceline.tasks.task import InputRank, Task
 from paceline.tasks.workload import Workload
@@ -49,7 +50,6 @@ from paceline.training.resolve import resolve_request, resolve_with_data, undeci
 from paceline.training.resume import Start, check_start, find_start
 from paceline.training.run_dir.folder import nearest_folder, open_run_folder
 from paceline.training.state import State
-from paceline.workers.template import start_early
 
 # What is done on rank 0 once a run has ended.
 OnEnd = Callable[[Ending, Run, Workload, Console], None]
@@ -139,7 +139,7 @@ def join_ranks(request: Request, launch: Launch, console: Console) -> Iterator[R
         )
         folder = nearest_folder(request.controls.out)
     with environment(request.system, launch, named="system.interface" in request.given) as notes:
-        start_early("paceline.input.render_job")
+        start_early("paceline.data.loader.render_job")
         for note in filter(None, (*notes, untested_torch(torch.__version__)) if launch.rank == 0 else ()):
             console.warning(note)
         device = choose_device(request.system, launch.local_rank, launch.local_world)

@@ -11,13 +11,13 @@ from typing import Any, cast
 import torch
 from maskrcnn_start import CLASSES, WORKLOAD, drop_of, read_batches
 
-from paceline.batch import InstanceBatch
 from paceline.config.maskrcnn import InstanceInput, MaskRCNNModel
 from paceline.config.plan import make_plan, rates_at
 from paceline.config.recipe import Optim, Recipe, Schedule
 from paceline.config.recipes.maskrcnn import MaskRCNNRecipe, gluoncv, mlperf
 from paceline.config.run import Controls, Run
 from paceline.config.system import System
+from paceline.data.batch import InstanceBatch
 from paceline.distributed.comm.launcher import read_launch
 from paceline.distributed.comm.world import open_world
 from paceline.models.segmenter import Segmenter

@@ -18,13 +18,13 @@ import torchvision
 from torch import Tensor, nn
 from verdict import one_ulp_away
 
-from paceline.batch import InstanceBatch, instance_batch
 from paceline.config.maskrcnn import InstanceInput
 from paceline.config.recipes.maskrcnn import MaskRCNNRecipe
-from paceline.datasets.ensure import ensure_prepared
-from paceline.input.buckets import padded_shape
+from paceline.data.batch import InstanceBatch, instance_batch
+from paceline.data.index.manifest import Manifest
+from paceline.data.loader.aspect_buckets import padded_shape
+from paceline.data.prepare.auto_prepare import ensure_prepared
 from paceline.models.segmenter import Segmenter
-from paceline.store.manifest import Manifest
 from paceline.tasks.workloads import WORKLOADS
 
 CLASSES = 80

@@ -25,9 +25,9 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "scripts" / "certificates")]
 from original_runs import run_original  # noqa: E402
 from trajectories import in_float64, take_steps  # noqa: E402
 
-from paceline.batch import Batch  # noqa: E402
 from paceline.config.recipe import Recipe, override  # noqa: E402
 from paceline.config.recipes import RECIPES  # noqa: E402
+from paceline.data.batch import Batch  # noqa: E402
 from paceline.models.batch_norm import BatchNorm  # noqa: E402
 from paceline.models.classifier import Classifier  # noqa: E402
 from paceline.tasks.workloads import WORKLOADS  # noqa: E402

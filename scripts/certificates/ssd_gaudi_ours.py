@@ -15,12 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paceline.batch import DetectionBatch, Objects, detection_batch
 from paceline.boxes.matching import match
 from paceline.config.plan import make_plan, rates_at
 from paceline.config.recipes.ssd import SSDRecipe, gaudi, gaudi_cosine
 from paceline.config.run import Controls, Run
 from paceline.config.system import System
+from paceline.data.batch import DetectionBatch, Objects, detection_batch
 from paceline.distributed.comm.launcher import read_launch
 from paceline.distributed.comm.world import open_world
 from paceline.models.detector import Detector

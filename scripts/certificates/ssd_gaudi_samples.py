@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from ssd_gaudi_ours import BY_CELL, LAST_WINS, build, matched, our_recipe
 
-from paceline.batch import Objects, detection_batch
-from paceline.datasets.ensure import ensure_prepared
-from paceline.input.draw import Draw, render
-from paceline.store.header import read_header
-from paceline.store.manifest import Manifest
+from paceline.data.batch import Objects, detection_batch
+from paceline.data.index.manifest import Manifest
+from paceline.data.prepare.auto_prepare import ensure_prepared
+from paceline.data.transforms.image_header import read_header
+from paceline.data.transforms.sample import Draw, render
 from paceline.tasks.task import Task
 from paceline.tasks.workloads import WORKLOADS
 

@@ -23,8 +23,8 @@ sys.path[:0] = [str(TESTS), str(TESTS / "oracle"), str(TESTS / "multi")]
 
 from trajectories import apart, column, in_float64, take_steps  # noqa: E402
 
-from paceline.batch import Batch  # noqa: E402
 from paceline.config.recipe import Recipe  # noqa: E402
+from paceline.data.batch import Batch  # noqa: E402
 
 # Most that the first loss and that any of the first steps' may be off, relative. The first step's loss knows rounding alone;
 # later ones know what rounding did to the weights, and where a sampled region is another one, a few percent.

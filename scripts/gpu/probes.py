@@ -17,9 +17,9 @@ from item import Item, run
 from torch import Tensor
 
 from paceline.config.resnet import PhotoInput
+from paceline.data.loader.gpu_decode import DeviceRenderer, nvjpeg_on
+from paceline.data.transforms.image_header import read_header
 from paceline.distributed.device.accelerators import synchronise
-from paceline.input.device_render import DeviceRenderer, nvjpeg_on
-from paceline.store.header import read_header
 from paceline.tools.bench.input_contenders import bare_decode, draw_unlabelled, ours, records_of
 from paceline.tools.bench.process_tree import cpu_seconds
 from paceline.tools.bench.timing import seconds_of

@@ -23,9 +23,9 @@ from paceline.boxes.geometry import pairwise_iou
 from paceline.boxes.kernels import roi_align
 from paceline.boxes.matching import inside_photo
 from paceline.boxes.paste import PasteLaw, paste_to_rle
-from paceline.boxes.run_lengths import bitmap
 from paceline.config.recipes.maskrcnn import gluoncv
-from paceline.input.buckets import bucket_of, buckets, resized
+from paceline.data.loader.aspect_buckets import bucket_of, buckets, resized
+from paceline.data.rle import bitmap
 from paceline.tasks.metrics.coco import Detections, GroundTruth, score_boxes
 
 MODEL, PHOTO = gluoncv().model, gluoncv().input

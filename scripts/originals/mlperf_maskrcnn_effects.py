@@ -27,7 +27,7 @@ from paceline.boxes.anchors import BEYOND_LAST, Rounding, pyramid_anchors
 from paceline.boxes.geometry import BoxCoder
 from paceline.boxes.matching import inside_photo, match_anchors
 from paceline.config.recipes import RECIPES
-from paceline.input.buckets import resized
+from paceline.data.loader.aspect_buckets import resized
 
 
 def grids_of(height: int, width: int) -> list[tuple[int, int]]:

@@ -17,10 +17,10 @@ PACKAGE = Path(paceline.__file__).parent
 # Who puts something in place that is no single file written at once: folders, links, and files that grow until they are whole.
 OWN = {
     "_utils/atomic_write.py",
-    "store/index.py",
-    "store/staged_copy.py",
-    "store/download/part.py",
-    "store/download/unpack.py",
+    "data/index/index.py",
+    "data/storage/staged_copy.py",
+    "data/download/part.py",
+    "data/download/unpack.py",
     "inference/outputs/prediction_dir.py",
 }
 

@@ -14,7 +14,7 @@ from torchvision.models.detection.roi_heads import paste_masks_in_image
 
 from paceline.boxes import paste
 from paceline.boxes.paste import changes_batched, changes_cpu, paste_to_rle, visible_pieces
-from paceline.boxes.run_lengths import areas, bitmap
+from paceline.data.rle import areas, bitmap
 
 VALUES = ["any", "few", "same", "ones", "zeros"]
 BOXES = ["any", "whole photo", "no size", "inside a pixel", "far outside", "whole numbers"]

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from messages import raises
 from pycocotools import mask as official
 
-from paceline.boxes import run_lengths
-from paceline.boxes.run_lengths import RunLengths, areas, bitmap, compress, decompress
+from paceline.data import rle
+from paceline.data.rle import RunLengths, areas, bitmap, compress, decompress
 
 
 def official_string(runs: list[int]) -> bytes:
@@ -63,7 +63,7 @@ def test_a_bitmap_is_the_one_that_was_encoded(height: int, width: int, seed: int
 @pytest.mark.parametrize("chunk", [1, 3, 1000])
 def test_areas_are_the_same_in_chunks_of_any_size(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     masks = [*drawn(1), *drawn(2), [50], *drawn(3)]
-    monkeypatch.setattr(run_lengths, "CHUNK", chunk)
+    monkeypatch.setattr(rle, "CHUNK", chunk)
     assert areas(compress(*flat(masks))).tolist() == [sum(runs[1::2]) for runs in masks]
     assert areas(RunLengths.of([])).tolist() == [] and areas(
         RunLengths.of([b"", official_string([2, 3])])

@@ -13,10 +13,10 @@ from coco_sets import edit, make_set
 from tiny_runs import TINY
 
 from paceline.cli.main import main
-from paceline.datasets.ensure import ensure_prepared
-from paceline.store.box_split import open_boxes
-from paceline.store.index import open_split
-from paceline.store.manifest import Manifest, find_manifest
+from paceline.data.index.box_split import open_boxes
+from paceline.data.index.index import open_split
+from paceline.data.index.manifest import Manifest, find_manifest
+from paceline.data.prepare.auto_prepare import ensure_prepared
 
 Words = Callable[[Path, Path], list[object]]
 NEW = ("prepare", "folder", "--data", "my photos")
@@ -163,62 +163,68 @@ def _swapped(here: Path, data: Path) -> None:
 
 PREPARING = {
     "class folders of no split": Situation(
-        (("datasets/formats/class_folders.py", "_split_command", "prepare_command"),), _unsplit, 2, (0,)
+        (("data/formats/class_folders.py", "_split_command", "prepare_command"),), _unsplit, 2, (0,)
     ),
     "class folders that are ready": Situation(
         (("tools/report/prepare_notes.py", "next_step", "show"),), _after(_photos, *NEW), 0, (0,)
     ),
     "a photo that cannot be read": Situation(
-        (("datasets/class_source.py", "of", "prepare_command"),), _unreadable, 2, (0,)
+        (("data/prepare/class_source.py", "of", "prepare_command"),), _unreadable, 2, (0,)
     ),
     "a share of ImageNet's photos set apart": Situation(
-        (("datasets/class_source.py", "class_folders", "prepare_command"),),
+        (("data/prepare/class_source.py", "class_folders", "prepare_command"),),
         _after(_unsplit, "prepare", "imagenet", "--data", "my photos", "--val-fraction", 0.5),
         2,
         (0,),
     ),
     "a set that has changed": Situation(
-        (("cli/commands/data.py", "run", "prepare_again"), ("store/manifest.py", "prepare_again", "prepare_command")),
+        (
+            ("cli/commands/data.py", "run", "prepare_again"),
+            ("data/index/manifest.py", "prepare_again", "prepare_command"),
+        ),
         _after(_changed, "data", "info", "my photos"),
         2,
         (0,),
     ),
     "a set to pack that has changed": Situation(
-        (("datasets/pack/plan.py", "prepared_source", "prepare_again"),),
+        (("data/pack/plan.py", "prepared_source", "prepare_again"),),
         _after(_changed, "pack", "my photos", "--to", "webdataset", "--out", "packed"),
         2,
         (0,),
     ),
     "a set whose index has a hole": Situation((), _after(_without_array, "data", "info", "my photos"), 2, (0,)),
     "a set of boxes that has changed": Situation(
-        (("store/manifest.py", "prepare_again", "box_command"),),
+        (("data/index/manifest.py", "prepare_again", "box_command"),),
         _after(_changed_boxes, "data", "info", "my boxes"),
         2,
         (0,),
     ),
     "a set of named files that has changed": Situation(
-        (("datasets/ensure.py", "ensure_prepared", "prepare_again"),),
+        (("data/prepare/auto_prepare.py", "ensure_prepared", "prepare_again"),),
         _after(_changed_named_boxes, "train", "ssd-custom", "--data", "my set", "--weights", "none"),
         2,
         (0,),
     ),
     "an annotated photo that cannot be read": Situation(
-        (("datasets/box_source.py", "of", "box_command"),),
+        (("data/prepare/box_source.py", "of", "box_command"),),
         _after(_torn_boxes, "prepare", "coco", "--data", "my boxes"),
         2,
         (0,),
     ),
     "a container with a photo that cannot be read": Situation(
-        (("datasets/containers/source.py", "prepare_containers", "container_command"),),
+        (("data/containers/source.py", "prepare_containers", "container_command"),),
         _after(lambda here, data: _zip(here, data, torn=True), *ZIPS),
         2,
         (0,),
     ),
     "a container that has changed": Situation(
-        (("store/manifest.py", "again", "container_command"),), _after(_changed_zips, "data", "info", "my set"), 2, (0,)
+        (("data/index/manifest.py", "again", "container_command"),),
+        _after(_changed_zips, "data", "info", "my set"),
+        2,
+        (0,),
     ),
     "containers without photos to score": Situation(
-        (("datasets/ensure.py", "ensure_prepared", "prepare_again"),),
+        (("data/prepare/auto_prepare.py", "ensure_prepared", "prepare_again"),),
         _after(_half_zips, "train", "resnet50-tiny", "--data", "my set"),
         2,
         (0,),
@@ -234,19 +240,19 @@ PREPARING = {
 # What no command comes to while the checks before it hold: places, and the call that raises the message.
 RAISED: dict[str, tuple[tuple[tuple[str, str, str], ...], Callable[[Path, Path], object]]] = {
     "a folder that was never prepared": (
-        (("store/manifest.py", "_read", "prepare_command"),),
+        (("data/index/manifest.py", "_read", "prepare_command"),),
         lambda here, data: Manifest.load(_photos(here, data)),
     ),
     "an index that lost an array after the check": (
-        (("store/index.py", "remedy", "prepare_again"),),
+        (("data/index/index.py", "remedy", "prepare_again"),),
         lambda here, data: open_split(_without_array(here, data), "train"),
     ),
     "an index of boxes that another version wrote": (
-        (("store/box_split.py", "open_boxes", "prepare_again"),),
+        (("data/index/box_split.py", "open_boxes", "prepare_again"),),
         lambda here, data: open_boxes(_lacking_boxes(here, data), "train"),
     ),
     "a set that is too large to be verified unasked": (
-        (("datasets/ensure.py", "_class_photos", "prepare_command"),),
+        (("data/prepare/auto_prepare.py", "_class_photos", "prepare_command"),),
         lambda here, data: ensure_prepared(_photos(here, data), small=9),
     ),
 }

@@ -16,11 +16,11 @@ from run_files import tensor_files
 from tiny_runs import TINY, command, make_photos, of_its_own, train
 
 from paceline.cli.main import main
-from paceline.datasets.box_source import prepare_boxes
-from paceline.datasets.formats import published
-from paceline.datasets.formats.devkit import validation_labels
-from paceline.store.bucket_access import open_place
-from paceline.store.manifest import Manifest
+from paceline.data.formats import published_sets
+from paceline.data.formats.devkit import validation_labels
+from paceline.data.index.manifest import Manifest
+from paceline.data.prepare.box_source import prepare_boxes
+from paceline.data.storage.credentials import open_place
 
 BY_DAY = ("deflated zip",)
 
@@ -117,15 +117,15 @@ def test_boxes_of_photos_in_a_bucket_are_the_folders(tmp_path, capsys, s3_bucket
 
 def test_imagenets_tars_are_read_as_they_were_downloaded(folder, tmp_path, capsys, monkeypatch):
 
-    wnids = published.official_wnids()[:3]
+    wnids = published_sets.official_wnids()[:3]
     labels = [*wnids, *random.Random(1).choices(wnids, k=6)]
     digest = write_devkit(tmp_path / "kit.tar.gz", labels)
-    monkeypatch.setattr(published, "VAL_LABELS_SHA256", digest)
+    monkeypatch.setattr(published_sets, "VAL_LABELS_SHA256", digest)
     assert validation_labels(tmp_path / "kit.tar.gz") == labels
-    monkeypatch.setattr(published, "official_wnids", lambda: wnids)
-    counts = {"train": published.ImagenetCounts(18, 6, 6), "val": published.ImagenetCounts(9, 1, 9)}
-    monkeypatch.setattr(published, "IMAGENET", counts)
-    monkeypatch.setattr(published, "VAL_IMAGES", 9)
+    monkeypatch.setattr(published_sets, "official_wnids", lambda: wnids)
+    counts = {"train": published_sets.ImagenetCounts(18, 6, 6), "val": published_sets.ImagenetCounts(9, 1, 9)}
+    monkeypatch.setattr(published_sets, "IMAGENET", counts)
+    monkeypatch.setattr(published_sets, "VAL_IMAGES", 9)
     renamed = [
         (wnids[number], number, f"{wnids[number]}_{i}.JPEG", data)
         for i, (_, number, _, data) in enumerate(photos_of(folder, "train"))

@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 from tiny_runs import command
 
-from paceline.datasets.ensure import ensure_prepared
-from paceline.datasets.shapes.render import render_shapes
+from paceline.data.prepare.auto_prepare import ensure_prepared
+from paceline.data.shapes.render import render_shapes
 from paceline.inference.drawing import boxes as samples
 
 

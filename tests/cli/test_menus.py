@@ -20,7 +20,7 @@ from paceline.config.recipe import DATA_CLASSES, DATA_IMAGES
 from paceline.config.recipes import GROUPS, RECIPES
 from paceline.config.recipes.published_rows import ROWS
 from paceline.config.resnet import Decoder
-from paceline.datasets.shapes.outlines import CLASSES
+from paceline.data.shapes.outlines import CLASSES
 from paceline.distributed.device.systems import SYSTEMS
 from paceline.tasks.workloads import WORKLOADS
 from paceline.training.logging.event_logger import Recorder

@@ -107,10 +107,10 @@ ELSEWHERE = {
     ("cli/test_going_on.py", "test_a_run_goes_on_with_the_validation_images_that_its_best_was_chosen_by"): (
         ("training/resume.py", "check_start", "eval"),
     ),
-    ("store/test_download_verb.py", "test_an_interrupt_says_how_to_go_on"): (
+    ("data/test_download_verb.py", "test_an_interrupt_says_how_to_go_on"): (
         ("cli/commands/download.py", "run", "download"),
     ),
-    ("store/test_download_verb.py", "test_one_command_ends_in_a_folder_to_train_on"): (
+    ("data/test_download_verb.py", "test_one_command_ends_in_a_folder_to_train_on"): (
         ("cli/commands/download.py", "_carry_out", "prepare"),
         ("cli/commands/download.py", "_training", "train"),
     ),
@@ -132,33 +132,33 @@ ELSEWHERE = {
         "training/test_pretrained.py",
         "test_without_weights_it_is_refused_with_the_command_before_anything_is_opened",
     ): (("cli/commands/train.py", "run", "train"), ("cli/commands/launch.py", "run", "launch")),
-    ("datasets/test_lint.py", "test_train_lint_ends_where_a_result_would_be_spoilt"): (
-        ("datasets/lint.py", "refuse_spoilt", "data"),
+    ("data/test_lint.py", "test_train_lint_ends_where_a_result_would_be_spoilt"): (
+        ("data/checks/lint.py", "refuse_spoilt", "data"),
     ),
-    ("datasets/test_exports.py", "test_a_zip_with_boxes_is_refused_with_commands_that_prepare_it"): (
-        ("store/containers/exports.py", "unpack_first", "prepare"),
+    ("data/test_exports.py", "test_a_zip_with_boxes_is_refused_with_commands_that_prepare_it"): (
+        ("data/containers/label_exports.py", "unpack_first", "prepare"),
     ),
-    ("datasets/test_named_files.py", "test_a_classifier_on_it_gets_the_command_of_a_detector"): (
-        ("datasets/ensure.py", "ensure_prepared", "train"),
+    ("data/test_named_files.py", "test_a_classifier_on_it_gets_the_command_of_a_detector"): (
+        ("data/prepare/auto_prepare.py", "ensure_prepared", "train"),
     ),
     (
-        "datasets/test_named_files.py",
+        "data/test_named_files.py",
         "test_each_kind_of_data_for_the_other_kind_of_recipe_gets_the_command_of_its_own",
     ): (
-        ("datasets/ensure.py", "_annotated_photos", "train"),
-        ("datasets/ensure.py", "_class_photos", "train"),
+        ("data/prepare/auto_prepare.py", "_annotated_photos", "train"),
+        ("data/prepare/auto_prepare.py", "_class_photos", "train"),
     ),
-    ("datasets/test_named_files.py", "test_a_set_of_named_files_is_called_by_its_own_folder"): (
+    ("data/test_named_files.py", "test_a_set_of_named_files_is_called_by_its_own_folder"): (
         ("tasks/predictions.py", "require_masks", "train"),
     ),
-    ("datasets/test_label_tools.py", "test_yolo_labels_without_a_data_yaml_get_one_to_paste_that_prepares"): (
-        ("datasets/formats/label_tools.py", "_known_yolo", "prepare"),
+    ("data/test_label_tools.py", "test_yolo_labels_without_a_data_yaml_get_one_to_paste_that_prepares"): (
+        ("data/formats/label_tools.py", "_known_yolo", "prepare"),
     ),
-    ("datasets/test_label_tools.py", "test_a_coco_json_under_another_name_gets_the_command_that_names_it"): (
-        ("datasets/formats/label_tools.py", "_named_command", "prepare"),
+    ("data/test_label_tools.py", "test_a_coco_json_under_another_name_gets_the_command_that_names_it"): (
+        ("data/formats/label_tools.py", "_named_command", "prepare"),
     ),
-    ("datasets/test_label_tools.py", "test_prepare_coco_on_another_layout_prints_the_command_that_reads_it"): (
-        ("datasets/formats/layouts.py", "read_source", "prepare"),
+    ("data/test_label_tools.py", "test_prepare_coco_on_another_layout_prints_the_command_that_reads_it"): (
+        ("data/formats/layouts.py", "read_source", "prepare"),
     ),
 }
 MENUS = ("workloads", "recipes", "rows", "systems", "decoders")
@@ -170,8 +170,8 @@ REASONS = {
         "from",
     ): "an example of what to quote; tests/cli/test_from.py types such lines",
     ("cli/commands/download.py", "_by_account", "prepare"): "wants ImageNet's archives, whole",
-    ("datasets/formats/published.py", "check_flat_val", "prepare"): "wants ImageNet's development kit",
-    ("datasets/formats/published.py", "_check_class_names", "prepare"): "names a verb, in a sentence",
+    ("data/formats/published_sets.py", "check_flat_val", "prepare"): "wants ImageNet's development kit",
+    ("data/formats/published_sets.py", "_check_class_names", "prepare"): "names a verb, in a sentence",
     ("cli/commands/data.py", "run", "prepare"): "--help, in a sentence",
     ("cli/commands/doctor.py", "run", "train"): "README's first command",
     ("cli/main.py", "overview", "train"): "README's first command",
@@ -207,7 +207,7 @@ REASONS = {
         "_opened",
         "train",
     ): "as it was typed; tests/cli/test_auto_runs.py types what train prints so",
-    ("training/data_cache.py", "staged_photos", "data"): "tests/store/test_staged_copy.py damages such a copy",
+    ("training/data_cache.py", "staged_photos", "data"): "tests/data/test_staged_copy.py damages such a copy",
 }
 
 

@@ -17,8 +17,8 @@ from paceline.config.plan import make_plan
 from paceline.config.recipes.ssd import tiny
 from paceline.config.run import Controls
 from paceline.config.system import System
-from paceline.input.loader import Loader
-from paceline.store.manifest import Manifest
+from paceline.data.index.manifest import Manifest
+from paceline.data.loader.loader import Loader
 from paceline.tasks.synthetic import synthetic_task
 from paceline.tasks.task import InputRank
 from paceline.tasks.workloads import WORKLOADS

@@ -122,8 +122,10 @@ def test_every_flag_that_a_message_of_training_names_exists():
     checked, wrong = 0, []
     for room in (
         "config",
-        "store/*.py",
-        "input",
+        "data/index",
+        "data/storage",
+        "data/loader",
+        "data/transforms",
         "distributed",
         "tasks",
         "training",

@@ -17,7 +17,7 @@ from paceline.config.plan import make_plan, split_batch
 from paceline.config.recipe import Recipe
 from paceline.config.resnet import PhotoInput, ResNetModel
 from paceline.config.system import System
-from paceline.input.stream import stream_positions
+from paceline.data.loader.sampler import stream_positions
 
 
 def recipe_of(loss_group: int, batch: int = 16) -> Recipe:

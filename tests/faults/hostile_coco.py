@@ -11,7 +11,7 @@ from typing import Any
 from coco_sets import HEIGHT, WIDTH, edit, json_file, make_set
 from hostile import ESCAPE, Case, Family, fifo, sparse, unix_socket, zeros
 
-from paceline.datasets.box_source import prepare_boxes
+from paceline.data.prepare.box_source import prepare_boxes
 
 
 def read(folder: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from hostile import ESCAPE, Case, Family, fifo, sparse, unix_socket, zeros
 from PIL import Image, PngImagePlugin
 
-from paceline.datasets.class_source import prepare_folder
+from paceline.data.prepare.class_source import prepare_folder
 
 PHOTO = "train/cat/0.jpg"
 

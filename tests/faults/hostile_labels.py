@@ -9,7 +9,7 @@ from pathlib import Path
 from hostile import ESCAPE, Case, Family, fifo, sparse, unix_socket, zeros
 from PIL import Image
 
-from paceline.datasets.box_source import BoxRequest, prepare_boxes
+from paceline.data.prepare.box_source import BoxRequest, prepare_boxes
 
 SIDE = 40
 

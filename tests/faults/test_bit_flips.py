@@ -26,9 +26,9 @@ from paceline._utils.errors import UserError
 from paceline._utils.reporter import Lines
 from paceline.cli.main import main
 from paceline.config.run import read_run
-from paceline.datasets.ensure import ensure_prepared
-from paceline.store.freshness import check_fresh
-from paceline.store.manifest import Manifest
+from paceline.data.index.manifest import Manifest
+from paceline.data.index.staleness import check_fresh
+from paceline.data.prepare.auto_prepare import ensure_prepared
 from paceline.training.checkpoint.read import load_checkpoint
 from paceline.training.logging.events import MEASURED, EventLog, read_events
 from paceline.training.logging.mllog import MLLog

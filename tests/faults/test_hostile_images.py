@@ -13,11 +13,11 @@ from messages import raises
 from PIL import Image
 
 from paceline._utils.errors import DataError
-from paceline.datasets.class_source import prepare_folder
+from paceline.data.index.index import Index
+from paceline.data.prepare.class_source import prepare_folder
+from paceline.data.transforms.image_header import endless_jpeg, read_header
 from paceline.inference.photo_paths import find_photos
 from paceline.inference.photos import encoded as photo_of
-from paceline.store.header import endless_jpeg, read_header
-from paceline.store.index import Index
 
 
 @parameters(IMAGES)

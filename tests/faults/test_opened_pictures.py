@@ -18,10 +18,10 @@ from tiny_runs import TINY, command
 import paceline
 from paceline._utils.errors import UserError
 from paceline._utils.names import FORMATS, PREDICTED_FORMATS
-from paceline.datasets import inspection
-from paceline.datasets.verify import Facts
-from paceline.store.header import MAX_PIXELS, TooMuch, open_picture
-from paceline.store.records import digest_of
+from paceline.data.index.records import digest_of
+from paceline.data.prepare import verify_images
+from paceline.data.prepare.verify_image import Facts
+from paceline.data.transforms.image_header import MAX_PIXELS, TooMuch, open_picture
 
 # With the other tests of the source, which share its syntax trees.
 pytestmark = pytest.mark.xdist_group("sources")
@@ -71,11 +71,11 @@ def test_postscript_in_a_set_that_says_it_is_verified_starts_no_program(tmp_path
     data = make_photos(tmp_path / "data")
     liar = data / "train" / "cat" / "0.jpg"
     liar.write_bytes(POSTSCRIPT)
-    real = inspection.verify
+    real = verify_images.verify
     status = liar.stat()
     facts = Facts(status.st_size, status.st_mtime_ns, 40, 48, 0, digest_of(POSTSCRIPT))
     with monkeypatch.context() as forged:  # the manifest and check page of a stranger
-        forged.setattr(inspection, "verify", lambda path: facts if path == os.fsencode(liar) else real(path))
+        forged.setattr(verify_images, "verify", lambda path: facts if path == os.fsencode(liar) else real(path))
         assert command(capsys, "prepare", "folder", data).code == 0
     train = ["train", "resnet50-tiny", "--data", data, *TINY, "--out", tmp_path / "run", "--steps", 4]
     for words in (
@@ -154,5 +154,5 @@ def test_pictures_are_opened_in_one_place():
             if opens:
                 found.append(f"{path.relative_to(PACKAGE)}:{getattr(node, 'attr', 'import')}")
     # The reader stands alone beside an exported file, and opens photos alone.
-    assert found == ["inference/graph/onnx_reader.py:open", "store/header.py:open"]
+    assert found == ["inference/graph/onnx_reader.py:open", "data/transforms/image_header.py:open"]
     assert "Image.open(io.BytesIO(data), formats=FORMATS)" in (PACKAGE / "inference/graph/onnx_reader.py").read_text()

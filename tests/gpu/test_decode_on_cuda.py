@@ -11,8 +11,8 @@ import torch
 from device_photos import decoded_on_a_cpu, draws_of, odd_photos, photo, rendered_alone
 from stand_ins import InMemory
 
-from paceline.input.device_render import DeviceRenderer, device_renderer
-from paceline.input.loader import Loader
+from paceline.data.loader.gpu_decode import DeviceRenderer, device_renderer
+from paceline.data.loader.loader import Loader
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 CUDA, SHAPE = torch.device("cuda", 0), (48, 64)

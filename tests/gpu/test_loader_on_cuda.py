@@ -1,7 +1,7 @@
 """The loader's memory on a GPU: batches stay whole however late a kernel reads them, and steps allocate nothing.
 
-The same order is held on stand-in streams by tests/store/test_landing.py. Run by scripts/gpu/campaign.py; CI has no GPU, so these
-skip there.
+The same order is held on stand-in streams by tests/data/test_device_buffers.py. Run by scripts/gpu/campaign.py; CI has no GPU, so
+these skip there.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from small_steps import batch_of, plan_of, small, state_of
 from stand_ins import made_up
 from torch import Tensor
 
-from paceline.batch import Objects, detection_batch
 from paceline.config.plan import rates_at
 from paceline.config.system import System
-from paceline.input.loader import Loader
-from paceline.input.ring import Forward
+from paceline.data.batch import Objects, detection_batch
+from paceline.data.loader.loader import Loader
+from paceline.data.loader.slots import Forward
 from paceline.tools.bench.timing import first_wait
 from paceline.training.step import TrainStep
 

@@ -10,12 +10,12 @@ import pytest
 import torch
 from stand_ins import made_up
 
-from paceline.batch import Batch
 from paceline.config.plan import Rates, make_plan
 from paceline.config.recipe import Optim, Recipe
 from paceline.config.resnet import PhotoInput, ResNetModel
 from paceline.config.system import System
-from paceline.input.loader import Loader
+from paceline.data.batch import Batch
+from paceline.data.loader.loader import Loader
 from paceline.models.trunk import initialise
 from paceline.tasks.workloads import WORKLOADS
 from paceline.tools.bench.timing import first_wait

@@ -10,7 +10,7 @@ import torch
 
 from paceline.boxes import paste
 from paceline.boxes.paste import paste_to_rle
-from paceline.boxes.run_lengths import bitmap
+from paceline.data.rle import bitmap
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 HEIGHT, WIDTH = 300, 400

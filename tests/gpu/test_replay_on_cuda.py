@@ -13,10 +13,10 @@ import pytest
 import torch
 from small_steps import batch_of, plan_of, small, state_of
 
-from paceline.batch import Batch
 from paceline.config.plan import Plan, rates_at
 from paceline.config.recipe import Recipe
 from paceline.config.system import Precision, System
+from paceline.data.batch import Batch
 from paceline.tools.bench.timing import first_wait
 from paceline.training.state import State
 from paceline.training.step import TrainStep

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from paceline.batch import Objects
+from paceline.data.batch import Objects
 from paceline.inference.drawing.boxes import PALETTE, Mark, beside, colour_of, marks_picture, sample_picture
 from paceline.inference.drawing.label_layout import SMALLEST_LETTERS, best_names, place_names
 from paceline.inference.drawing.pictures import font_of

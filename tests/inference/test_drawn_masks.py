@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from pycocotools import mask as coco_mask
 
-from paceline.batch import InstanceObjects
+from paceline.data.batch import InstanceObjects
 from paceline.inference.drawing.boxes import Mark, colour_of, marks_picture, sample_picture
 from paceline.inference.drawing.masks import FILL, HUES, instance_colour, mask_pixels, placed_pixels, with_masks
 

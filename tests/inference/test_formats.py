@@ -19,7 +19,7 @@ from shared_runs import SSD
 from tiny_runs import command, refused
 
 from paceline._utils.errors import UserError
-from paceline.datasets.formats.yolo import read_yolo
+from paceline.data.formats.yolo import read_yolo
 from paceline.inference.outputs.formats import Place, for_people, polygons_of
 from paceline.inference.outputs.prediction_dir import check_answers_folder, new_answers, picture_names
 from paceline.inference.results import Found

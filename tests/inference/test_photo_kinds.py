@@ -23,12 +23,12 @@ from stand_in_predictors import predictor_of
 from paceline._utils.errors import DataError, UserError
 from paceline.config.recipe import Recipe
 from paceline.config.resnet import PhotoInput
+from paceline.data.workers.crew import WORTH_PROCESSES, in_order
 from paceline.distributed.device.detect import cpu_cores
 from paceline.inference.photo_paths import Unreadable
 from paceline.inference.photos import encoded, whole_photo
 from paceline.inference.results import Answer, Found
 from paceline.inference.torch_predictor import Predictor
-from paceline.workers.crew import WORTH_PROCESSES, in_order
 
 
 class Pixels(torch.nn.Module):

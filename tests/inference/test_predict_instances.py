@@ -18,9 +18,9 @@ from stand_in_predictors import grey, pixels_of, predictor_of, take_for_a_run_s
 from tiny_runs import command
 from torch import nn
 
-from paceline.batch import FoundInstances, InstanceBatch
 from paceline.config.maskrcnn import RPN, InstanceDetect, InstanceInput, MaskHead, MaskRCNNModel, RoI
 from paceline.config.recipe import Recipe
+from paceline.data.batch import FoundInstances, InstanceBatch
 from paceline.inference.drawing.boxes import colour_of
 from paceline.inference.torch_predictor import Predictor
 from paceline.models.mask_rcnn import initialise_mask_rcnn

@@ -14,9 +14,9 @@ from orientation import encode, stored
 from PIL import Image
 
 from paceline.cli.main import main
-from paceline.datasets.class_source import prepare_folder
+from paceline.data.index.index import open_split
+from paceline.data.prepare.class_source import prepare_folder
 from paceline.inference import load
-from paceline.store.index import open_split
 from paceline.tools.report.check.tiles import make_tile
 from paceline.tools.report.classified import Answer, with_photos
 from paceline.tools.report.detected import Scene, with_pictures

@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from paceline.batch import InstanceBatch, InstanceObjects, instance_batch
 from paceline.boxes import forms, regions
 from paceline.config.maskrcnn import RPN, InstanceDetect, MaskHead, MaskRCNNModel, RoI
+from paceline.data.batch import InstanceBatch, InstanceObjects, instance_batch
 from paceline.models.batch_norm import batch_norms, commit_running_statistics
 from paceline.models.mask_rcnn import initialise_mask_rcnn
 from paceline.models.mask_rcnn_loss import ACCURACIES

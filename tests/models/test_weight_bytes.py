@@ -15,7 +15,7 @@ from weight_bytes import V1, V2, V3, block, field, masked, params, tf_checkpoint
 from weight_bytes import masked as by_bits
 
 from paceline._utils.errors import CheckpointError
-from paceline.store.containers.tfrecord import masked_crc32c
+from paceline.data.containers.tfrecord import masked_crc32c
 from paceline.weights.forms.array_pickle import read_pickled_arrays
 from paceline.weights.forms.mxnet_files import read_params
 from paceline.weights.forms.tensorflow import find_index, read_tf_checkpoint

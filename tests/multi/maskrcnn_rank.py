@@ -20,17 +20,17 @@ from given_model import state_around
 from torch import Tensor
 from training_rank import main as command_line
 
-from paceline.batch import Batch, InstanceBatch, InstanceObjects, instance_batch
 from paceline.config.maskrcnn import RPN, InstanceDetect, InstanceInput, MaskHead, MaskRCNNModel, RoI
 from paceline.config.plan import Rates, make_plan
 from paceline.config.recipe import Optim, Quality, Recipe, Schedule
 from paceline.config.run import Controls, Run
 from paceline.config.system import System
-from paceline.datasets.ensure import ensure_prepared
+from paceline.data.batch import Batch, InstanceBatch, InstanceObjects, instance_batch
+from paceline.data.index.manifest import Manifest
+from paceline.data.prepare.auto_prepare import ensure_prepared
 from paceline.distributed.comm.launcher import read_launch
 from paceline.distributed.comm.world import World, open_world
 from paceline.models.mask_rcnn import initialise_mask_rcnn
-from paceline.store.manifest import Manifest
 from paceline.tasks.task import InputRank
 from paceline.tasks.workloads import WORKLOADS
 from paceline.training.factory import build_model, build_state

@@ -17,12 +17,12 @@ from given_model import state_around
 from torch import Tensor
 from training_rank import main as command_line
 
-from paceline.batch import DetectionBatch, Objects, detection_batch
 from paceline.config.plan import Rates, make_plan
 from paceline.config.recipe import Optim, Quality, Recipe, Schedule
 from paceline.config.run import Controls, Run
 from paceline.config.ssd import BoxInput, SSDModel
 from paceline.config.system import System
+from paceline.data.batch import DetectionBatch, Objects, detection_batch
 from paceline.distributed.comm.launcher import read_launch
 from paceline.distributed.comm.world import open_world
 from paceline.models.ssd import initialise_ssd

@@ -13,8 +13,8 @@ from small_run import Trainer, assert_same_statistics, events, losses, tensor_fi
 
 from paceline.config.plan import make_plan
 from paceline.config.system import System
-from paceline.datasets.ensure import ensure_prepared
-from paceline.store.manifest import Manifest
+from paceline.data.index.manifest import Manifest
+from paceline.data.prepare.auto_prepare import ensure_prepared
 from paceline.tasks.workloads import WORKLOADS
 
 pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("ranks")]

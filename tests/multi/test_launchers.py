@@ -28,9 +28,9 @@ from small_run import (
 )
 
 from paceline.config.system import System
-from paceline.datasets.ensure import ensure_prepared
+from paceline.data.index.manifest import Manifest
+from paceline.data.prepare.auto_prepare import ensure_prepared
 from paceline.inference.trained_model import open_trained
-from paceline.store.manifest import Manifest
 from paceline.tasks.task import InputRank
 from paceline.tasks.workloads import WORKLOADS
 from paceline.training.evaluate import inference

@@ -14,7 +14,7 @@ import safetensors.torch
 from small_run import Trainer, events, losses, tensor_files
 from torch import Tensor
 
-from paceline.datasets.shapes.render import render_shapes
+from paceline.data.shapes.render import render_shapes
 
 pytestmark = [pytest.mark.multi, pytest.mark.nightly("twenty steps of every tiny recipe on 1, 2 and 4 ranks")]
 

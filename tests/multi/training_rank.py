@@ -16,7 +16,7 @@ import tyro  # noqa: F401
 
 import paceline.cli.commands.train
 import paceline.config.recipes
-import paceline.datasets.ensure
+import paceline.data.prepare.auto_prepare
 import paceline.models.classifier
 import paceline.models.detector
 import paceline.models.make_trunk

@@ -12,10 +12,10 @@ from toy_loss_groups import toy_batch
 
 from paceline._utils.reporter import Lines
 from paceline.config.plan import Rates
+from paceline.data.loader.sampler import stream_positions
 from paceline.distributed.comm.launcher import read_launch
 from paceline.distributed.comm.roles import Roles, assign
 from paceline.distributed.comm.world import open_world
-from paceline.input.stream import stream_positions
 from paceline.models.batch_norm import batch_norms
 from paceline.training.factory import build_model, build_state
 from paceline.training.memory_probe import run_that_fits

@@ -10,8 +10,8 @@ import torch
 from torchvision.transforms import InterpolationMode, RandAugment, RandomErasing, TrivialAugmentWide, autoaugment, v2
 
 from paceline.config.resnet import PhotoInput
-from paceline.input.augment import OPERATIONS, SIGNED, apply_augmentation, draw_augmentation
-from paceline.input.randomness import SampleRandom
+from paceline.data.loader.sample_rng import SampleRandom
+from paceline.data.transforms.augment import OPERATIONS, SIGNED, apply_augmentation, draw_augmentation
 
 SIDE = 96
 SPACES = {

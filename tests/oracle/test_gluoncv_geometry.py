@@ -19,8 +19,8 @@ from paceline.boxes.roi_pooling import levels_of, mask_targets, pool_regions
 from paceline.boxes.sampling import random_bits, sample
 from paceline.config.maskrcnn import RPN
 from paceline.config.recipes.maskrcnn import gluoncv
-from paceline.input.crop import Window
-from paceline.input.mask_canvas import canvases_of
+from paceline.data.transforms.crop import Window
+from paceline.models.mask_targets import canvases_of
 
 HEIGHT, WIDTH = 320, 416
 MODEL = gluoncv().model
@@ -143,7 +143,7 @@ def test_boxes_from_deltas(recorded: Recorded) -> None:
 
 
 class Outlines:
-    """The recorded outlines as store/box_split.py has polygons: one of each object."""
+    """The recorded outlines as data/index/box_split.py has polygons: one of each object."""
 
     def __init__(self, outlines: np.ndarray) -> None:
         count, points, _ = outlines.shape

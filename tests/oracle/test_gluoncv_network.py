@@ -15,11 +15,11 @@ from gluoncv_recorded import Recorded, reader
 from torch import Tensor, nn
 from torch.nn import functional
 
-from paceline.batch import InstanceBatch
 from paceline.boxes.matching import inside_photo, match_anchors
 from paceline.boxes.sampling import Sample
 from paceline.config.maskrcnn import MaskRCNNModel
 from paceline.config.recipes.maskrcnn import gluoncv
+from paceline.data.batch import InstanceBatch
 from paceline.models.mask_rcnn import MaskRCNN
 from paceline.models.mask_rcnn_loss import Regions
 from paceline.models.segmenter import Segmenter

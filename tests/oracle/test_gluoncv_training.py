@@ -10,12 +10,12 @@ from step_rates import take
 from torch import nn
 
 from paceline.boxes import paste
-from paceline.boxes.run_lengths import bitmap
 from paceline.config.recipes.maskrcnn import gluoncv, gluoncv_192
 from paceline.config.schedule import learning_rate
-from paceline.input.buckets import resized, resized_all
-from paceline.input.crop import Window
-from paceline.input.resample import resample_torch
+from paceline.data.loader.aspect_buckets import resized, resized_all
+from paceline.data.rle import bitmap
+from paceline.data.transforms.crop import Window
+from paceline.data.transforms.resample import resample_torch
 from paceline.training.optim.base import named_parameters
 from paceline.training.optim.sgd import SGD
 

@@ -18,13 +18,13 @@ from shared_runs import class_photos, rendered_boxes
 from torch import Tensor
 from trajectories import apart, column, take_steps
 
-from paceline.batch import Batch
 from paceline.config.plan import make_plan
 from paceline.config.recipe import Recipe, override
 from paceline.config.recipes import RECIPES
 from paceline.config.system import System
-from paceline.datasets.ensure import ensure_prepared
-from paceline.store.manifest import Manifest
+from paceline.data.batch import Batch
+from paceline.data.index.manifest import Manifest
+from paceline.data.prepare.auto_prepare import ensure_prepared
 from paceline.tasks.task import InputRank
 from paceline.tasks.workloads import WORKLOADS
 from paceline.training.factory import FIRST_LOSS_SCALE

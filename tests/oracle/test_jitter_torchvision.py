@@ -9,8 +9,8 @@ from PIL import Image
 from torchvision.transforms.v2 import functional as F
 
 from paceline.config.ssd import BoxInput
-from paceline.input.jitter import ORDER, apply_colour, draw_colour
-from paceline.input.randomness import SampleRandom
+from paceline.data.loader.sample_rng import SampleRandom
+from paceline.data.transforms.color_jitter import ORDER, apply_colour, draw_colour
 
 CHANGES = {
     "brightness": F.adjust_brightness,

@@ -20,9 +20,9 @@ from by_night import ONE_MORE
 from torch import Tensor
 from trajectories import SAME, apart, column, in_float64, take_steps
 
-from paceline.batch import Batch
 from paceline.config.recipe import Recipe, override
 from paceline.config.recipes import RECIPES
+from paceline.data.batch import Batch
 from paceline.models.classifier import Classifier
 from paceline.tasks.workloads import WORKLOADS
 

@@ -14,10 +14,10 @@ from official_coco import assert_same, judge, loaded, results_of, size_of, truth
 from pycocotools import mask as official
 from pycocotools.coco import COCO
 
-from paceline.boxes.run_lengths import RunLengths, bitmap
-from paceline.datasets.ensure import ensure_prepared
-from paceline.store.box_split import BoxSplit, has_masks, open_boxes, truth_masks
-from paceline.store.manifest import Manifest
+from paceline.data.index.box_split import BoxSplit, has_masks, open_boxes, truth_masks
+from paceline.data.index.manifest import Manifest
+from paceline.data.prepare.auto_prepare import ensure_prepared
+from paceline.data.rle import RunLengths, bitmap
 from paceline.tasks.metrics.coco import Detections, GroundTruth, score_masks
 
 

@@ -32,11 +32,11 @@ from torchvision.models.detection.roi_heads import paste_masks_in_image
 from torchvision.ops import FrozenBatchNorm2d
 from trajectories import in_float64
 
-from paceline.batch import InstanceBatch, InstanceObjects, instance_batch
 from paceline.boxes.sampling import random_bits, sample
 from paceline.config.maskrcnn import InstanceInput, MaskRCNNModel
-from paceline.datasets.shapes.render import render_shapes
-from paceline.input.buckets import padded_shape
+from paceline.data.batch import InstanceBatch, InstanceObjects, instance_batch
+from paceline.data.loader.aspect_buckets import padded_shape
+from paceline.data.shapes.render import render_shapes
 from paceline.models.segmenter import ANCHOR_STREAM, REGION_STREAM, MaskRCNN, Segmenter
 
 CLASSES = 90

@@ -10,10 +10,10 @@ from mlperf_recorded import PHOTOS, inputs, masks_of, outside, recorded, tensor
 from paceline.boxes.roi_pooling import mask_targets
 from paceline.config.recipes import RECIPES
 from paceline.config.schedule import learning_rate
-from paceline.input.buckets import resized
-from paceline.input.crop import Window
-from paceline.input.instance_sample import boxes_in
-from paceline.input.mask_canvas import canvases_of
+from paceline.data.loader.aspect_buckets import resized
+from paceline.data.transforms.crop import Window
+from paceline.models.mask_targets import canvases_of
+from paceline.models.maskrcnn_transforms import boxes_in
 
 MASK = RECIPES["maskrcnn"]().model.mask
 FLIPPED = (1, 3)

@@ -16,13 +16,13 @@ from paceline.boxes.geometry import SSD_CODER, to_cxcywh
 from paceline.boxes.matching import match
 from paceline.config.recipes.ssd import gaudi
 from paceline.config.ssd import BoxInput
-from paceline.input.box_sample import boxes_in, draw_evaluation_sample
-from paceline.input.crop import IOU_ABOVE, Window, ssd_crop
-from paceline.input.decode import decode_crop
-from paceline.input.draw import render
-from paceline.input.jitter import Colour, apply_colour
-from paceline.input.randomness import SampleRandom
-from paceline.store.header import read_header
+from paceline.data.loader.sample_rng import SampleRandom
+from paceline.data.transforms.color_jitter import Colour, apply_colour
+from paceline.data.transforms.crop import IOU_ABOVE, Window, ssd_crop
+from paceline.data.transforms.decode import decode_crop
+from paceline.data.transforms.image_header import read_header
+from paceline.data.transforms.sample import render
+from paceline.models.ssd_transforms import boxes_in, draw_evaluation_sample
 from paceline.tasks.workloads import WORKLOADS
 from paceline.weights.forms.tensorflow import from_tensorflow
 

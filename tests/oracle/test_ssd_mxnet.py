@@ -10,11 +10,11 @@ import pytest
 import torch
 from ready_outputs import NOTHING, ReadyOutputs
 
-from paceline.batch import detection_batch
 from paceline.boxes.anchors import default_boxes
 from paceline.boxes.ssd_detections import by_image_fixed, ssd_detections
 from paceline.config.recipes.ssd import mlperf_1024
 from paceline.config.ssd import Detect, SSDModel, grids
+from paceline.data.batch import detection_batch
 from paceline.models.detector import Detector
 from paceline.tasks.predictions import to_detections
 from paceline.tasks.workloads import WORKLOADS

@@ -18,10 +18,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from trajectories import SAME, apart, in_float64, take_steps
 
-from paceline.batch import DetectionBatch, Objects, detection_batch
 from paceline.boxes.anchors import default_boxes
 from paceline.config.recipe import Optim, Recipe, Schedule
 from paceline.config.ssd import BoxInput, SSDModel, grids
+from paceline.data.batch import DetectionBatch, Objects, detection_batch
 from paceline.models.detector import Detector
 from paceline.models.ssd import initialise_ssd
 from paceline.tasks.workloads import WORKLOADS

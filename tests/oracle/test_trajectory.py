@@ -20,10 +20,10 @@ from torch import Tensor, nn
 from torchvision.models.resnet import BasicBlock
 from trajectories import SAME, apart, column, in_float64, take_steps
 
-from paceline.batch import Batch
 from paceline.config.recipe import Optim, Recipe, Schedule
 from paceline.config.resnet import PhotoInput, ResNetModel
 from paceline.config.system import System
+from paceline.data.batch import Batch
 from paceline.models.classifier import Classifier
 from paceline.models.trunk import initialise
 from paceline.tasks.workloads import WORKLOADS

@@ -145,7 +145,7 @@ def planted(bits, folder, file, old, new):
 def test_two_swapped_images_are_found(bits, tmp_path, class_photos):
     end = "            epochs[here] += times * AGAIN\n    return epochs, indices\n"
     swap = end.replace("    return", "    if step == 2:\n        indices[[0, 1]] = indices[[1, 0]]\n    return")
-    base = planted(bits, tmp_path, "input/stream.py", end, swap)
+    base = planted(bits, tmp_path, "data/loader/sampler.py", end, swap)
     done = run("--base", base, "--images", class_photos, "--only", "^resnet, augmented")
     assert done.returncode == 1, done.stderr
     lines = done.stdout.splitlines()[1:-1]

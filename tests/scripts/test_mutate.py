@@ -200,7 +200,7 @@ def tables(changes, monkeypatch):
 def test_the_table_names_every_computing_package_and_tests_that_exist(tables):
     tests, problems = tables
     assert problems == []
-    assert {"boxes", "input", "models", "tasks", "training"} <= tests.keys()
+    assert {"boxes", "data", "models", "tasks", "training"} <= tests.keys()
     assert all(tests.values())
 
 

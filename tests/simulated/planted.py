@@ -120,7 +120,7 @@ def landing(plant: Callable[[], Any] | None) -> bool:
 
 
 def instead(name: str, does: Callable[..., Any]) -> Callable[[], Any]:
-    from paceline.store.landing import Landing
+    from paceline.data.loader.device_buffers import Landing
 
     return lambda: mock.patch.object(Landing, name, does)
 
@@ -128,7 +128,7 @@ def instead(name: str, does: Callable[..., Any]) -> Callable[[], Any]:
 @contextmanager
 def no_wait_for_the_consumer() -> Iterator[None]:
     """The copies do not wait for what the consumer still reads."""
-    from paceline.store.landing import Landing
+    from paceline.data.loader.device_buffers import Landing
 
     bring = Landing.bring
 

@@ -14,17 +14,17 @@ from by_night import ONE_MORE
 from instance_sets import make_instances
 from lazy_streams import LazyStreams
 
-import paceline.input.loader as loader_module
+import paceline.data.loader.loader as loader_module
 from paceline._utils.errors import RecipeError
 from paceline._utils.reporter import SILENT, Lines
-from paceline.batch import room_for
 from paceline.config.plan import make_plan
 from paceline.config.recipe import DATA_IMAGES, override
 from paceline.config.recipes import RECIPES
 from paceline.config.system import System
-from paceline.datasets.ensure import ensure_prepared
+from paceline.data.batch import room_for
+from paceline.data.index.manifest import Manifest
+from paceline.data.prepare.auto_prepare import ensure_prepared
 from paceline.distributed.device.systems import h200x8
-from paceline.store.manifest import Manifest
 from paceline.tasks import memory as memory_module
 from paceline.tasks.memory import COUNTABLE, MemoryEstimate, images_that_fit, memory_of
 from paceline.tasks.task import InputRank, Task

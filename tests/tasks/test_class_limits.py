@@ -15,7 +15,7 @@ from pycocotools.cocoeval import COCOeval
 from paceline._utils.errors import DataError
 from paceline.cli.main import main
 from paceline.config.recipes import RECIPES
-from paceline.datasets.box_source import prepare_boxes
+from paceline.data.prepare.box_source import prepare_boxes
 from paceline.tasks.objects import class_limits, detection_limit
 from paceline.tasks.workloads import workload_of
 

@@ -12,15 +12,15 @@ import torch
 from field_effects import Row, both, fields_of, hashed, photo, pictures_drawn, task_on, wanted_by, weights_of
 from torch import Tensor
 
-from paceline.batch import FoundInstances, InstanceBatch, InstanceObjects
 from paceline.config.maskrcnn import RPN, InstanceDetect, InstanceInput, MaskHead, MaskRCNNModel, RoI
 from paceline.config.recipe import Recipe, override
+from paceline.data.batch import FoundInstances, InstanceBatch, InstanceObjects
+from paceline.data.transforms.image_header import read_header
+from paceline.data.transforms.sample import render
 from paceline.inference.torch_predictor import Seen, answers_of
-from paceline.input.draw import render
 from paceline.models import segmenter
 from paceline.models.batch_norm import commit_running_statistics
 from paceline.models.segmenter import Segmenter
-from paceline.store.header import read_header
 from paceline.tasks.task import Task
 from paceline.tasks.workloads import workload_of
 

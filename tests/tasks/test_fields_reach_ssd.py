@@ -10,14 +10,14 @@ import torch
 from field_effects import Row, Said, both, fields_of, hashed, photo, pictures_drawn, task_on, wanted_by, weights_of
 from torch import Tensor
 
-from paceline.batch import DetectionBatch
 from paceline.boxes.anchors import default_boxes
 from paceline.boxes.geometry import pairwise_iou, to_ltrb
 from paceline.config.recipe import Recipe, override
 from paceline.config.ssd import BoxInput, Detect, SSDModel, grids
-from paceline.input.draw import render
+from paceline.data.batch import DetectionBatch
+from paceline.data.transforms.image_header import read_header
+from paceline.data.transforms.sample import render
 from paceline.models.detector import Detector
-from paceline.store.header import read_header
 from paceline.tasks.task import Task
 from paceline.tasks.workloads import workload_of
 

@@ -13,8 +13,8 @@ from PIL import Image
 from paceline._utils.errors import RecipeError
 from paceline.config.recipe import override
 from paceline.config.recipes import RECIPES
-from paceline.datasets.ensure import ensure_prepared
-from paceline.store.manifest import Manifest
+from paceline.data.index.manifest import Manifest
+from paceline.data.prepare.auto_prepare import ensure_prepared
 from paceline.tasks import classification
 from paceline.tasks.classification import PENALTY, fit_head, linear_probe
 from paceline.tasks.workloads import workload_of

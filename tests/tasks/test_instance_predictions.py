@@ -15,10 +15,10 @@ from mask_scenes import box_of, strings, truth_of
 from messages import check_text, raises
 
 from paceline._utils.errors import DataError
-from paceline.batch import Batch, FoundInstances
-from paceline.boxes.run_lengths import RunLengths, areas, bitmap
-from paceline.datasets.box_source import prepare_boxes
-from paceline.store.box_split import BoxSplit, open_boxes
+from paceline.data.batch import Batch, FoundInstances
+from paceline.data.index.box_split import BoxSplit, open_boxes
+from paceline.data.prepare.box_source import prepare_boxes
+from paceline.data.rle import RunLengths, areas, bitmap
 from paceline.tasks import self_check
 from paceline.tasks.metrics import coco
 from paceline.tasks.metrics.coco import Detections, GroundTruth, subset
@@ -248,8 +248,8 @@ def test_a_set_without_a_single_mask_is_refused_with_every_way_out(tmp_path: Pat
 
 @pytest.mark.parametrize("name", ["coco_mini", "facades10"])
 def test_real_masks_score_one(shared_data: Path, name: str) -> None:
-    from paceline.datasets.ensure import ensure_prepared
-    from paceline.store.manifest import Manifest
+    from paceline.data.index.manifest import Manifest
+    from paceline.data.prepare.auto_prepare import ensure_prepared
 
     split = open_boxes(Manifest.load(ensure_prepared(shared_data / name, kind="boxes")), "val")
     assert masks_score_one(truth_in(split, np.arange(len(split))), split.names) == 0

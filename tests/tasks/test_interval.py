@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.boxes.run_lengths import RunLengths, rows_of
+from paceline.data.rle import RunLengths, rows_of
 from paceline.tasks.metrics import interval
 from paceline.tasks.metrics.coco import Detections, GroundTruth, no_detections, score_boxes, score_masks
 from paceline.tasks.metrics.interval import accuracy_draws, box_draws, difference, intervals, mask_draws

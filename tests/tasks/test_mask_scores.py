@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from mask_scenes import Scene, as_found, mask_scene, strings, truth_of
 
-from paceline.boxes.run_lengths import RunLengths
+from paceline.data.rle import RunLengths
 from paceline.tasks.metrics import coco
 from paceline.tasks.metrics.coco import Detections, GroundTruth, no_detections, score_masks
 from paceline.tasks.metrics.coco_pack import Share, join, join_masks, pack, unpack

@@ -15,17 +15,17 @@ import torch
 from instance_sets import make_instances
 
 from paceline._utils.errors import RecipeError
-from paceline.batch import InstanceBatch
 from paceline.config.maskrcnn import RPN, InstanceInput, MaskHead, MaskRCNNModel, RoI
 from paceline.config.plan import Plan, make_plan
 from paceline.config.recipe import DATA_IMAGES, Recipe, override
 from paceline.config.recipes import RECIPES
 from paceline.config.system import System
-from paceline.datasets.ensure import ensure_prepared
-from paceline.datasets.shapes.render import DEFAULTS
-from paceline.input.buckets import buckets
+from paceline.data.batch import InstanceBatch
+from paceline.data.index.manifest import Manifest
+from paceline.data.loader.aspect_buckets import buckets
+from paceline.data.prepare.auto_prepare import ensure_prepared
+from paceline.data.shapes.render import DEFAULTS
 from paceline.models.segmenter import Segmenter
-from paceline.store.manifest import Manifest
 from paceline.tasks.data_module import InputRank, is_target_data
 from paceline.tasks.shapes import Buckets, Sizes
 from paceline.tasks.task import Task

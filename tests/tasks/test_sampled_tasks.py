@@ -21,9 +21,9 @@ from paceline.config.recipe import check_recipe, override
 from paceline.config.recipes import RECIPES
 from paceline.config.run import Controls
 from paceline.config.system import System
-from paceline.datasets.ensure import ensure_prepared
-from paceline.input.stream import AGAIN
-from paceline.store.manifest import Manifest
+from paceline.data.index.manifest import Manifest
+from paceline.data.loader.sampler import AGAIN
+from paceline.data.prepare.auto_prepare import ensure_prepared
 from paceline.tasks.workloads import workload_of
 from paceline.training import open_data
 

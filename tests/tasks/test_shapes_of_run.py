@@ -16,8 +16,8 @@ from paceline.config.plan import make_plan
 from paceline.config.recipe import override
 from paceline.config.recipes import RECIPES
 from paceline.config.system import System
-from paceline.input.sampler import sampled_order, sampling_rates
-from paceline.input.stream import batch_indices
+from paceline.data.loader.class_balancing import sampled_order, sampling_rates
+from paceline.data.loader.sampler import batch_indices
 from paceline.tasks import shapes as shapes_module
 from paceline.tasks.shapes import Buckets, OneShape, Sizes
 from paceline.tasks.synthetic import synthetic_task

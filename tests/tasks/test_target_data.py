@@ -9,7 +9,7 @@ import pytest
 
 from paceline.config.recipe import DATA_IMAGES
 from paceline.config.recipes import RECIPES
-from paceline.datasets.shapes.render import DEFAULTS
+from paceline.data.shapes.render import DEFAULTS
 from paceline.tasks.data_module import is_target_data
 
 

@@ -9,7 +9,7 @@ from example_counts import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.batch import Batch
+from paceline.data.batch import Batch
 from paceline.tasks.metrics import better
 from paceline.tasks.metrics.top_k import TopKScore, best_classes, check_every_image_once, unpack
 

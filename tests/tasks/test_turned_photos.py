@@ -18,9 +18,9 @@ from PIL import Image
 from paceline._utils.errors import DataError
 from paceline.config.recipe import Recipe
 from paceline.config.recipes import RECIPES
-from paceline.datasets.box_source import prepare_boxes
-from paceline.datasets.class_source import prepare_folder
-from paceline.store.manifest import Manifest
+from paceline.data.index.manifest import Manifest
+from paceline.data.prepare.box_source import prepare_boxes
+from paceline.data.prepare.class_source import prepare_folder
 from paceline.tasks.shapes import Fit
 from paceline.tasks.workloads import WORKLOADS
 

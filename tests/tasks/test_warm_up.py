@@ -14,9 +14,9 @@ from paceline.config.plan import Plan, make_plan
 from paceline.config.recipes.resnet50 import tiny as resnet50_tiny
 from paceline.config.recipes.ssd import tiny as ssd_tiny
 from paceline.config.system import System
-from paceline.datasets.ensure import ensure_prepared
-from paceline.store.index import Index
-from paceline.store.manifest import Manifest
+from paceline.data.index.index import Index
+from paceline.data.index.manifest import Manifest
+from paceline.data.prepare.auto_prepare import ensure_prepared
 from paceline.tasks.task import InputRank, Task
 from paceline.tasks.workloads import WORKLOADS
 

@@ -16,9 +16,9 @@ from paceline.config.plan import make_plan
 from paceline.config.recipes import RECIPES
 from paceline.config.run import Controls
 from paceline.config.system import System
+from paceline.data.loader.loader import Loader
 from paceline.distributed.comm.launcher import SINGLE
 from paceline.distributed.comm.world import open_world
-from paceline.input.loader import Loader
 from paceline.tasks.task import InputRank
 from paceline.tools.bench.input_contenders import task_loader
 from paceline.training.open_data import open_task

@@ -14,7 +14,7 @@ from instance_sets import CATEGORY_IDS, make_instances
 from messages import check_text, raises
 from PIL import Image
 
-import paceline.store.records
+import paceline.data.index.records
 import paceline.tasks.data_module as task_module
 from benchmarks.input_fetch import FETCH_THREADS, KEPT, run_fetch_bench
 from benchmarks.input_simulation import boundary, memory, simulate
@@ -23,9 +23,9 @@ from benchmarks.peers.peer_protocol import tree_cpu_seconds
 from paceline._utils.errors import DataError, RecipeError, UserError
 from paceline.cli.commands import bench as benches
 from paceline.cli.printing import Printer
-from paceline.input import stream as bench_stream
-from paceline.input.loader import Loader
-from paceline.store.records import digest_of
+from paceline.data.index.records import digest_of
+from paceline.data.loader import sampler as bench_stream
+from paceline.data.loader.loader import Loader
 from paceline.tools.bench import input as bench
 from paceline.tools.bench import input_contenders, input_scaling, peers
 from paceline.tools.bench.input import classification, maskrcnn, run_input_bench, ssd
@@ -89,7 +89,9 @@ def test_comparing_the_bytes_is_measured_beside_leaving_it_out(contests, task, m
     # In threads of this process, where they can be counted.
     for module in (task_module, input_contenders):
         monkeypatch.setattr(module, "Loader", lambda **options: Loader(**{**options, "processes": False}))
-    monkeypatch.setattr(paceline.store.records, "digest_of", lambda data: hashed.append(len(data)) or digest_of(data))
+    monkeypatch.setattr(
+        paceline.data.index.records, "digest_of", lambda data: hashed.append(len(data)) or digest_of(data)
+    )
     name, make = next((name, make) for name, make in contests[task].ours.items() if name.startswith("unchecked"))
     for compared, one in ((False, make), (True, contests[task].ours[name.removeprefix("unchecked ")])):
         hashed.clear()

@@ -22,7 +22,7 @@ from benchmarks.peer_installs import PEERS, install_peers, named_peers
 from benchmarks.peers import peer_protocol
 from benchmarks.peers.peer_protocol import crop, endless, measured
 from paceline._utils.errors import DataError, UserError
-from paceline.datasets.ensure import ensure_prepared
+from paceline.data.prepare.auto_prepare import ensure_prepared
 
 # A contender of no library, which burns so much CPU time a batch; or fails.
 FAKE = """

@@ -22,11 +22,11 @@ from tape import HostReadError, Recorder
 from torch import Tensor
 
 from paceline._utils.errors import RecipeError
-from paceline.batch import Batch
 from paceline.boxes import forms
 from paceline.config.plan import Plan, rates_at
 from paceline.config.recipe import Recipe
 from paceline.config.system import System, check_system
+from paceline.data.batch import Batch
 from paceline.training import cuda_graphs
 from paceline.training.cuda_graphs import WARM_UPS
 from paceline.training.evaluate import inference

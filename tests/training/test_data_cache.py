@@ -18,9 +18,9 @@ from paceline._utils.errors import DataError
 from paceline._utils.reporter import SILENT, Lines
 from paceline.config.recipes import RECIPES
 from paceline.config.run import Controls
+from paceline.data.storage.object_store import ObjectStore
 from paceline.distributed.comm.launcher import SINGLE
 from paceline.distributed.comm.world import World, open_world
-from paceline.store.object_store import ObjectStore
 from paceline.training.data_cache import staged_photos
 from paceline.training.logging.events import MEASURED, read_events
 from paceline.training.open_data import open_task

@@ -18,11 +18,11 @@ from tape import HostReadError, NoHostReads
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from paceline.batch import Batch
 from paceline.boxes import forms
 from paceline.config.plan import rates_at
 from paceline.config.recipe import Recipe
 from paceline.config.system import System
+from paceline.data.batch import Batch
 from paceline.models.batch_norm import commit_running_statistics
 from paceline.training.optim.step_scalars import LossScaler, StepNumbers
 from paceline.training.state import State

@@ -14,8 +14,8 @@ from paceline._utils.errors import RecipeError
 from paceline.config.recipes import RECIPES
 from paceline.config.run import RunRecord
 from paceline.config.system import System
-from paceline.datasets.ensure import ensure_prepared
-from paceline.store.manifest import Manifest
+from paceline.data.index.manifest import Manifest
+from paceline.data.prepare.auto_prepare import ensure_prepared
 from paceline.tasks.task import InputRank
 from paceline.tasks.workloads import WORKLOADS
 from paceline.training import input_rate

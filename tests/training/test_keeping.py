@@ -16,8 +16,8 @@ from tiny_runs import train, without_report
 from paceline._utils.errors import RecipeError
 from paceline._utils.reporter import SILENT, Lines
 from paceline.config.system import System, cache_bytes, check_system
-from paceline.store.byte_cache import CachedRecords
-from paceline.store.index import index_over, whole_files
+from paceline.data.index.index import index_over, whole_files
+from paceline.data.storage.memory_cache import CachedRecords
 from paceline.tasks.data_module import DataModule
 from paceline.training import data_cache
 from paceline.training.data_cache import file_system, is_far, photos_in_memory

@@ -12,8 +12,8 @@ from run_files import events_of, facts_of
 from shared_runs import MASKRCNN, SSD
 from tiny_runs import TINY, command, without_report
 
-from paceline.store.freshness import check_fresh
-from paceline.store.manifest import Manifest
+from paceline.data.index.manifest import Manifest
+from paceline.data.index.staleness import check_fresh
 
 pytestmark = pytest.mark.usefixtures("no_charts")
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from paceline.batch import DIVIDE_BY, DetectionBatch, Objects, detection_batch
 from paceline.config.plan import Rates, make_plan
 from paceline.config.recipe import Optim, override
 from paceline.config.recipes import RECIPES
 from paceline.config.system import System
+from paceline.data.batch import DIVIDE_BY, DetectionBatch, Objects, detection_batch
 from paceline.models.batch_norm import configure_batch_norm
 from paceline.models.ssd import initialise_ssd
 from paceline.tasks.workloads import WORKLOADS

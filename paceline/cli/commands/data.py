@@ -18,10 +18,10 @@ from paceline.cli.flags import parse
 from paceline.cli.help import HELP
 from paceline.cli.printing import Printer
 from paceline.config.constraints import Help
-from paceline.store.freshness import addresses, check_fresh
-from paceline.store.index import open_split
-from paceline.store.manifest import Manifest, find_manifest, prepare_again
-from paceline.store.staged_folder import clear
+from paceline.data.index.index import open_split
+from paceline.data.index.manifest import Manifest, find_manifest, prepare_again
+from paceline.data.index.staleness import addresses, check_fresh
+from paceline.data.storage.staged_folder import clear
 
 USAGE = """usage: paceline data info DIR [--json]
        paceline data clear DIR

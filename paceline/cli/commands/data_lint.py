@@ -20,11 +20,11 @@ from paceline.cli.flags import parse
 from paceline.cli.printing import Printer
 from paceline.config.constraints import Help
 from paceline.config.run import run_folder
-from paceline.datasets.ensure import ensure_prepared, is_annotated
-from paceline.datasets.lint import Finding, lines_of, lint
-from paceline.datasets.suspicious import KINDS
-from paceline.store.index import Index
-from paceline.store.manifest import Manifest, find_manifest
+from paceline.data.checks.lint import Finding, lines_of, lint
+from paceline.data.checks.suspicious_boxes import KINDS
+from paceline.data.index.index import Index
+from paceline.data.index.manifest import Manifest, find_manifest
+from paceline.data.prepare.auto_prepare import ensure_prepared, is_annotated
 from paceline.tools.report.check.parts import Find, Linted, Notice
 from paceline.tools.report.check.tiles import make_tile
 from paceline.tools.report.check.write import check_page, shown_splits

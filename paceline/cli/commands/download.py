@@ -17,7 +17,7 @@ from paceline.cli.commands import prepare as prepare_verb
 from paceline.cli.flags import parse
 from paceline.cli.printing import Printer
 from paceline.config.constraints import Help
-from paceline.store.download.data_sets import DATA_SETS, DataSet, download, mismatch_of, missing_text
+from paceline.data.download.data_sets import DATA_SETS, DataSet, download, mismatch_of, missing_text
 
 ABOUT = "Bring a data set from its publisher, check, unpack and prepare it. The same command goes on after a stop."
 

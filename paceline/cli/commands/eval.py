@@ -41,8 +41,8 @@ from paceline.config.run import (
     saved_system,
 )
 from paceline.config.system import System
+from paceline.data.index.splits import fold_in_words, half_in_words
 from paceline.distributed.comm.launcher import read_launch
-from paceline.store.splits import fold_in_words, half_in_words
 from paceline.tasks.workloads import workload_of
 from paceline.training.logging.console import open_console
 from paceline.training.request import check_request
@@ -50,9 +50,9 @@ from paceline.training.run_arguments import means_weights, named_recipe, open_ru
 from paceline.training.select import choose_system
 
 if TYPE_CHECKING:
+    from paceline.data.index.manifest import Manifest
     from paceline.distributed.comm.world import World
     from paceline.inference.external_scores import Answers
-    from paceline.store.manifest import Manifest
     from paceline.tasks.task import Evaluation, Task
 
 
@@ -272,8 +272,8 @@ def _open(flags: Flags, subject: Subject, controls: Controls, world: World, repo
 
 def _held_out(flags: Flags, subject: Subject, world: World, reporter: Reporter) -> Manifest:
     """The data to score on, prepared once on each node, in the run's classes."""
-    from paceline.datasets.held_out import HeldOut, ensure_held_out
-    from paceline.store.scored_as import scored_as
+    from paceline.data.index.class_mapping import scored_as
+    from paceline.data.prepare.eval_split import HeldOut, ensure_held_out
     from paceline.training.open_data import prepared_once
 
     kind = workload_of(subject.recipe.task).kind

@@ -42,8 +42,8 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
         raise UserError("name a data set and a folder: paceline pack DIR --to webdataset|recordio|tfrecord --out DIR")
     if flags.order not in ("kept", "shuffled"):
         raise UserError(f"--order {flags.order}: kept or shuffled.")
-    from paceline.datasets.pack.pack import pack
-    from paceline.datasets.pack.plan import PackRequest, check_request, parse_bytes, prepared_source
+    from paceline.data.pack.pack import pack
+    from paceline.data.pack.plan import PackRequest, check_request, parse_bytes, prepared_source
     from paceline.tools.report.prepare_notes import facts_of
 
     named: dict[str, Any] = {

@@ -16,7 +16,7 @@ from paceline.cli.printing import Printer
 from paceline.config.constraints import Help
 
 if TYPE_CHECKING:
-    from paceline.store.manifest import Manifest
+    from paceline.data.index.manifest import Manifest
 
 KINDS = """usage: paceline prepare KIND ...
 
@@ -169,8 +169,8 @@ def _folder(printer: Printer, kind: str, arguments: Sequence[str]) -> int:
         raise UserError(f"name the folder that holds train/ and val/: paceline prepare {kind} --data DIR")
     if isinstance(flags, ImagenetFlags) and flags.devkit:
         _sort_val(printer, Path(flags.data), Path(flags.devkit).expanduser())
-    from paceline.datasets.class_source import prepare_folder
-    from paceline.datasets.val_split import ValSplit
+    from paceline.data.prepare.class_source import prepare_folder
+    from paceline.data.prepare.val_split import ValSplit
 
     with progress_bar(printer) as progress:
         manifest = prepare_folder(
@@ -191,8 +191,8 @@ def _flaws(flags: FolderFlags | BoxFlags) -> dict[str, Any]:
 
 
 def _sort_val(printer: Printer, root: Path, devkit: Path) -> None:
-    from paceline.datasets.formats.class_folders import VAL_FOLDERS
-    from paceline.datasets.formats.devkit import sort_val, validation_labels
+    from paceline.data.formats.class_folders import VAL_FOLDERS
+    from paceline.data.formats.devkit import sort_val, validation_labels
 
     labels = validation_labels(devkit)
     for folder in (root / name for name in VAL_FOLDERS if (root / name).is_dir()):
@@ -224,7 +224,7 @@ def _boxes(printer: Printer, kind: Literal["coco", "voc", "yolo"], arguments: Se
     if not flags.data and not any(files):
         also = ", or --images DIR --annotations FILE" if kind == "coco" else ""
         raise UserError(f"name the data set's folder: paceline prepare {kind} --data DIR{also}")
-    from paceline.datasets.box_source import BoxRequest, prepare_boxes
+    from paceline.data.prepare.box_source import BoxRequest, prepare_boxes
 
     with progress_bar(printer) as progress:
         manifest = prepare_boxes(
@@ -250,7 +250,7 @@ def _containers(printer: Printer, layout: str, arguments: Sequence[str]) -> int:
 
 
 def _index_containers(printer: Printer, layout: str, flags: ContainerFlags) -> int:
-    from paceline.datasets.containers.source import ContainerRequest, prepare_containers
+    from paceline.data.containers.source import ContainerRequest, prepare_containers
 
     wanted = asdict(flags)
     out, workers = out_folder(wanted.pop("out")), wanted.pop("workers")
@@ -289,7 +289,7 @@ def progress_bar(printer: Printer) -> Iterator[Callable[..., None]]:
 
 def _shapes(printer: Printer, arguments: Sequence[str]) -> int:
     flags = parse(printer, arguments, ShapesFlags(), "prepare shapes", "Render the built-in data set.")
-    from paceline.datasets.shapes.render import shapes_folder
+    from paceline.data.shapes.render import shapes_folder
 
     printer.say(shapes_folder(flags.kind))
     return 0

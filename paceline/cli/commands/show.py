@@ -27,7 +27,7 @@ from paceline.config.recipe import DATA_CLASSES, DATA_IMAGES, Recipe, differing
 from paceline.config.recipes.published_rows import LIKE
 from paceline.config.recipes.published_rows import Row as PublishedRow
 from paceline.config.run import FOLD, NONE, Controls, RunRecord, check_fold, run_file, run_folder
-from paceline.store.splits import fold_in_words, half_in_words
+from paceline.data.index.splits import fold_in_words, half_in_words
 from paceline.tasks.workloads import workload_of
 from paceline.tools.estimate.summary import check_rates, estimate_of, not_known, speed_for, speed_of_run
 from paceline.training.input_stats import settle_pixels

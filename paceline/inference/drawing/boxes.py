@@ -175,9 +175,9 @@ def sample_picture(pixels: np.ndarray, label: Any, classes: Sequence[str]) -> tu
 
     A label that is a string is the caption.
 
-    Boxes are in fractions of the pixels. With masks boxes are in pixels, and a canvas has a ring of one pixel (paceline.batch).
+    Boxes are in fractions of the pixels. With masks boxes are in pixels, and a canvas has a ring of one pixel (paceline.data.batch).
     """
-    from paceline.batch import InstanceObjects, Objects  # loads torch, which no other drawing needs
+    from paceline.data.batch import InstanceObjects, Objects  # loads torch, which no other drawing needs
 
     if not isinstance(label, Objects):
         picture = Image.fromarray(pixels)

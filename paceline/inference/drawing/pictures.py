@@ -16,7 +16,7 @@ from typing import TypeAlias
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from paceline.input.picture import to_rgb
+from paceline.data.transforms.image_io import to_rgb
 
 Photo: TypeAlias = "np.ndarray | Image.Image"
 

@@ -17,10 +17,10 @@ from PIL import Image
 from paceline._utils.errors import DataError, UserError
 from paceline._utils.safe_read import read_plain
 from paceline.config.resnet import Exif
-from paceline.input.picture import open_rgb
-from paceline.store.header import MOST_BYTES
-from paceline.store.index import Index, open_split
-from paceline.store.manifest import FILE_NAME, Manifest, is_ours, manifest_places
+from paceline.data.index.index import Index, open_split
+from paceline.data.index.manifest import FILE_NAME, Manifest, is_ours, manifest_places
+from paceline.data.transforms.image_header import MOST_BYTES
+from paceline.data.transforms.image_io import open_rgb
 
 
 def listed(files: Collection[str], run: Path, root: str, manifest: str) -> dict[str, str]:
@@ -60,7 +60,7 @@ def _is_below(path: str, folder: Path) -> bool:
 
 
 def read_rgb(file: str | Path, exif: Exif, *, least: tuple[int, int] | None = None) -> Image.Image | None:
-    """The photo as one whole RGB picture (input/picture.py open_rgb); None where it is gone, or is no picture any more.
+    """The photo as one whole RGB picture (data/transforms/image_io.py open_rgb); None where it is gone, or is no picture any more.
 
     None also where `file` is a name alone: only photos that may be shown have absolute paths.
     """

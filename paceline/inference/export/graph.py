@@ -21,12 +21,12 @@ from torch.export import Dim
 from torch.fx.experimental import _config
 
 from paceline._utils.errors import UserError
-from paceline.batch import Batch, DetectionBatch, InstanceBatch
 from paceline.boxes.forms import Suppression, fixed
 from paceline.config.model_card import MOST_PHOTOS, MOST_SIDE
+from paceline.data.batch import Batch, DetectionBatch, InstanceBatch
+from paceline.data.loader.aspect_buckets import buckets
 from paceline.inference.graph.graph_model import BOXES, CLASSES
 from paceline.inference.trained_model import Trained
-from paceline.input.buckets import buckets
 from paceline.tasks.workloads import WORKLOADS
 
 if TYPE_CHECKING:

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 
 from paceline._utils.errors import DataError, UserError
 from paceline.config.run import data_from_here
+from paceline.data.index.index import open_split
+from paceline.data.index.manifest import Manifest, find_manifest
 from paceline.inference.graph.graph_model import Input
 from paceline.inference.graph.onnx_reader import as_input
 from paceline.inference.photo_paths import find_photos
 from paceline.inference.photos import Photo, encoded
 from paceline.inference.torch_predictor import Predictor
 from paceline.inference.trained_model import Trained
-from paceline.store.index import open_split
-from paceline.store.manifest import Manifest, find_manifest
 from paceline.tasks.data_module import spread
 
 if TYPE_CHECKING:

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from paceline.batch import Batch, FoundInstances
+from paceline.data.batch import Batch, FoundInstances
+from paceline.data.index.index import Index
+from paceline.data.workers.crew import in_order
 from paceline.distributed.comm.world import World
 from paceline.distributed.device.detect import cpu_cores
 from paceline.inference.graph.graph_model import GraphModel, Input, Outputs, detections
-from paceline.store.index import Index
 from paceline.tasks.task import Evaluation, Task
 from paceline.training.evaluate import Scoring
-from paceline.workers.crew import in_order
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -25,13 +25,13 @@ from paceline.config.model_card import NCHW
 from paceline.config.recipe import Recipe
 from paceline.config.resnet import Exif
 from paceline.config.run import RunRecord, read_run, saved_classes
+from paceline.data.transforms.exif import orientation_of
+from paceline.data.transforms.image_header import Header, read_header, undecodable
 from paceline.inference.graph.onnx_reader import as_input, pasted
 from paceline.inference.graph.runtimes import FORMS, Port, Run, Runner
 from paceline.inference.photos import Photo, encoded
 from paceline.inference.predictor import PhotoPredictor, Seen, best_in, found_in
 from paceline.inference.results import Result
-from paceline.store.header import Header, read_header, undecodable
-from paceline.store.orientation import orientation_of
 from paceline.tasks.workload import Workload
 from paceline.tasks.workloads import WORKLOADS, saved_recipe
 

@@ -16,8 +16,8 @@ from paceline._utils.errors import DataError, UserError
 from paceline._utils.safe_read import read_plain
 from paceline._utils.text import short
 from paceline.config.run import RunRecord
-from paceline.store.box_split import open_boxes
-from paceline.store.manifest import Manifest
+from paceline.data.index.box_split import open_boxes
+from paceline.data.index.manifest import Manifest
 
 MOST_BYTES = 8 << 30
 Ids: TypeAlias = dict[Path, int]  # a photo, as the command names it -> its id

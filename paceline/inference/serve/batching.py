@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from paceline._utils.errors import DataError
+from paceline.data.transforms.image_header import MAX_PIXELS, read_header
 from paceline.inference.photo_paths import Unreadable
-from paceline.store.header import MAX_PIXELS, read_header
 
 if TYPE_CHECKING:
     from paceline.inference.predictor import PhotoPredictor

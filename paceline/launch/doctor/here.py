@@ -142,7 +142,7 @@ def _topology() -> Iterator[Compared]:
 
 
 def _decoders() -> Iterator[Compared]:
-    from paceline.input.decode import require_decoder
+    from paceline.data.transforms.decode import require_decoder
 
     try:
         require_decoder("simplejpeg")

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from paceline.boxes.run_lengths import RunLengths, rows_of
+from paceline.data.rle import RunLengths, rows_of
 
 if TYPE_CHECKING:
     from hotcoco import COCOeval

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from paceline.boxes.run_lengths import RunLengths
+from paceline.data.rle import RunLengths
 from paceline.tasks.metrics.coco import Detections, no_detections
 from paceline.tasks.metrics.top_k import check_every_image_once
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from paceline.boxes.run_lengths import ranges
+from paceline.data.rle import ranges
 from paceline.tasks.metrics.coco import Detections, GroundTruth, check_detections
 
 SHOWN_SCORE = 0.3

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from paceline.boxes.run_lengths import RunLengths, rows_of
+from paceline.data.rle import RunLengths, rows_of
 from paceline.tasks.metrics.coco import (
     IOU_50,
     IOU_75,

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from paceline._utils.safe_read import read_entry
-from paceline.boxes.run_lengths import RunLengths
+from paceline.data.rle import RunLengths
 from paceline.tasks.metrics.coco import Detections, GroundTruth
 from paceline.tasks.metrics.interval import Draws, Interval, accuracy_draws, box_draws, intervals, mask_draws
 

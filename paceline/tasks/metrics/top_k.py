@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paceline.batch import Batch
+from paceline.data.batch import Batch
 
 KEPT = 5
 

@@ -63,7 +63,7 @@ class MaskRCNNNetwork(NetworkFactory):
 
     def eval_shape(self, recipe: InstanceRecipe, height: int, width: int) -> tuple[int, int]:
         """The padded shape of one photo."""
-        from paceline.input.buckets import padded_shape, resized
+        from paceline.data.loader.aspect_buckets import padded_shape, resized
 
         photo, short = recipe.input, recipe.input.short[-1]
         return padded_shape(*resized(height, width, short, photo.long, photo.sides), photo, short)

@@ -29,11 +29,11 @@ from paceline._utils.listing import listed, walk
 from paceline._utils.reporter import Lines
 from paceline.config.recipe import Quality, Recipe
 from paceline.config.resnet import Decoder, PhotoInput
-from paceline.datasets.ensure import ensure_prepared
+from paceline.data.index.manifest import Manifest
+from paceline.data.prepare.auto_prepare import ensure_prepared
+from paceline.data.transforms.decode import require_decoder
+from paceline.data.transforms.image_header import read_header
 from paceline.distributed.device.detect import cpu_cores
-from paceline.input.decode import require_decoder
-from paceline.store.header import read_header
-from paceline.store.manifest import Manifest
 from paceline.tasks.workloads import WORKLOADS
 from paceline.tools.bench.harness import all_rounds, format_ratio, machine_facts, ratio
 from paceline.tools.bench.input_contenders import bare_decode, of_task, ours, records_of

@@ -22,14 +22,14 @@ import torch
 from paceline.config.plan import make_plan
 from paceline.config.resnet import PhotoInput
 from paceline.config.system import System
-from paceline.input.decode import Decoder
-from paceline.input.draw import Draw, draw_training_photo
-from paceline.input.loader import Loader
-from paceline.input.randomness import SampleRandom
-from paceline.input.stream import batch_indices
-from paceline.store.header import Header, read_header
-from paceline.store.index import index_over, whole_files
-from paceline.store.records import Records, digest_of
+from paceline.data.index.index import index_over, whole_files
+from paceline.data.index.records import Records, digest_of
+from paceline.data.loader.loader import Loader
+from paceline.data.loader.sample_rng import SampleRandom
+from paceline.data.loader.sampler import batch_indices
+from paceline.data.transforms.decode import Decoder
+from paceline.data.transforms.image_header import Header, read_header
+from paceline.data.transforms.sample import Draw, draw_training_photo
 from paceline.tasks.task import InputRank, Task
 
 BATCH = 64

@@ -24,24 +24,24 @@ from typing import Any
 import numpy as np
 import torch
 
-from paceline.batch import Batch
 from paceline.config.recipe import Quality, Recipe
 from paceline.config.system import System
+from paceline.data.batch import Batch
+from paceline.data.index.records import Records
+from paceline.data.loader.device_buffers import Landing
+from paceline.data.loader.sampler import permutation
+from paceline.data.storage.store import scheme_of
+from paceline.data.transforms.decode import decode_alone
+from paceline.data.transforms.image_header import read_header
+from paceline.data.transforms.sample import Draw, render, with_others
+from paceline.data.workers.crew import Crew
 from paceline.distributed.device.accelerators import streams_of, synchronise
 from paceline.distributed.device.detect import cpu_cores
-from paceline.input.decode import decode_alone
-from paceline.input.draw import Draw, render, with_others
-from paceline.input.stream import permutation
-from paceline.store.header import read_header
-from paceline.store.landing import Landing
-from paceline.store.records import Records
-from paceline.store.stores import scheme_of
 from paceline.tasks.data_module import records_for
 from paceline.tasks.task import Task
 from paceline.tools.bench.input_advice import Demand
 from paceline.tools.bench.input_contenders import task_loader
 from paceline.tools.bench.process_tree import cpu_seconds
-from paceline.workers.crew import Crew
 
 # A forward has about so many pixels, and at most so many images: enough that handing a batch over costs nothing.
 FORWARD_PIXELS, MOST_IMAGES = 2**23, 64

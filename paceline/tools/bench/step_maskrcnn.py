@@ -17,7 +17,6 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from paceline.batch import InstanceBatch
 from paceline.boxes.geometry import pairwise_iou
 from paceline.boxes.matching import match_anchors, match_regions
 from paceline.boxes.paste import paste_to_rle
@@ -27,6 +26,7 @@ from paceline.boxes.sampling import random_bits, sample
 from paceline.config.maskrcnn import InstanceInput, MaskRCNNModel
 from paceline.config.recipe import Optim, Recipe
 from paceline.config.system import Precision
+from paceline.data.batch import InstanceBatch
 from paceline.models import segmenter
 from paceline.models.mask_rcnn import MaskRCNN, initialise_mask_rcnn
 from paceline.models.mask_rcnn_loss import (

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from paceline.batch import Batch
 from paceline.config.recipe import Optim, Recipe
 from paceline.config.resnet import PhotoInput, ResNetModel
+from paceline.data.batch import Batch
 from paceline.models.classifier import Classifier
 from paceline.models.trunk import initialise
 from paceline.tasks.workloads.classification import RESNET

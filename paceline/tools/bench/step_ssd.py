@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paceline.batch import DetectionBatch, Objects, detection_batch
 from paceline.boxes.anchors import default_boxes
 from paceline.config.recipes.ssd import MLPERF_IMAGES, MLPERF_LR, SSDRecipe, mlperf
 from paceline.config.ssd import grids
 from paceline.config.system import Precision
+from paceline.data.batch import DetectionBatch, Objects, detection_batch
 from paceline.models import detector
 from paceline.models.detector import Detector, per_image, ssd_loss
 from paceline.models.ssd import initialise_ssd

@@ -23,8 +23,8 @@ from paceline.tasks.workloads import saved_recipe
 from paceline.tools.compare.bisect_text import recorded_lines, replayed_lines
 
 if TYPE_CHECKING:
-    from paceline.batch import Batch
     from paceline.config.recipe import Recipe
+    from paceline.data.batch import Batch
     from paceline.tools.compare.replay import Follow, Records, Rerun
     from paceline.tools.compare.step_trace import Entry
 

@@ -18,10 +18,10 @@ from torch import Tensor
 
 from paceline._utils.errors import DataError, RecipeError, UserError
 from paceline._utils.reporter import SILENT
-from paceline.batch import Batch
 from paceline.config.plan import make_plan, rates_at, shorten
 from paceline.config.recipe import Recipe
 from paceline.config.run import Controls, Run, RunRecord, data_from_here, fill, named_weights, saved_system
+from paceline.data.batch import Batch
 from paceline.distributed.comm.launcher import SINGLE
 from paceline.distributed.comm.world import World, open_world
 from paceline.distributed.device.setup import TYPES, choose_device, choose_kernels, set_threads

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from paceline.batch import Batch
 from paceline.config.plan import Rates
+from paceline.data.batch import Batch
 
 # Groups of a checkpoint in the order in which a step writes them, and what a tensor of each is called.
 GROUPS = {"optimiser": "optimizer state", "scaler": "loss scale", "model": "weights", "average": "average of weights"}

@@ -26,7 +26,7 @@ import torch
 
 from paceline.config.run import Controls
 from paceline.config.system import System
-from paceline.datasets.shapes.render import render_shapes
+from paceline.data.shapes.render import render_shapes
 from paceline.distributed.comm.collectives import smallest
 from paceline.distributed.comm.launcher import Launch
 from paceline.distributed.comm.world import World

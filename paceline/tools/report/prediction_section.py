@@ -23,8 +23,8 @@ from paceline._utils.formatting import metric_text
 from paceline._utils.safe_read import parse, read_entry
 from paceline.config.resnet import Exif
 from paceline.config.run import RunRecord
+from paceline.data.index.splits import fold_in_words, half_in_words
 from paceline.inference.drawing.stored_photo import listed
-from paceline.store.splits import fold_in_words, half_in_words
 from paceline.tasks.metrics.best_f1 import at_thresholds
 from paceline.tasks.metrics.coco import Detections
 from paceline.tasks.metrics.confusion import SHOWN_SCORE, confusion

@@ -10,7 +10,7 @@ from typing import Any
 
 from paceline._utils.commands import command
 from paceline._utils.text import counted
-from paceline.store.manifest import Manifest, Split
+from paceline.data.index.manifest import Manifest, Split
 from paceline.tools.report.check.write import write_check_page
 
 # One line each in the report; a list of ten shows what kind they are.
@@ -83,7 +83,7 @@ def _of_classes(manifest: Manifest) -> Iterator[str]:
 
 
 def _of_boxes(manifest: Manifest) -> Iterator[str]:
-    from paceline.datasets.formats.published import COCO2017
+    from paceline.data.formats.published_sets import COCO2017
 
     for name, split in manifest.splits.items():
         counts = split.boxes

@@ -32,7 +32,7 @@ from paceline._utils.names import flatten
 from paceline._utils.reporter import Lines
 from paceline._utils.text import counted
 from paceline.config.run import RunRecord, read_run
-from paceline.store.splits import fold_in_words
+from paceline.data.index.splits import fold_in_words
 from paceline.tasks.metrics.coco import ABSENT
 from paceline.tasks.workload import Workload
 from paceline.tasks.workloads import WORKLOADS

@@ -22,9 +22,9 @@ from paceline._utils.names import CHECKPOINTS, LEFT_OVER, PREDICTIONS, RUNS, STO
 from paceline._utils.reporter import SILENT, Reporter
 from paceline._utils.safe_read import read_entry
 from paceline.config.run import MOST_BYTES, Controls, Run, RunRecord
+from paceline.data.storage.bucket_folder import BucketFolder
 from paceline.distributed.comm.collectives import from_main
 from paceline.distributed.comm.world import World
-from paceline.store.bucket_folder import BucketFolder
 from paceline.training.checkpoint.background import CheckpointWriter
 from paceline.training.checkpoint.layout import check_space, list_steps, step_name
 from paceline.training.checkpoint.write import bytes_of

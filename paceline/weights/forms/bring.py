@@ -24,8 +24,8 @@ from paceline._utils.reporter import SILENT, Reporter
 from paceline.config.recipe import Recipe
 from paceline.config.resnet import RESNET
 from paceline.config.tables import read_menu
-from paceline.store.download.check import Expected, Mismatch
-from paceline.store.download.fetch import fetch
+from paceline.data.download.check import Expected, Mismatch
+from paceline.data.download.fetch import fetch
 
 # GluonCV's are the only ones that come in an archive; unpacked it is about as large.
 MOST_UNPACKED = 2 << 30

@@ -27,7 +27,7 @@ from paceline._utils.errors import CheckpointError
 from paceline._utils.listing import listed
 from paceline._utils.safe_read import read_plain
 from paceline._utils.text import short
-from paceline.store.containers.tfrecord import BYTES, VARINT, fields, masked_crc32c, varint
+from paceline.data.containers.tfrecord import BYTES, VARINT, fields, masked_crc32c, varint
 from paceline.weights.classes import COCO_80, imagenet
 from paceline.weights.forms.ours import Facts, FormError, Ours, Tensors
 

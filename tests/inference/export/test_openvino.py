@@ -14,7 +14,7 @@ from tiny_runs import command, refused
 from torch import Tensor, nn
 
 import paceline
-from paceline.batch import Batch
+from paceline.data.batch import Batch
 from paceline.inference.export import openvino_export
 from paceline.inference.graph.runtimes import EXACT, run_of
 

@@ -15,10 +15,10 @@ from PIL import Image
 
 from paceline.boxes.paste import paste_to_rle
 from paceline.config.recipes import RECIPES
+from paceline.data.transforms.image_header import read_header
+from paceline.data.transforms.sample import render
 from paceline.inference.export.onnx_export import READER
 from paceline.inference.graph.onnx_reader import as_input, pasted
-from paceline.input.draw import render
-from paceline.store.header import read_header
 from paceline.tasks.workloads import workload_of
 
 

@@ -23,9 +23,9 @@ from torch import nn
 
 from paceline.config.recipe import Recipe
 from paceline.config.ssd import BoxInput, SSDModel
+from paceline.data.transforms.image_header import MAX_PIXELS
 from paceline.inference.serve import limits
 from paceline.inference.torch_predictor import Predictor
-from paceline.store.header import MAX_PIXELS
 
 HEAD = b"POST /predict HTTP/1.1\r\nHost: localhost\r\n"
 

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from paceline.datasets.suspicious import KINDS, Kind, Suspect, coordinate_notices, find_suspicious
-from paceline.input.randomness import hash_keys
-from paceline.store.index import Index
+from paceline.data.checks.suspicious_boxes import KINDS, Kind, Suspect, coordinate_notices, find_suspicious
+from paceline.data.index.index import Index
+from paceline.data.loader.sample_rng import hash_keys
 from paceline.tasks.objects import class_limits, detection_limit
 from paceline.tools.report.check import parts
 from paceline.tools.report.check.tiles import Tile, make_tile

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from paceline._utils.text import some
-from paceline.input.randomness import hash_keys
-from paceline.store.index import Index
+from paceline.data.index.index import Index
+from paceline.data.loader.sample_rng import hash_keys
 from paceline.tools.report.check import parts
 from paceline.tools.report.check.tiles import Tile, make_tile
 

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from paceline.data.index.index import Index
+from paceline.data.transforms.exif import UPRIGHT
 from paceline.inference.drawing.boxes import colour_of
-from paceline.store.index import Index
-from paceline.store.orientation import UPRIGHT
 from paceline.tools.report.html import templates
 
 MOST_CLASSES = 200  # rows of the table of classes

@@ -10,11 +10,11 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from PIL import Image, ImageDraw
 
+from paceline.data.index.index import Index
+from paceline.data.transforms.image_io import open_rgb
 from paceline.inference.drawing.boxes import Mark, marks_picture, pixels_of
 from paceline.inference.drawing.masks import placed_pixels
 from paceline.inference.drawing.pictures import jpeg_uri
-from paceline.input.picture import open_rgb
-from paceline.store.index import Index
 
 MOST_BOXES = 150  # drawn in one tile
 # A box is shown with so much around it, in its own longer side, and at least so many pixels.

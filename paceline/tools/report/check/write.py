@@ -8,10 +8,10 @@ from pathlib import Path
 from paceline._utils.atomic_write import replaceable, sweep, write_whole
 from paceline._utils.errors import DataError
 from paceline.config.resnet import Exif
-from paceline.datasets.suspicious import mask_notices
-from paceline.store.box_split import box_index
-from paceline.store.index import Index, open_split
-from paceline.store.manifest import Manifest
+from paceline.data.checks.suspicious_boxes import mask_notices
+from paceline.data.index.box_split import box_index
+from paceline.data.index.index import Index, open_split
+from paceline.data.index.manifest import Manifest
 from paceline.tools.report.check.box_page import box_page
 from paceline.tools.report.check.class_page import class_page
 from paceline.tools.report.check.parts import NOT_LINTED, Linted, Page

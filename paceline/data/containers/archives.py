@@ -1,0 +1,257 @@
+"""Photos in archives (tar, tar in tar, zip), in WebDataset's tars, and as a file each -> Contents.
+
+An archive holds class folders, [FOLDER/...][train/|val/]CLASS/photo.jpg, or a tar for each class, CLASS.tar with its photos (as
+ILSVRC2012_img_train.tar does); or photos that annotations beside it name (COCO's zips). Records come in the order of class
+folders: classes by name, photos by name, whatever their order in the archive.
+A WebDataset's tars hold files that share the name up to the first dot, KEY.jpg with KEY.cls or KEY.json; records keep their order.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+
+from paceline._utils.errors import DataError
+from paceline._utils.listing import in_system_folder, is_system_name
+from paceline._utils.names import OTHER_PICTURES, by_suffix, is_image_name, is_image_path, suffix_of
+from paceline.data.containers.box_labels import sample_annotations
+from paceline.data.containers.label_exports import find_export, unpack_first
+from paceline.data.containers.listing import AS_IT_IS, RANGES, Contents, Held, HeldFile, contents, folder_names
+from paceline.data.containers.reading import read_at, shown
+from paceline.data.containers.split_files import ContainerFiles, ContainerRequest
+from paceline.data.containers.tar import inner_tars, tar_members
+from paceline.data.containers.webdataset import read_label, samples
+from paceline.data.containers.zip import zip_members
+from paceline.data.formats.class_folders import TRAIN_FOLDER, VAL_FOLDERS
+from paceline.data.storage.store import scheme_of
+
+SPLITS = {TRAIN_FOLDER: "train", **{name: "val" for name in VAL_FOLDERS}, "test": "test"}
+
+
+class Entry(NamedTuple):
+    """A member of an archive, at [above/]label/photo.jpg, and where its bytes are."""
+
+    path: bytes
+    held: Held
+    split: str  # "train", "val", "test" where a folder above the class's is called so; "" where none is
+    above: bytes  # the folders above the class's
+    label: bytes  # its own folder; empty where it has none
+    is_photo: bool  # by its name
+
+
+def entry_of(path: bytes, held: Held, *, is_system: bool = False) -> Entry:
+    """`path` in an archive, judged only by the names of its folders; is_system: a part of its own name is a system's."""
+    *folders, base = path.split(b"/")
+    named = [SPLITS.get(os.fsdecode(folder).lower(), "") for folder in folders[:-1]]
+    split = next((name for name in reversed(named) if name), "")
+    label = folders[-1] if folders else b""
+    return Entry(path, held, split, b"/".join(folders[:-1]), label, is_image_name(base) and not is_system)
+
+
+def read_photos(files: ContainerFiles, request: ContainerRequest) -> dict[str, Contents]:
+    """Files that are a photo each (a bucket's objects), by the folders that they lie in -> split -> contents."""
+    paths = [name.partition(b"://")[2].partition(b"/")[2] if scheme_of(name) else name[1:] for name in files.names]
+    if files.listed and len({b"/".join(path.split(b"/")[-2:]) for path in paths}) == len(paths):
+        paths = [b"/".join(path.split(b"/")[-2:]) for path in paths]  # as of unpacked COCO, wherever it lies
+    entries = [[entry_of(path, Held(path, 0, status.size))] for path, status in zip(paths, files.statuses)]
+    if not files.listed:
+        photos = [one for one in chain.from_iterable(entries) if one.is_photo]
+        _refuse_nested(f"--{files.split}", photos)
+    return _archived(files, entries, RANGES, bool(request.devkit))
+
+
+def read_tar(files: ContainerFiles, request: ContainerRequest) -> dict[str, Contents]:
+    """Photos in tars, by class folders or inner tars -> split -> contents."""
+    return _archived(files, files.walk(_tar), RANGES, bool(request.devkit))
+
+
+def read_zip(files: ContainerFiles, request: ContainerRequest) -> dict[str, Contents]:
+    """Photos in zips, stored or deflated -> split -> contents."""
+    entries = files.walk(_zip)
+    packed = any(one.held.stored != AS_IT_IS for one in chain.from_iterable(entries))
+    return _archived(files, entries, "deflate" if packed else RANGES, bool(request.devkit))
+
+
+def read_webdataset(files: ContainerFiles, _: ContainerRequest) -> dict[str, Contents]:
+    """Photos in WebDataset's tars -> split -> contents. Beside each photo is a class number, a class name or {"label": ...}, or
+    {"annotations": [...]} with its objects.
+    """
+    held, labels = [], []
+    for name, status, pairs in zip(files.names, files.statuses, files.walk(_labelled)):
+        held.append((name, status, [replace(one, name=_in_split(files.split, one.name)) for one, _ in pairs]))
+        labels += [label for _, label in pairs]
+    whole = contents(RANGES, _unique_names(files.split, held))
+    boxed = [label for label in labels if isinstance(label, dict)]
+    if boxed and len(boxed) < len(labels):
+        raise DataError(f"{files.first}: some of its photos have a class and some have objects. Prepare them apart.")
+    if boxed:
+        annotations, notes = sample_annotations(Path(files.first), whole.names, boxed)
+        return {files.split: replace(whole, annotations=annotations, notes=tuple(notes))}
+    if all(isinstance(label, int) for label in labels):
+        numbers = np.array(labels, np.int64)
+        return {files.split: replace(whole, classes=numbers, class_names=folder_names(numbers, whole.names))}
+    return {files.split: replace(whole, classes=list(map(str, labels)))}
+
+
+def _unique_names(split: str, held: Sequence[HeldFile]) -> Sequence[HeldFile]:
+    """With the shard's name before each photo's where shards repeat their keys."""
+    names = [one.name for _, _, photos in held for one in photos]
+    stems = [os.path.splitext(os.path.basename(name))[0] for name, _, _ in held]
+    if len(set(names)) == len(names) or len(set(stems)) < len(stems):
+        return held
+    start = len(split) + 1
+    return [
+        (name, status, [replace(one, name=one.name[:start] + stem + b"/" + one.name[start:]) for one in photos])
+        for (name, status, photos), stem in zip(held, stems)
+    ]
+
+
+def _tar(file: BinaryIO, size: int, name: str) -> Iterator[Entry]:
+    outer = tar_members(file, size, name)
+    before, is_tar = [], False
+    for member in outer:
+        before.append(member)
+        is_tar = member.name.lower().endswith(b".tar") and not in_system_folder(member.name)
+        if is_tar or is_image_path(member.name):
+            break
+    if is_tar:
+        # An inner tar stands for the folder that its photos would be unpacked into.
+        members = (
+            (os.path.splitext(inner)[0] + b"/" + os.path.basename(member.name), member)
+            for inner, member in inner_tars(file, size, name)
+        )
+    else:
+        members = ((member.name, member) for member in chain(before, outer))
+    for path, member in members:
+        yield entry_of(path, Held(path, member.offset, member.length), is_system=in_system_folder(member.name))
+
+
+def _zip(file: BinaryIO, size: int, name: str) -> Iterator[Entry]:
+    for member in zip_members(file, size, name):
+        stored = member.stored_length if member.deflated else AS_IT_IS
+        held = Held(member.name, member.offset, member.length, stored, member.crc)
+        yield entry_of(member.name, held, is_system=in_system_folder(member.name))
+
+
+def _archived(
+    files: ContainerFiles, entries: Sequence[Sequence[Entry]], kind: str, devkit: bool
+) -> dict[str, Contents]:
+    """The photos among `entries`, by split; one split alone where the archives do not name any.
+
+    devkit  a list knows the classes of photos that lie in no class folders
+    """
+    photos = [[one for one in members if one.is_photo] for members in entries]
+    ignored = sum(map(len, entries)) - sum(map(len, photos))
+    if not any(photos):
+        raise DataError(f"{files.first}: no photo in it (.jpg, .jpeg, .png, ...), {ignored:,} others. Check the path.")
+    bases = [os.path.basename(one.path) for one in chain.from_iterable(entries) if not one.is_photo]
+    others = Counter(suffix_of(base) for base in bases if not (is_system_name(base) or is_image_name(base)))
+    if OTHER_PICTURES & others.keys() or (others and not files.listed):  # annotations beside them name what is used
+        files.notes.append(f"{files.first}: left out {by_suffix(others)}")
+    if files.listed:
+        whole = contents(kind, _held_files(files, photos, lambda one: one.held))
+        return {files.split: replace(whole, ignored=ignored)}
+    _refuse_export(files, entries, photos, devkit)
+    named = {one.split for one in chain.from_iterable(photos)} - {""}
+    if not named:
+        return {files.split: replace(_in_order(files, photos, kind, files.split, devkit), ignored=ignored)}
+    splits = {"train": "train", "val": "val"} if {"train", "val"} <= named else _only(files, named)
+    result = {}
+    for split, folder in splits.items():
+        chosen = [[one for one in members if one.split == folder] for members in photos]
+        result[split] = replace(_in_order(files, chosen, kind, split), ignored=ignored)
+        ignored = 0  # counted once
+    left = [one.path for one in chain.from_iterable(photos) if one.split not in splits.values()]
+    if left:
+        files.notes.append(
+            f"{len(left):,} photos lie in neither of the folders that are used ({', '.join(splits.values())}), "
+            f"{shown(left[0])} first: left out"
+        )
+    return result
+
+
+def _held_files(
+    files: ContainerFiles, photos: Sequence[Sequence[Entry]], held_of: Callable[[Entry], Held]
+) -> list[HeldFile]:
+    return [
+        (name, status, list(map(held_of, members)))
+        for name, status, members in zip(files.names, files.statuses, photos)
+    ]
+
+
+def _refuse_export(
+    files: ContainerFiles, entries: Sequence[Sequence[Entry]], photos: Sequence[Sequence[Entry]], devkit: bool
+) -> None:
+    """Raises DataError where an archive holds annotations of boxes, or its folders are splits: neither are classes."""
+    for file, members, pictures in zip(files.names, entries, photos):
+        name = os.fsdecode(file)
+        export = find_export(os.fsdecode(one.path) for one in members)
+        if export is not None:
+            raise DataError(f"{name}: {unpack_first(name, export)}")
+        labels = {os.fsdecode(one.label).lower() for one in pictures}
+        if labels and labels <= SPLITS.keys() and not devkit:
+            raise DataError(
+                f"{name}: its photos lie in {' and '.join(f'{label}/' for label in sorted(labels))}, which are splits and no "
+                "classes. Name the photos' COCO JSON with --annotations FILE, or pack them as train/CLASS/photo.jpg."
+            )
+
+
+def _only(files: ContainerFiles, named: set[str]) -> dict[str, str]:
+    """The one folder of splits that is meant."""
+    if len(named) == 1:
+        return {files.split: next(iter(named))}
+    if files.split in named:
+        return {files.split: files.split}
+    raise DataError(
+        f"{files.first}: its photos lie in {' and '.join(f'{name}/' for name in sorted(named))}; which of them is "
+        f"--{files.split}? Pack it alone."
+    )
+
+
+def _in_order(
+    files: ContainerFiles, photos: Sequence[Sequence[Entry]], kind: str, split: str, devkit: bool = False
+) -> Contents:
+    """By class folder and name; named as class folders of that split would be."""
+    for name, members in zip(files.names, photos):
+        _refuse_nested(os.fsdecode(name), members)
+    classes = [os.fsdecode(one.label) for one in chain.from_iterable(photos)]
+    # A list knows the classes of photos that lie in one folder.
+    flat = not all(classes) or (devkit and len(set(classes)) == 1)
+    parts = 1 if flat else 2
+    named = _held_files(files, photos, lambda one: replace(one.held, name=_in_split(split, one.path, parts)))
+    return replace(contents(kind, named), classes=None if flat else classes).in_folder_order()
+
+
+def _refuse_nested(archive: str, members: Sequence[Entry]) -> None:
+    """Raises DataError unless all photos of one archive and split lie in class folders that lie side by side."""
+    if not members:
+        return
+    usual = Counter(one.above for one in members).most_common(1)[0][0]
+    odd = next((one.path for one in members if one.above != usual), None)
+    if odd is not None:
+        right = next(one.path for one in members if one.above == usual)
+        raise DataError(
+            f"{archive}: {shown(odd)} and {shown(right)} do not lie in class folders side by side, so their classes "
+            "are unknown. Pack it as CLASS/photo.jpg, below train/ and val/ where both are in it."
+        )
+
+
+def _in_split(split: str, path: bytes, parts: int = 0) -> bytes:
+    """The last `parts` of a path (0: all of it), below the split's name."""
+    return b"/".join([split.encode(), *path.split(b"/")[-parts:]])
+
+
+def _labelled(file: BinaryIO, size: int, name: str) -> Iterator[tuple[Held, int | str | dict[str, Any]]]:
+    members = (one for one in tar_members(file, size, name) if not in_system_folder(one.name))
+    for sample in samples(members, name):
+        photo = sample.photo(name)
+        field, member = sample.label(name)
+        label = read_label(field, read_at(file, member.offset, member.length), f"{name}: sample {shown(sample.key)}")
+        yield Held(photo.name, photo.offset, photo.length), label

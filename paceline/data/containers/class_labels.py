@@ -1,0 +1,205 @@
+"""The classes of photos in containers: from class names or numbers of each photo to labels 0..K-1, the same in all splits."""
+
+from __future__ import annotations
+
+import json
+import os
+import unicodedata
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from paceline._utils.errors import DataError
+from paceline._utils.safe_read import read_plain_text
+from paceline._utils.text import some
+from paceline.data.containers.listing import Contents
+from paceline.data.containers.split_files import ContainerRequest
+from paceline.data.formats.class_folders import first_twice, tidy_class_name
+
+# The original script of TFRecords counts classes from 1 and keeps 0 for a background; the others count from 0.
+FIRST_LABEL = {"tfrecord": 1}
+MOST_CLASSES = 1 << 20
+MOST_LIST_BYTES = 1 << 26
+
+# Class names, and the labels of each split.
+Numbered = tuple[tuple[str, ...], dict[str, np.ndarray]]
+
+
+@dataclass(frozen=True)
+class Classes:
+    """K classes, the photos in the order that goes with them, and (N,) int64 labels of each split."""
+
+    names: tuple[str, ...]
+    splits: dict[str, Contents]
+    labels: dict[str, np.ndarray]
+    readable: tuple[str, ...] | None = None  # K, where --classes has readable names beside them
+
+
+def resolve_classes(splits: dict[str, Contents], request: ContainerRequest) -> Classes:
+    """Raises DataError where photos have no class, a number is none, or the splits' classes differ."""
+    splits = {name: _with_official_classes(part, request) for name, part in splits.items()}
+    for part in splits.values():
+        if part.classes is None:
+            raise DataError(
+                f"{part.first_file}: its photos lie in no folders, so their classes are unknown. Pack them as CLASS/photo.jpg; "
+                "for ImageNet's validation tar name the devkit (--devkit); for boxes the annotations (--annotations, "
+                "--val-annotations)."
+            )
+    kinds = {isinstance(part.classes, list) for part in splits.values()}
+    if len(kinds) > 1:
+        raise DataError("train's classes are names and val's numbers (or vice versa). Prepare both from one source.")
+    listed, readable = _listed_names(request) if request.classes else (None, None)
+    names, labels = (_by_name if kinds == {True} else _by_number)(splits, request, listed)
+    if len(names) < 2:
+        file = next(iter(splits.values())).first_file
+        raise DataError(
+            f"{file}: only one class ({', '.join(names)}); a classifier needs two or more. Name more files, or say how many "
+            "classes there are (--classes 10)."
+        )
+    return Classes(names, splits, labels, readable)
+
+
+def _by_name(splits: dict[str, Contents], request: ContainerRequest, listed: tuple[str, ...] | None) -> Numbered:
+    first, *others = splits
+    names = tuple(sorted(set(splits[first].classes or ()), key=os.fsencode)) if listed is None else listed
+    # A macOS disk stores names in another Unicode form.
+    forms = {unicodedata.normalize("NFC", name): name for name in names} | {name: name for name in names}
+    named = {split: _in_forms(map(str, part.classes or ()), forms) for split, part in splits.items()}
+    used = {split: set(classes) for split, classes in named.items()}
+    if listed is not None:
+        if unknown := sorted(set().union(*used.values()) - set(names)):
+            raise DataError(f"--classes {request.classes}: lacks {some(unknown)}, which photos belong to.")
+    elif other := next((other for other in others if used[first] != used[other]), ""):
+        raise DataError(
+            f"the classes of {other} are not those of {first}. Only in {first}: {some(sorted(used[first] - used[other]))}. "
+            f"Only in {other}: {some(sorted(used[other] - used[first]))}. Pack both with the same classes, or name them all in a "
+            "file (--classes FILE)."
+        )
+    number = {name: k for k, name in enumerate(names)}
+    return names, {split: np.array([number[name] for name in classes], np.int64) for split, classes in named.items()}
+
+
+def _in_forms(classes: Iterable[str], forms: dict[str, str]) -> list[str]:
+    """Each class as `forms` spells it."""
+    return [forms.get(name, forms.get(unicodedata.normalize("NFC", name), name)) for name in classes]
+
+
+def _by_number(splits: dict[str, Contents], request: ContainerRequest, listed: tuple[str, ...] | None) -> Numbered:
+    first = first_label(request)
+    labels, named = {}, {}
+    for split, part in splits.items():
+        assert isinstance(part.classes, np.ndarray)
+        labels[split] = part.classes - first
+        for number, name in (part.class_names or {}).items():
+            if named.setdefault(number - first, name) != name:
+                raise DataError(
+                    f"{part.first_file}: class {number} is {name!r}, and {named[number - first]!r} in the other split. Pack both "
+                    "with one list of classes."
+                )
+        if (low := np.flatnonzero(labels[split] < 0)).size:
+            raise DataError(
+                f"{part.title(low[0])} has the class {part.classes[low[0]]}, and classes count from {first}. If they count from "
+                f"{part.classes.min()}: --first-label {max(0, int(part.classes.min()))}"
+            )
+    most = int(max(values.max() for values in labels.values())) + 1
+    if most > MOST_CLASSES:
+        number = most - 1 + first
+        raise DataError(f"a photo's class is {number:,}: no class but something else. Check what the labels are.")
+    if listed is not None:
+        if len(listed) < most:
+            raise DataError(f"--classes {request.classes}: {len(listed):,} classes, and photos have number {most - 1}.")
+        return listed, labels
+    _check_numbers(splits, first)
+    names = tuple(named.get(k, str(k + first)) for k in range(most))
+    if first_twice(names) is not None:
+        names = tuple(str(k + first) for k in range(most))
+    return names, labels
+
+
+def _check_numbers(splits: dict[str, Contents], first: int) -> None:
+    """Raises DataError where numbers look as if they counted from another first one, or differently in each split."""
+    used = {split: set(np.unique(np.asarray(part.classes)).tolist()) for split, part in splits.items()}
+    lowest = min(map(min, used.values()))
+    if lowest > first:
+        raise DataError(
+            f"{next(iter(splits.values())).first_file}: no photo has the class {first}, from which these classes count; the "
+            f"lowest is {lowest}. If they count from there: --first-label {lowest}. If the first classes have no photos: "
+            "--classes, with how many there are or a file of their names."
+        )
+    train = used.get("train", set())
+    if alone := sorted(used.get("val", set()) - train) if train else []:
+        raise DataError(
+            f"{splits['val'].first_file}: photos of the classes {some(map(str, alone))}, and no training photo has them: the "
+            "splits' numbers may count differently. If they do not, say how many classes there are, or name them (--classes)."
+        )
+
+
+def names_by_number(classes: str, request: ContainerRequest) -> dict[int, str]:
+    """Class number -> name from --classes, or another file like it, for boxes; {} for no file.
+
+    A list counts from the first label; a COCO JSON's categories, or an object of numbers and names, have numbers of their own.
+    """
+    if not classes:
+        return {}
+    path = Path(classes).expanduser()
+    try:
+        record = json.loads(read_plain_text(path, MOST_LIST_BYTES)) if path.suffix == ".json" else None
+        if isinstance(record, dict):
+            table = record.get("categories", record)
+            pairs = [(one["id"], one["name"]) for one in table] if isinstance(table, list) else table.items()
+            return {int(number): tidy_class_name(name, f"--classes {path}: a class") for number, name in pairs}
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        raise DataError(f"--classes {path}: cannot be read ({error!r}). Name a COCO JSON or a list of names.") from None
+    return dict(enumerate(_listed_names(request)[0], first_label(request)))
+
+
+def first_label(request: ContainerRequest) -> int:
+    """The number of the first class in the containers."""
+    return request.first_label if request.first_label >= 0 else FIRST_LABEL.get(request.layout, 0)
+
+
+def _listed_names(request: ContainerRequest) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
+    """-> the K names of --classes, and K readable ones where those are others.
+
+    --classes is a number of classes, or a file that names them, one a line, as a JSON list or {name: readable name}.
+    """
+    if request.classes.isdecimal() and not os.path.exists(request.classes):
+        return tuple(map(str, range(min(int(request.classes), MOST_CLASSES)))), None
+    path = Path(request.classes).expanduser()
+    try:
+        text = read_plain_text(path, MOST_LIST_BYTES)
+        given = json.loads(text) if path.suffix == ".json" else [line for line in text.splitlines() if line.strip()]
+    except (OSError, ValueError, RecursionError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise DataError(f"--classes {path}: cannot be read ({reason}). Write one class a line.") from None
+    if not isinstance(given, list | dict):
+        raise DataError(f"--classes {path}: no list of names. Write one class a line, or a JSON list.")
+    title = f"--classes {path}: a class"
+    names = tuple(tidy_class_name(name, title) for name in given)
+    if (twice := first_twice(names)) is not None:
+        raise DataError(f"--classes {path}: {twice!r} stands in it twice.")
+    if isinstance(given, list) or all(name == value for name, value in given.items()):
+        return names, None
+    return names, tuple(tidy_class_name(name, title) for name in given.values())
+
+
+def _with_official_classes(part: Contents, request: ContainerRequest) -> Contents:
+    """ImageNet's validation photos lie flat in their tar; the devkit knows their classes."""
+    if part.classes is not None or not request.devkit:
+        return part
+    from paceline.data.formats.devkit import validation_labels
+    from paceline.data.formats.published_sets import VAL_NAME
+
+    labels = validation_labels(Path(request.devkit).expanduser())
+    classes, names = [], []
+    for name in part.names:
+        match = VAL_NAME.match(os.path.basename(name))
+        if match is None or not 0 < int(match[1]) <= len(labels):
+            raise DataError(
+                f"{part.first_file}: {os.fsdecode(name)} is no validation photo of ImageNet, so --devkit does not know its class."
+            )
+        classes.append(labels[int(match[1]) - 1])
+        names.append(os.path.dirname(name) + b"/" + os.fsencode(classes[-1]) + b"/" + os.path.basename(name))
+    return replace(part, classes=classes, names=names).in_folder_order()

@@ -1,0 +1,223 @@
+"""MXNet's RecordIO (.rec), read and written: where each photo lies, and its header.
+
+    record   uint32 0xced7230a, uint32 (flag << 29 | length), payload, zeros up to a multiple of four bytes
+    payload  image header: uint32 number of labels, float32 label, uint64 id, uint64 id2; then that many float32; then the photo
+Where the number of labels is 0, the header's own label counts. Where a payload holds the magic word at a multiple of
+four bytes, the writer cuts it there and leaves the word out: flag 1 is the first piece, 2 a middle one, 3 the last, 0 all.
+Everything is little-endian. Source: dmlc-core's recordio.h and MXNet 1.9.1's recordio.py (IRHeader, pack, MXRecordIO).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import BinaryIO, NamedTuple
+
+import numpy as np
+
+from paceline._utils.errors import DataError
+from paceline.data.containers.reading import MOST_BYTES, Truncated, read_at
+
+MAGIC = struct.pack("<I", 0xCED7230A)
+LENGTH_BITS = 29
+MOST_LENGTH = (1 << LENGTH_BITS) - 1
+WHOLE, FIRST, MIDDLE, LAST = range(4)
+
+PIECE = struct.Struct("<4sI")
+IMAGE = struct.Struct("<IfQQ")
+# Read of each record at once: both headers, and the labels of most.
+_GLANCE = PIECE.size + IMAGE.size + 8 * 4
+
+
+class Record(NamedTuple):
+    """One photo of a RecordIO file."""
+
+    offset: int  # first byte of the photo in the file; of a record in several pieces, where its first piece's payload begins
+    length: int  # bytes of the photo
+    id: int  # the header's number, for im2rec the first column of its list
+    labels: np.ndarray  # (W,) float32, W at least 1
+    parts: int  # pieces; 1 means that the photo's bytes lie together, so that they are read by offset and length alone
+    start: int  # first byte of the record, which an .idx names
+    extent: int  # bytes from there to the end of the last piece: `read_payload` reads that much
+
+
+def read_recordio(file: BinaryIO, size: int, name: str) -> Iterator[Record]:
+    """The records in the file's order, by one short read each; of records in several pieces all bytes are read.
+
+    Raises Truncated after the last whole record of a file that is cut off, DataError where bytes are no record or a record
+    holds no image header.
+    """
+    at = records = 0
+    while at < size:
+        head = read_at(file, at, _GLANCE)
+        where, inside = f"{name}: record {records:,} (byte {at:,})", f"inside the record that begins at byte {at:,}"
+        if len(head) < PIECE.size:
+            raise Truncated(name, records, size, inside)
+        flag, length = _piece(head, where, at, records)
+        end = at + PIECE.size + length
+        if flag == WHOLE:
+            if end > size:
+                raise Truncated(name, records, size, inside)
+            payload, total, parts = head[PIECE.size : PIECE.size + length], length, 1
+            count = _label_count(payload, length, where)
+            missing = IMAGE.size + 4 * count - len(payload)
+            if missing > 0:
+                payload += read_at(file, at + len(head), missing)
+        elif flag == FIRST:
+            ends = _piece_ends(file, at, size, where)
+            if ends is None:
+                raise Truncated(name, records, size, inside)
+            end, parts = ends[-1], len(ends)
+            payload = _joined(read_at(file, at, end - at), where)
+            total = len(payload)
+            count = _label_count(payload, total, where)
+        else:
+            raise DataError(f"{where}: a later piece of a record whose first is not there. Copy the file again.")
+        _, label, own_id, _ = IMAGE.unpack_from(payload)
+        labels = np.frombuffer(payload, "<f4", count, IMAGE.size) if count else [label]
+        yield Record(
+            offset=at + PIECE.size + (IMAGE.size + 4 * count if parts == 1 else 0),
+            length=total - IMAGE.size - 4 * count,
+            id=own_id,
+            labels=np.array(labels, np.float32),
+            parts=parts,
+            start=at,
+            extent=end - at,
+        )
+        records += 1
+        at = end + -end % 4
+        if at > size:
+            raise Truncated(name, records, size, "inside the zeros after the last record")
+
+
+def read_payload(read: Callable[[int, int], bytes], start: int, extent: int, name: str) -> bytes:
+    """The photo of a record in any number of pieces, by one call of `read` (offset, length -> that many bytes).
+
+    Raises DataError where what lies there is not that record.
+    """
+    where = f"{name} (byte {start:,})"
+    payload = _joined(read(start, extent), where)
+    return payload[IMAGE.size + 4 * _label_count(payload, len(payload), where) :]
+
+
+def _piece(head: bytes, where: str, at: int, records: int = 0) -> tuple[int, int]:
+    """-> flag and length of the piece that begins with `head`."""
+    magic, word = PIECE.unpack_from(head)
+    if magic != MAGIC:
+        if at == 0:
+            raise DataError(f"{where}: it does not begin with RecordIO's magic word, so this is no RecordIO file.")
+        raise DataError(
+            f"{where}: RecordIO's magic word is not there, after {records:,} whole records: damaged, or not a RecordIO "
+            "file. Copy it again."
+        )
+    return word >> LENGTH_BITS, word & MOST_LENGTH
+
+
+def _piece_ends(file: BinaryIO, at: int, size: int, where: str) -> list[int] | None:
+    """-> where the payload of each piece of the record that begins at `at` ends; None where the file ends before."""
+    ends: list[int] = []
+    begin = at
+    while True:
+        head = read_at(file, begin, PIECE.size)
+        if len(head) < PIECE.size:
+            return None
+        flag, length = _piece(head, where, begin)
+        if (flag == FIRST) != (begin == at) or flag == WHOLE:
+            raise DataError(f"{where}: its pieces end at byte {begin:,} without a last one. Copy the file again.")
+        ends.append(begin + PIECE.size + length)
+        if ends[-1] > size:
+            return None
+        if ends[-1] - at > MOST_BYTES:
+            raise DataError(f"{where}: more than {MOST_BYTES:,} bytes in pieces: no photo. Copy the file again.")
+        if flag == LAST:
+            return ends
+        begin = ends[-1] + -ends[-1] % 4
+
+
+def _joined(data: bytes, where: str) -> bytes:
+    """The payload of one record, `data` from its first byte to the end of its last piece."""
+    pieces: list[bytes] = []
+    at, flag = 0, FIRST
+    while flag in (FIRST, MIDDLE):
+        begin = at + PIECE.size
+        magic, word = PIECE.unpack_from(data, at) if begin <= len(data) else (b"", 0)
+        flag, length = word >> LENGTH_BITS, word & MOST_LENGTH
+        if magic != MAGIC or begin + length > len(data):
+            raise DataError(f"{where}: not the record that lay there when the data were prepared. Prepare them again.")
+        pieces.append(data[begin : begin + length])
+        at = begin + length + -length % 4
+    return MAGIC.join(pieces)
+
+
+def _label_count(payload: bytes, length: int, where: str) -> int:
+    """-> labels that follow the image header. `payload` begins the payload, of `length` bytes."""
+    if length < IMAGE.size:
+        raise DataError(
+            f"{where}: its {length:,} bytes hold no image header ({IMAGE.size} bytes): not written by im2rec or "
+            "mx.recordio.pack, so it has no label."
+        )
+    count = IMAGE.unpack_from(payload)[0]
+    if IMAGE.size + 4 * count > length:
+        raise DataError(f"{where}: its header counts {count:,} labels, more than its {length:,} bytes hold: damaged.")
+    return count
+
+
+class Packed(NamedTuple):
+    """The content of one record; several labels, or a single one in an array, follow the header as im2rec --pack-label has it."""
+
+    id: int
+    labels: float | Sequence[float] | np.ndarray
+    photo: bytes
+
+
+def write_recordio(out: BinaryIO, records: Iterable[Packed]) -> list[tuple[int, int]]:
+    """Write the records as MXNet 1.9.1 does, byte for byte; -> (id, first byte) of each, for `idx_text`.
+
+    Raises DataError where one is larger than the format allows.
+    """
+    at, placed = 0, []
+    for record in records:
+        data = record_bytes(record)
+        out.write(data)
+        placed.append((record.id, at))
+        at += len(data)
+    return placed
+
+
+def record_bytes(record: Packed) -> bytes:
+    """One record, its zeros at the end included."""
+    if isinstance(record.labels, (int, float, np.integer, np.floating)):
+        header = IMAGE.pack(0, record.labels, record.id, 0)
+    else:
+        labels = np.asarray(record.labels, "<f4")
+        header = IMAGE.pack(len(labels), 0.0, record.id, 0) + labels.tobytes()
+    payload = header + record.photo
+    if len(payload) > MOST_LENGTH:
+        size = len(record.photo)
+        raise DataError(
+            f"photo {record.id} has {size:,} bytes; RecordIO takes {MOST_LENGTH:,} with its header at most."
+        )
+    pieces: list[bytes] = []
+    begin = 0
+    # The magic word at a multiple of four would look like the next record: it is left out, and its place begins a new piece.
+    found = payload.find(MAGIC)
+    while found >= 0:
+        if found % 4 == 0:
+            pieces.append(payload[begin:found])
+            begin = found + 4
+        found = payload.find(MAGIC, found + (4 if found % 4 == 0 else 1))
+    pieces.append(payload[begin:])
+    last = len(pieces) - 1
+    flags = [WHOLE] if not last else [FIRST, *[MIDDLE] * (last - 1), LAST]
+    text = b"".join(PIECE.pack(MAGIC, flag << LENGTH_BITS | len(piece)) + piece for flag, piece in zip(flags, pieces))
+    return text + bytes(-len(text) % 4)
+
+
+def idx_text(placed: Iterable[tuple[int, int]]) -> bytes:
+    """The .idx of records whose (key, first byte) are `placed`."""
+    return b"".join(b"%d\t%d\n" % pair for pair in placed)
+
+
+def lst_line(number: int, labels: Sequence[float], path: bytes) -> bytes:
+    """A line of the .lst, as im2rec --list writes it."""
+    return b"%d\t%s\t%s\n" % (number, b"\t".join(b"%f" % label for label in labels), path)

@@ -1,0 +1,204 @@
+"""Containers (tar, zip, WebDataset, RecordIO, TFRecord; photos alone) -> manifest.json and index; their bytes stay where they are.
+
+A container is listed first (archives.py, record_files.py), then every photo in it is decoded once, as photos in folders are.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from paceline._utils.cache import cache_folder
+from paceline._utils.errors import DataError
+from paceline._utils.hashing import sha256
+from paceline.data.containers.archives import read_photos, read_tar, read_webdataset, read_zip
+from paceline.data.containers.box_labels import contained_boxes
+from paceline.data.containers.class_labels import Classes, resolve_classes
+from paceline.data.containers.listing import ContainedPhotos, Contents, joined
+from paceline.data.containers.record_files import read_recordio_files, read_tfrecord_files
+from paceline.data.containers.split_files import (
+    ContainerFiles,
+    ContainerRequest,
+    Layout,
+    absolute_source,
+    find_files,
+    unpack_compressed,
+)
+from paceline.data.formats.class_folders import Listing, SplitListing
+from paceline.data.formats.published_sets import check_imagenet
+from paceline.data.index.manifest import CONTAINER_FILES, Manifest, container_command, is_ours
+from paceline.data.index.manifest import FILE_NAME as MANIFEST
+from paceline.data.prepare.class_source import ClassSource
+from paceline.data.prepare.pipeline import choose_place, write_prepared
+from paceline.data.prepare.val_split import ValSplit, check_fraction
+
+# Layout -> what lists such files: ContainerFiles, ContainerRequest -> split -> Contents.
+READERS: dict[Layout, Callable[[ContainerFiles, ContainerRequest], dict[str, Contents]]] = {
+    "photos": read_photos,
+    "tar": read_tar,
+    "zip": read_zip,
+    "webdataset": read_webdataset,
+    "recordio": read_recordio_files,
+    "tfrecord": read_tfrecord_files,
+}
+
+
+def prepare_containers(
+    request: ContainerRequest,
+    *,
+    out: Path | None = None,
+    workers: int | None = None,
+    walked: Callable[[int, int], None] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Manifest:
+    """List the containers, verify every photo in them, write manifest and index; the manifest's `folder` says where.
+
+    out       None: a folder in the cache
+    workers   threads; None: one for each usable core
+    walked    called with (containers listed, containers in all)
+    progress  called with (photos verified, photos in all)
+    Raises DataError for every flaw of a container or a photo; then no manifest is written.
+    """
+    if not request.train and not request.val:
+        raise DataError("name the files: --train FILE... and --val FILE...")
+    if request.val_fraction:
+        check_fraction(request.val_fraction)
+    _check_flags(request)
+    request = _with_absolute_paths(request)
+    place = choose_place(Path("/"), out if out is not None else _place_of(request))
+    command = container_command(asdict(request), place)
+    if is_ours(place / MANIFEST) and not Manifest.load(place).in_containers:  # its photos would be taken for these
+        raise DataError(
+            f"{place}: holds the index of photos in folders. Choose another folder with --out DIR, or delete its manifest.json."
+        )
+    splits, notes = _listed(request, workers, walked)
+    if "val" in splits and request.val_fraction:
+        raise DataError("--val-fraction: there are validation photos already; leave it out.")
+    boxed = request.annotations or request.val_annotations or any(part.annotations for part in splits.values())
+    # The manifest names files in its own folder relative to it, so that the whole can be moved.
+    prefix = os.path.join(str(place), "")
+    stored = replace(request, **_changed_paths(request, lambda _, value: value.removeprefix(prefix)))
+    source = (contained_boxes if boxed else _contained_classes)(
+        splits,
+        request,
+        place,
+        notes,
+        command=command,
+        remedy="Choose another folder with --out DIR.",
+        on_unreadable=request.on_unreadable,
+        stored=asdict(stored),
+    )
+    return write_prepared(source, place, workers, progress)
+
+
+def _check_flags(request: ContainerRequest) -> None:
+    """Raises DataError for a flag that would do nothing."""
+    archive, boxes = request.layout in ("photos", "tar", "zip"), bool(request.annotations or request.val_annotations)
+    idle = {
+        "--val-annotations": bool(request.val_annotations) and not request.val,
+        "--annotations": bool(request.annotations) and not request.train,
+        "--val-group": bool(request.val_group) and not request.val_fraction,
+        "--first-label": request.first_label >= 0 and archive,
+        "--label-column": request.label_column >= 0 and request.layout != "recordio",
+        "--devkit": bool(request.devkit) and (not archive or boxes),
+    }
+    remedies = {
+        "--val-annotations": "name the archive of its photos with --val, the same as --train's where they are in it",
+        "--annotations": "name the archive of its photos with --train",
+        "--val-group": "it groups photos for --val-fraction",
+    }
+    if flag := next((flag for flag, alone in idle.items() if alone), None):
+        raise DataError(
+            f"{flag}: {remedies.get(flag, f'does nothing for {request.layout} files of this kind; leave it out')}."
+        )
+
+
+def _with_absolute_paths(request: ContainerRequest) -> ContainerRequest:
+    """The same from whatever folder the command is given again."""
+
+    def absolute(name: str, value: str) -> str:
+        return value if not value or (name == "classes" and value.isdecimal()) else absolute_source(value)
+
+    return replace(request, **_changed_paths(request, absolute))
+
+
+def _changed_paths(request: ContainerRequest, change: Callable[[str, str], str]) -> dict[str, Any]:
+    values = {name: getattr(request, name) for name in CONTAINER_FILES}
+    return {
+        name: tuple(change(name, one) for one in value) if isinstance(value, tuple) else change(name, value)
+        for name, value in values.items()
+    }
+
+
+def _place_of(request: ContainerRequest) -> Path:
+    """A folder in the cache for exactly these files, annotations and share of validation."""
+    parts = [getattr(request, name) for name in (*CONTAINER_FILES, "layout", "val_fraction", "val_seed", "val_group")]
+    first = (request.train or request.val)[0]
+    digest = sha256(repr(parts).encode("utf-8", "surrogateescape"))[:12]
+    name = re.sub(r"[^A-Za-z0-9._-]", "_", os.path.basename(first))
+    return cache_folder() / "index" / f"{name}-{digest}"
+
+
+def _listed(
+    request: ContainerRequest, workers: int | None, walked: Callable[[int, int], None] | None
+) -> tuple[dict[str, Contents], list[str]]:
+    """Split -> what its containers hold, and notes."""
+    splits: dict[str, Contents] = {}
+    notes: list[str] = []
+    for split, sources in (("train", request.train), ("val", request.val)):
+        if not sources:
+            continue
+        files = find_files(
+            split,
+            sources,
+            listed=bool(request.annotations or request.val_annotations),
+            skip_truncated=request.on_truncated == "skip",
+            workers=workers,
+            progress=walked,
+        )
+        files = unpack_compressed(files)
+        for name, part in READERS[request.layout](files, request).items():
+            if name in splits:
+                raise DataError(f"{sources[0]}: it brings photos of {name}, and --{name} names others. Leave one out.")
+            if not part.names:
+                raise DataError(f"{sources[0]}: no photo in it.")
+            splits[name] = part
+            notes += part.notes
+        notes += files.notes
+    return splits, notes
+
+
+def _contained_classes(
+    splits: dict[str, Contents], request: ContainerRequest, place: Path, notes: list[str], **others: Any
+) -> ClassSource:
+    """Photos with a class each as a source. Raises DataError where their classes are unknown, or are not ImageNet's."""
+    known = resolve_classes(splits, request)
+    listings = {name: _listing(place, name, part, known) for name, part in known.splits.items()}
+    if request.expect == "imagenet":
+        # What is wrong lies in the containers.
+        files = {name: Path(part.first_file) for name, part in known.splits.items()}
+        check_imagenet(Listing(place, {name: replace(one, folder=files[name]) for name, one in listings.items()}))
+    held = joined(list(known.splits.values()))
+    return ClassSource(
+        root=place,
+        listing=Listing(place, listings),
+        all_photos=ContainedPhotos(place, held.names, held),
+        labels=known.labels,
+        class_names=known.readable,
+        expect=request.expect,
+        val=ValSplit(request.val_fraction, request.val_seed, request.val_group),
+        notes=tuple(notes),
+        **others,
+    )
+
+
+def _listing(place: Path, split: str, part: Contents, known: Classes) -> SplitListing:
+    """As class folders of that split would be listed."""
+    names: list[list[bytes]] = [[] for _ in known.names]
+    for name, label in zip(part.names, known.labels[split].tolist()):
+        names[label].append(os.path.basename(name))
+    return SplitListing(place / split, list(known.names), names, [], part.ignored)

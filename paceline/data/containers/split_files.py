@@ -1,0 +1,279 @@
+"""The container files of one split: what was requested, found by name or pattern, unpacked if need be, walked in parallel.
+
+    --train photos.tar shards-*.tar 'shard-{000..127}.tar' s3://bucket/shards/*.tar https://host/val.tar
+A file that was compressed as a whole (photos.tar.gz, .tar.zst, TFRecords of TensorFlow's GZIP option) has no positions to read
+photos from. It is unpacked once into the cache, under its path, size and time. On a network it is refused: unpacking would
+download it whole.
+"""
+
+from __future__ import annotations
+
+import bz2
+import glob
+import gzip
+import lzma
+import os
+import re
+import shutil
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import partial
+from importlib.util import find_spec
+from itertools import chain
+from pathlib import Path
+from typing import Any, BinaryIO, Literal, TypeVar
+
+from paceline._utils.atomic_write import whole
+from paceline._utils.cache import cache_folder
+from paceline._utils.commands import to_install
+from paceline._utils.errors import DataError
+from paceline._utils.hashing import sha256
+from paceline.data.containers.reading import Truncated, compression
+from paceline.data.index.manifest import Expect
+from paceline.data.storage.object_store import store_of
+from paceline.data.storage.store import Status, Store, StoreTrouble, scheme_of
+from paceline.distributed.device.detect import cpu_cores
+
+Entry = TypeVar("Entry")
+Layout = Literal["photos", "tar", "zip", "webdataset", "recordio", "tfrecord"]
+
+_RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
+# ImageNet has 1.3 million photos; a pattern of more files than this is a typing error.
+MOST_FILES = 3_000_000
+_CHUNK = 1 << 20
+_UNPACKERS: dict[str, Callable[[BinaryIO], Any]] = {
+    "gzip": lambda file: gzip.GzipFile(fileobj=file),
+    "xz": lzma.LZMAFile,
+    "bzip2": bz2.BZ2File,
+}
+# Photos hardly shrink: what grows more than this is no container of photos.
+MOST_GROWTH, SMALL = 100, 1 << 30
+# Left free on the disk: the index is written there too.
+SPARE_BYTES = 256 << 20
+
+
+@dataclass(frozen=True)
+class ContainerRequest:
+    """What to prepare. The fields are the command's flags."""
+
+    layout: Layout
+    train: tuple[str, ...] = ()  # files, patterns, URLs
+    val: tuple[str, ...] = ()
+    annotations: str = ""  # COCO JSON of the training photos, or the zip that holds it
+    val_annotations: str = ""
+    classes: str = ""  # a file of class names, one a line, or how many classes there are
+    first_label: int = -1  # number of the first class in the files; -1: as the format's original scripts count
+    label_column: int = -1  # which number of a label of several is the class
+    devkit: str = ""  # ImageNet's devkit, which knows the classes of the validation photos
+    expect: Expect = "any"
+    val_fraction: float = 0.0
+    val_seed: int = 0
+    val_group: str = ""
+    on_truncated: Literal["refuse", "skip"] = "refuse"
+    on_unreadable: Literal["refuse", "skip"] = "refuse"
+    on_missing: Literal["refuse", "skip"] = "refuse"
+    on_class_mismatch: Literal["refuse", "warn"] = "refuse"
+
+
+@dataclass(frozen=True)
+class ContainerFiles:
+    """One split's files, in the order of the command; those of one pattern by name."""
+
+    split: str  # "train" or "val"
+    names: list[bytes]  # absolute paths, or URLs
+    store: Store
+    statuses: list[Status]
+    listed: bool = False  # annotations beside them name their photos, by the paths that these have
+    skip_truncated: bool = False
+    workers: int | None = None
+    notes: list[str] = field(default_factory=list)  # for people; grows while files are walked
+    progress: Callable[[int, int], None] | None = None  # called with (files walked, files in all)
+
+    @property
+    def first(self) -> str:
+        """The first file, for messages."""
+        return os.fsdecode(self.names[0])
+
+    def walk(self, reader: Callable[[BinaryIO, int, str], Iterator[Entry]]) -> list[list[Entry]]:
+        """The entries that `reader` (file, its size, its name -> entries) yields of each file, several files at once.
+
+        Raises DataError where a file cannot be read or is of another kind, and where one is cut off unless that was allowed.
+        """
+
+        def one(number: int) -> list[Entry]:
+            name, entries = os.fsdecode(self.names[number]), []
+            try:
+                with self.store.open(self.names[number]) as file:
+                    for entry in reader(file, self.statuses[number].size, name):
+                        entries.append(entry)
+            except Truncated as cut:
+                if not self.skip_truncated:
+                    raise
+                self.notes.append(
+                    f"{name}: cut off at byte {cut.offset:,}; its {cut.records:,} whole records are used, what follows is lost"
+                )
+            except OSError as error:
+                trouble = isinstance(error, StoreTrouble)
+                remedy = "Give the same command again." if trouble else "Check the file and its disk."
+                raise DataError(f"{name}: cannot be read ({error.strerror or error}). {remedy}") from None
+            return entries
+
+        walked = []
+        with ThreadPoolExecutor(self.workers or cpu_cores(), thread_name_prefix="walk") as pool:
+            for number, entries in enumerate(pool.map(one, range(len(self.names))), 1):
+                walked.append(entries)
+                if self.progress is not None:
+                    self.progress(number, len(self.names))
+        return walked
+
+
+def find_files(split: str, sources: Sequence[str], **options: Any) -> ContainerFiles:
+    """The files that a command names.
+
+    sources  paths, URLs, with *, ? and [...], and with {000..127} for numbers
+    Raises DataError where one does not exist, is a folder, or is of another kind of store than the first.
+    """
+    wanted = list(chain.from_iterable([one] if _exists(one) else _numbered(one) for one in sources))
+    store = store_of(wanted[0])
+    flag = f"--{split}"
+    names: list[bytes] = []
+    for source in wanted:
+        if scheme_of(source) != scheme_of(wanted[0]):
+            raise DataError(f"{flag} {source}: not the same kind of place as {wanted[0]}. Prepare them apart.")
+        path = absolute_source(source)
+        try:
+            matches = store.find(path) if glob.has_magic(path) and not _exists(path) else [os.fsencode(path)]
+        except OSError as error:
+            reason = error.strerror or error
+            raise DataError(f"{flag} {source}: cannot be listed ({reason}). Check the address.") from None
+        if not matches:
+            raise DataError(f"{flag} {source}: matches no file. Check the path.")
+        names += matches
+    if len(names) > MOST_FILES:
+        raise DataError(f"{flag}: {len(names):,} files; {MOST_FILES:,} are read at most.")
+    return ContainerFiles(split, names, store, _statuses(flag, names, store), **options)
+
+
+def absolute_source(source: str) -> str:
+    """The same file from whatever folder it is named: an absolute path whose folders are no links, or the URL."""
+    if scheme_of(source):
+        return source
+    path = os.path.abspath(os.path.expanduser(source))
+    return os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
+
+
+def _exists(source: str) -> bool:
+    return not scheme_of(source) and os.path.exists(os.path.expanduser(source))
+
+
+def _numbered(source: str) -> Iterator[str]:
+    """'a-{000..002}' -> a-000, a-001, a-002; any other text as it is."""
+    match = _RANGE.search(source)
+    if match is None:
+        yield source
+        return
+    first, last = int(match[1]), int(match[2])
+    if not first <= last < first + MOST_FILES:
+        raise DataError(f"{source}: {{{match[1]}..{match[2]}}} counts to nothing. Write {{FIRST..LAST}}.")
+    for number in range(first, last + 1):
+        yield from _numbered(f"{source[: match.start()]}{number:0{len(match[1])}d}{source[match.end() :]}")
+
+
+def _statuses(flag: str, names: Sequence[bytes], store: Store) -> list[Status]:
+    def one(name: bytes) -> Status:
+        path = os.fsdecode(name)
+        source = f"{flag} {path}"
+        try:
+            if not scheme_of(name) and os.path.isdir(name):
+                raise DataError(f"{source}: this is a folder; name the files in it, for instance {path}/*.")
+            return store.status(name)
+        except FileNotFoundError:
+            raise DataError(f"{source}: no such file. Check the path.") from None
+        except OSError as error:
+            raise DataError(f"{source}: cannot be read ({error.strerror or error}). Check the address.") from None
+
+    with ThreadPoolExecutor(max(cpu_cores(), min(16, store.at_once)), thread_name_prefix="status") as pool:
+        return list(pool.map(one, names))
+
+
+def unpack_compressed(files: ContainerFiles) -> ContainerFiles:
+    """The same files, those that were compressed as a whole replaced by unpacked copies in the cache.
+
+    Raises DataError where one is damaged or cut off, its unpacked size is no container's, or the disk has no room.
+    """
+    if scheme_of(files.names[0]):
+        return files
+
+    def one(name: bytes, status: Status) -> tuple[bytes, Status]:
+        with files.store.open(name) as file:
+            kind = compression(file.read(8))
+        if kind == "zstd" and find_spec("zstandard") is None:
+            raise DataError(
+                f"{os.fsdecode(name)}: compressed as a whole (zstd). {to_install('zstd')}, and it is unpacked once into "
+                f"{_place()}; or do it:  zstd -d FILE -o UNPACKED"
+            )
+        if kind != "zstd" and kind not in _UNPACKERS:  # its reader refuses it, with the command that unpacks it
+            return name, status
+        path = os.fsencode(_unpacked(Path(os.fsdecode(name)), status, kind))
+        return path, files.store.status(path)
+
+    with ThreadPoolExecutor(files.workers or cpu_cores(), thread_name_prefix="unpack") as pool:
+        unpacked = list(pool.map(one, files.names, files.statuses))
+    new = [(status.size, old) for (name, status), old in zip(unpacked, files.names) if name != old]
+    notes = list(files.notes)
+    if new:
+        first = f"{os.fsdecode(new[0][1])}{f' and {len(new) - 1:,} more' if len(new) > 1 else ''}"
+        size = sum(size for size, _ in new)
+        notes.append(f"{first}: unpacked into {_place()}, {size:,} bytes that training reads; keep them")
+    names, statuses = map(list, zip(*unpacked))
+    return replace(files, names=names, statuses=statuses, notes=notes)
+
+
+def _place() -> Path:
+    return cache_folder() / "unpacked"
+
+
+def _unpacked(path: Path, status: Status, kind: str) -> Path:
+    digest = sha256(repr((str(path), status)).encode("utf-8", "surrogateescape"))[:12]
+    out = _place() / f"{path.stem}-{digest}{Path(path.stem).suffix}"
+    if out.exists():  # it appears when it is whole
+        return out
+    most, written = MOST_GROWTH * status.size + SMALL, 0
+    out.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with open(path, "rb") as packed, whole(out, sync=True) as part, open(part, "wb") as file:
+            chunks = (
+                _zstd_chunks(packed) if kind == "zstd" else iter(partial(_UNPACKERS[kind](packed).read, _CHUNK), b"")
+            )
+            for chunk in chunks:
+                written += len(chunk)
+                if written > most:
+                    raise DataError(f"{path}: unpacks to more than {most:,} bytes; photos are not packed so small.")
+                if shutil.disk_usage(out.parent).free < SPARE_BYTES + len(chunk):
+                    raise DataError(
+                        f"{path}: unpacked it does not fit on the disk of {out.parent} ({written:,} bytes did). Free some space, "
+                        "or choose another disk:  PACELINE_CACHE=DIR"
+                    )
+                file.write(chunk)
+    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+        raise DataError(f"{path}: cannot be unpacked ({error}). Copy or download it again. Nothing is kept.") from None
+    return out
+
+
+def _zstd_chunks(file: BinaryIO) -> Iterator[bytes]:
+    import zstandard  # of an extra
+
+    frame, begun = zstandard.ZstdDecompressor().decompressobj(), False
+    for chunk in iter(partial(file.read, _CHUNK), b""):
+        while chunk:
+            try:
+                yield frame.decompress(chunk)
+            except zstandard.ZstdError as error:
+                raise OSError(str(error)) from None
+            begun, chunk = not frame.eof, frame.unused_data
+            if frame.eof:
+                frame = zstandard.ZstdDecompressor().decompressobj()
+    if begun:
+        raise EOFError("its last frame is cut off")

@@ -1,0 +1,349 @@
+"""The index: memory-mapped arrays over bytes that lie where the user has them.
+
+Letters: N records of one split, F files that hold them (record i is file i where each image is a file of its own).
+    files    (N,) int32   which file            labels   (N,) int32  class, 0..K-1
+    offsets  (N,) int64   first byte in it      heights  (N,) int32  pixels as stored, EXIF orientation ignored
+    lengths  (N,) int64   bytes                 widths   (N,) int32
+    name_bytes   (total,) uint8  all F file names (relative to the root, or absolute), without separators
+    name_starts  (F+1,) int64    file f is name_bytes[name_starts[f]:name_starts[f+1]]
+    file_sizes   (F,) int64      bytes; only where records are no files of their own, whose sizes are their lengths
+Of some containers also:
+    record_bytes (total,) uint8  all N record names in them, record_starts (N+1,) int64 as for files
+    stored_lengths (N,) int64    bytes of the record as it lies in the file; -1: as it is read
+The kind of a record, and so what its offset means, stands in the manifest; data/index/records.py reads it.
+Any further array of the split is listed in the manifest too and is in `Index.extra` (flags, the bits of data/prepare/verify_image.py,
+digests, mtimes; for what varies in length: one array of rows and one of N+1 starts). Each array is a plain .npy file,
+FOLDER/index/<hash>/SPLIT.NAME.npy; <hash> is over all of them, so two writers of the same data write the same files.
+
+A process holds no Python object for each image: lists of them are what makes a loader's memory grow (pytorch#13246).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import secrets
+import shutil
+import stat
+import time
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paceline._utils.errors import DataError
+from paceline._utils.safe_read import require_plain
+from paceline.config.resnet import Exif
+from paceline.data.index.check import contradiction
+from paceline.data.index.manifest import FILES, Manifest, prepare_again
+from paceline.data.index.records import Places, Records, open_records
+from paceline.data.transforms.exif import UPRIGHT, lies_on_its_side, orientations
+
+RECORD_ARRAYS = {
+    "files": np.int32,
+    "offsets": np.int64,
+    "lengths": np.int64,
+    "labels": np.int32,
+    "heights": np.int32,
+    "widths": np.int32,
+}
+NAME_ARRAYS = {"name_bytes": np.uint8, "name_starts": np.int64}
+PLACE_ARRAYS = ("files", "offsets", "lengths", *NAME_ARRAYS)
+SIZE_ARRAY = "file_sizes"
+OPTIONAL_PLACES = ("record_bytes", "record_starts", "stored_lengths")
+INDEX_FOLDER = "index"
+# Where a photo's bytes changed and nobody meant it. prepare verifies again what has another size or time.
+CHANGED = "Bring the file back as it was; or, where the change is meant, touch it (its time counts), then:"
+
+# An index that no manifest names any more is deleted after this long: a run may just be opening it.
+KEEP_OLD_INDEX_SECONDS = 24 * 3600
+# A folder of ours by its name and by what it holds; one that is being written, or was when its writer was killed, has a token.
+_FOLDER = re.compile(r"[0-9a-f]{16}|\.[0-9a-f]{16}(\.[0-9a-f]{8}\.part)")
+_ARRAY = re.compile(r"(train|val|test)\.([a-z_]+)\.npy")
+
+
+@dataclass(frozen=True)
+class Index:
+    """One split, opened. Arrays as in the module's docstring; all methods may be called from any number of threads."""
+
+    split: str
+    records: Records = field(repr=False, compare=False)  # the bytes
+    labels: np.ndarray
+    heights: np.ndarray
+    widths: np.ndarray
+    extra: dict[str, np.ndarray]
+    exif: Exif = "ignore"  # "apply": heights and widths are those of the photos as they are shown
+
+    @classmethod
+    def open(cls, folder: Path, split: str) -> Index:
+        """Map the arrays of one split of the data set whose manifest.json lies in `folder`.
+
+        Raises DataError as `open_split`.
+        """
+        return open_split(Manifest.load(folder), split)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def root(self) -> Path:
+        """The folder that relative names begin in."""
+        return self.records.places.root
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """(N,) int64, bytes of each record."""
+        return self.records.places.lengths
+
+    def name(self, i: int) -> str:
+        """Name of record i in messages."""
+        return self.records.name(i)
+
+    def relative_name(self, i: int) -> bytes:
+        """Name of record i for lists: its file relative to the root, or absolute; in a container, as `name` has it."""
+        return self.records.relative_name(i)
+
+    def path(self, i: int) -> str:
+        """Record i as a path: its file; in a container, `relative_name` below the data set's root."""
+        return os.path.join(self.root, os.fsdecode(self.relative_name(i)))
+
+    def read(self, i: int) -> bytes:
+        """The bytes of record i. Raises DataError naming it where they cannot be read, or are not those of the index."""
+        return self.records.read(i)
+
+    def orientation(self, i: int) -> int:
+        """The turn that makes record i, decoded, the picture whose size is in the index: 1 (none) to 8."""
+        return int(self.orientations[i]) if self.exif == "apply" else UPRIGHT
+
+    @property
+    def orientations(self) -> np.ndarray:
+        """(N,) uint8, 1 to 8, as the cameras noted them."""
+        flags = self.extra.get("flags")
+        return np.full(len(self), UPRIGHT, np.uint8) if flags is None else orientations(flags)
+
+    def as_shown(self) -> Index:
+        """The same records with the sizes of the photos as they are shown.
+
+        Raises DataError where prepare, of an older version, noted that photos are rotated and not how.
+        """
+        found = self.orientations
+        if not found.all():
+            raise DataError(
+                f"{self.name(int(found.argmin()))}: it carries an EXIF rotation, which this data set was prepared without "
+                f"looking at. {self.records.places.remedy}"
+            )
+        if self.exif == "apply" or (found == UPRIGHT).all():
+            return replace(self, exif="apply")
+        side = lies_on_its_side(found)
+        return replace(
+            self,
+            exif="apply",
+            heights=np.where(side, self.widths, self.heights),
+            widths=np.where(side, self.heights, self.widths),
+        )
+
+
+def open_split(manifest: Manifest, split: str) -> Index:
+    """`Index.open` for a manifest that is loaded already.
+
+    Raises DataError where the manifest has no such split, an array is missing, torn or of another shape, or the records
+    are of a kind that is not known here or cannot be opened.
+    """
+    arrays = _required_arrays(manifest, split)
+    if manifest.relabel is not None and manifest.kind == "class-folder":
+        arrays["labels"] = np.array(manifest.relabel, np.int32)[arrays["labels"]]
+    return index_over(arrays, manifest.root_path, split, kind=manifest.splits[split].records, remedy=remedy(manifest))
+
+
+def places_of(manifest: Manifest, split: str) -> Places:
+    """Where a split's records lie, without opening what holds them. Raises DataError as `open_split` of the arrays."""
+    arrays, kind = _required_arrays(manifest, split), manifest.splits[split].records
+    return _places(arrays, manifest.root_path, kind, remedy(manifest))
+
+
+def index_over(
+    arrays: Mapping[str, np.ndarray], root: Path, split: str, *, kind: str = FILES, remedy: str = ""
+) -> Index:
+    """The index of these arrays. Raises DataError where the records' kind is not known, or they cannot be opened."""
+    known = {*RECORD_ARRAYS, *NAME_ARRAYS, SIZE_ARRAY, *OPTIONAL_PLACES}
+    return Index(
+        split=split,
+        records=open_records(kind, _places(arrays, root, kind, remedy)),
+        labels=arrays["labels"],
+        heights=arrays["heights"],
+        widths=arrays["widths"],
+        extra={name: array for name, array in arrays.items() if name not in known},
+    )
+
+
+def _places(arrays: Mapping[str, np.ndarray], root: Path, kind: str, remedy: str) -> Places:
+    sizes = arrays["lengths" if kind == FILES else SIZE_ARRAY]
+    named = {name: arrays[name] for name in (*PLACE_ARRAYS, *OPTIONAL_PLACES) if name in arrays}
+    digests = arrays.get("digests")
+    if digests is not None and (digests.dtype != np.uint64 or digests.shape != arrays["lengths"].shape):
+        raise DataError(f"{root}: its index has digests of {digests.dtype} {digests.shape}, not one a photo. {remedy}")
+    return Places(root=root, file_sizes=sizes, remedy=remedy, digests=digests, changed=CHANGED, **named)
+
+
+def _required_arrays(manifest: Manifest, split: str) -> dict[str, np.ndarray]:
+    if split not in manifest.splits:
+        known = ", ".join(manifest.splits)
+        raise DataError(f"{manifest.folder}: there is no split {split!r} in this data set, it has {known}.")
+    arrays = _arrays(manifest, split)
+    needed = [*RECORD_ARRAYS, *NAME_ARRAYS, *(() if manifest.splits[split].records == FILES else (SIZE_ARRAY,))]
+    if lacking := [name for name in needed if name not in arrays]:
+        raise DataError(f"{manifest.folder}: its index lacks the array {lacking[0]!r} of {split}. {remedy(manifest)}")
+    own_files, boxes = manifest.splits[split].records == FILES, manifest.kind == "boxes"
+    classes = len(manifest.classes if manifest.relabel is None else manifest.relabel)
+    if wrong := contradiction(arrays, classes=classes, own_files=own_files, boxes=boxes):
+        raise DataError(f"{manifest.folder}: its index of {split} cannot be: {wrong}. {remedy(manifest)}")
+    return arrays
+
+
+def whole_files(
+    names: Sequence[bytes],
+    *,
+    lengths: np.ndarray,
+    labels: np.ndarray,
+    heights: np.ndarray,
+    widths: np.ndarray,
+    extra: Mapping[str, np.ndarray],
+) -> dict[str, np.ndarray]:
+    """The arrays of a split whose every record is a file of its own: record i is `names[i]`, offset 0. N may be 0."""
+    number = len(names)
+    return {
+        "files": np.arange(number, dtype=np.int32),
+        "offsets": np.zeros(number, dtype=np.int64),
+        "lengths": lengths.astype(np.int64),
+        "labels": labels.astype(np.int32),
+        "heights": heights.astype(np.int32),
+        "widths": widths.astype(np.int32),
+        **name_arrays(names),
+        **extra,
+    }
+
+
+def name_arrays(names: Sequence[bytes]) -> dict[str, np.ndarray]:
+    """File names in one blob: `name_bytes` and `name_starts`."""
+    starts = np.zeros(len(names) + 1, dtype=np.int64)
+    np.cumsum([len(name) for name in names], out=starts[1:])
+    return {"name_bytes": np.frombuffer(b"".join(names), dtype=np.uint8), "name_starts": starts}
+
+
+def describe(arrays: Mapping[str, np.ndarray]) -> dict[str, list[Any]]:
+    """A split's arrays for its manifest: name -> [dtype, *shape]."""
+    return {name: [str(array.dtype), *array.shape] for name, array in arrays.items()}
+
+
+def write_index(folder: Path, splits: Mapping[str, Mapping[str, np.ndarray]]) -> str:
+    """Write every split's arrays under `folder`/index; they appear whole or not at all. Returns their folder, relative.
+
+    Nothing refers to them until a manifest with this folder (and `describe` of each split) is saved. Raises OSError.
+    """
+    final = folder / INDEX_FOLDER / _digest(splits)
+    part = final.with_name(f".{final.name}.{secrets.token_hex(4)}.part")
+    part.mkdir(parents=True)
+    try:
+        for split, arrays in splits.items():
+            for name, array in arrays.items():
+                with open(part / f"{split}.{name}.npy", "wb") as file:
+                    np.save(file, array, allow_pickle=False)
+                    file.flush()
+                    os.fsync(file.fileno())
+        try:
+            os.rename(part, final)
+        except OSError:
+            if final.is_symlink() or not final.is_dir():
+                raise
+            # The same content is there already (a second writer, or a damaged copy): put each file over its twin.
+            for file in part.iterdir():
+                os.replace(file, final / file.name)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+    os.utime(final)
+    return f"{INDEX_FOLDER}/{final.name}"
+
+
+def index_damage(manifest: Manifest) -> str | None:
+    """None where the index's arrays are the written ones, by the hash that names their folder; else one line.
+
+    Reads all of them, about 100 MB for ImageNet: once, when the data set is opened. Raises DataError as open_split does.
+    """
+    splits = {name: _arrays(manifest, name) for name in manifest.splits}
+    folder = manifest.folder / manifest.index
+    return None if _digest(splits) == folder.name else f"{folder}: its arrays are not what was written (checksum)"
+
+
+def _digest(splits: Mapping[str, Mapping[str, np.ndarray]]) -> str:
+    """The name of an index's folder: a hash of the names, types, shapes and numbers of all its arrays."""
+    digest = hashlib.sha256()
+    for split, arrays in sorted(splits.items()):
+        for name, array in sorted(arrays.items()):
+            digest.update(f"{split}.{name} {array.dtype} {array.shape}\n".encode())
+            digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()[:16]
+
+
+def delete_old_indexes(folder: Path, keep: Collection[str], *, alone: bool) -> None:
+    """Delete the indexes that prepare left under `folder`/index a day or more ago, except `keep` (as write_index returns them).
+
+    alone   whether no other process is preparing into `folder`: then what killed ones left unfinished goes at once
+    Whatever else lies there is the user's: folders of other names, or that hold anything but arrays, and links.
+    """
+    for entry in (folder / INDEX_FOLDER).iterdir():
+        match = _FOLDER.fullmatch(entry.name)
+        if match is None or f"{INDEX_FOLDER}/{entry.name}" in keep:
+            continue
+        with suppress(OSError):
+            status = entry.lstat()
+            old = time.time() - status.st_mtime > KEEP_OLD_INDEX_SECONDS
+            if stat.S_ISDIR(status.st_mode) and (old or (alone and match[1])) and _is_index(entry, part=bool(match[1])):
+                part = entry if match[1] else entry.with_name(f".{entry.name}.{secrets.token_hex(4)}.part")
+                os.rename(entry, part)  # what a kill leaves of it is a part too, and no torn index
+                for file in part.iterdir():
+                    file.unlink()
+                part.rmdir()
+
+
+def _is_index(folder: Path, *, part: bool) -> bool:
+    """Whether a folder holds nothing but arrays of ours, and unless it is a part, all that an index has. Raises OSError."""
+    arrays: dict[str, set[str]] = {}
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            match = _ARRAY.fullmatch(entry.name)
+            if match is None or not entry.is_file(follow_symlinks=False):
+                return False
+            arrays.setdefault(match[1], set()).add(match[2])
+    needed = {*RECORD_ARRAYS, *NAME_ARRAYS}
+    return part or (bool(arrays) and all(names >= needed for names in arrays.values()))
+
+
+def remedy(manifest: Manifest) -> str:
+    """The next step after damage to the index, with which each message of one ends."""
+    if manifest.in_containers and manifest.again is None:
+        return f"Write its containers and the manifest.json in {manifest.folder} again."
+    return f"Prepare the data again:  {prepare_again(manifest)}"
+
+
+def _arrays(manifest: Manifest, split: str) -> dict[str, np.ndarray]:
+    found: dict[str, np.ndarray] = {}
+    stored = split if manifest.fold is None else "train"
+    for name, expected in manifest.splits[split].arrays.items():
+        path = manifest.folder / manifest.index / f"{stored}.{name}.npy"
+        try:
+            require_plain(path)
+            array = np.load(path, mmap_mode="r", allow_pickle=False)
+            if not isinstance(array, np.ndarray):  # an archive of arrays
+                raise ValueError("no array but several")
+        except Exception as error:  # numpy's reader of headers raises whatever Python's parser does
+            raise DataError(f"{path}: missing or damaged ({error}). {remedy(manifest)}") from None
+        if describe({name: array})[name] != expected:
+            holds = f"{array.dtype} {array.shape}"
+            raise DataError(f"{path}: holds {holds}, the manifest says {expected}. {remedy(manifest)}")
+        # A plain view of the map: indexing one element of np.memmap itself is several times slower.
+        found[name] = array.view(np.ndarray)
+    return found

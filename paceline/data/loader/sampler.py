@@ -1,0 +1,243 @@
+"""The sample stream: which samples a rank takes at a step, as a pure function of (seed, step).
+
+The stream is one permutation of the data set per epoch, concatenated without end. Step s (from 0) takes the positions s*B ..
+(s+1)*B-1, so a step may span two epochs (or many, when B > n), nothing is dropped or repeated within an epoch, every rank has as many
+steps as any other, and resuming at a step is arithmetic.
+
+Photos of similar shape can be kept together: an epoch's permutation is sorted by group, stably, cut into runs of one global batch,
+and the runs are shuffled. Runs lie on the grid of steps: epoch e begins at position e*n of the endless stream, so its first run is
+what the last step of the epoch before lacks, then runs of B follow, then a rest. The first run and the rest are both taken from the
+high end of the sorted list, so a step that spans two epochs is of similar shapes too. Inside a step samples ascend by group.
+
+Letters: n samples in the data set   B images in the global batch   G groups, numbered along an axis of likeness
+"""
+
+from __future__ import annotations
+
+import mmap
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from paceline._utils.errors import RecipeError
+from paceline.data.loader.sample_rng import hash_keys
+
+# epoch -> its draws, (n,) int64, all different: draw d is of sample d % n, for the first time where d < n, else again (sampler.py). A
+# permutation of 0..n-1 draws each sample once.
+Order = Callable[[int], np.ndarray]
+# What a sample drawn again in an epoch adds to the epoch in its key: it is augmented as in an epoch that no run reaches.
+AGAIN = 1 << 32
+
+_sorting = threading.Lock()
+
+
+# Two, because a step may span two epochs and the threads that prefetch run ahead of the consumer.
+@lru_cache(maxsize=2)
+def _permutation(n: int, seed: int, epoch: int) -> np.ndarray:
+    order = _mapped(n)
+    np.copyto(order, np.argsort(hash_keys(seed, epoch, np.arange(n)), kind="stable"))
+    order.flags.writeable = False
+    return order
+
+
+def _mapped(n: int) -> np.ndarray:
+    """(n,) int64 in a memory mapping of its own, which goes back to the system when it is dropped.
+
+    From malloc, arrays of this size end up in the heaps of whichever loader threads sorted, and the process grows by tens of megabytes
+    over its first epochs.
+    """
+    return np.frombuffer(mmap.mmap(-1, max(1, 8 * n)), dtype=np.int64, count=n)
+
+
+def permutation(n: int, *, seed: int, epoch: int) -> np.ndarray:
+    """-> (n,) int64, read-only: the order in which this epoch takes the samples 0..n-1.
+
+    It sorts the samples by a hash of (seed, epoch, index), which is the same on every machine and library version.
+    The last two are kept; 1.28 million samples take about a fifth of a second and 10 MB.
+    """
+    return sorted_apart(_permutation, n, seed, epoch)
+
+
+def sorted_apart(sort: Callable[..., np.ndarray], *arguments: Any) -> np.ndarray:
+    """`sort(*arguments)`, in a thread of its own and one at a time."""
+    with _sorting:  # two threads that need the same new epoch must not both sort it
+        return _sorter().submit(sort, *arguments).result()
+
+
+@lru_cache(maxsize=1)
+def _sorter() -> ThreadPoolExecutor:
+    # Always the same thread: the next sort reuses what a sort leaves in malloc's heap of its thread, tens of megabytes.
+    return ThreadPoolExecutor(1, "paceline-order")
+
+
+def stream_positions(
+    *, step: int, rank: int, world: int, global_batch: int, forwards: int = 1, join: int = 1
+) -> np.ndarray:
+    """-> (share,) int64: the places in the stream that this rank takes at this step, ordered by forward.
+
+    forwards  forwards per optimiser step on each rank (accumulation)
+    join      ranks that share one set of BatchNorm statistics: in each forward they take neighbouring places, so the
+              images that share statistics are the same for every way of cutting the global batch
+    share     global_batch // world
+
+    Raises RecipeError when the batch does not divide.
+    """
+    if global_batch % (world * forwards):
+        raise RecipeError(
+            f"global_batch={global_batch} does not divide over {world} ranks x {forwards} forwards.\n"
+            f"Take a multiple of {world * forwards}."
+        )
+    if world % join:
+        raise RecipeError(f"{join} ranks cannot join for BatchNorm in a world of {world}: it is no multiple of {join}.")
+    share = global_batch // world
+    each = share // forwards
+    starts = (rank // join) * (join * share) + np.arange(forwards) * (join * each) + (rank % join) * each
+    return step * global_batch + (starts[:, None] + np.arange(each)).reshape(-1)
+
+
+def batch_indices(
+    n: int,
+    *,
+    seed: int,
+    step: int,
+    rank: int = 0,
+    world: int = 1,
+    global_batch: int,
+    forwards: int = 1,
+    join: int = 1,
+    order: Order | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """-> epochs (share,) int64, indices (share,) int64: this rank's samples at this step, ordered by forward.
+
+    order  of each epoch (`grouped_order` makes another); None: the seed's plain permutation
+    A sample that an order draws again has an epoch of its own, beyond all others (AGAIN), so the two together are always different.
+    See `stream_positions` for the other arguments; split the arrays in `forwards` equal parts to get the forwards.
+    Raises RecipeError for an empty data set or a batch that does not divide.
+    """
+    if n <= 0:
+        raise RecipeError("the data set has no samples: nothing to train on.")
+    positions = stream_positions(
+        step=step, rank=rank, world=world, global_batch=global_batch, forwards=forwards, join=join
+    )
+    epochs = positions // n
+    places = positions % n
+    indices = np.empty_like(places)
+    for epoch in range(int(epochs.min()), int(epochs.max()) + 1):
+        here = epochs == epoch
+        if here.any():
+            taken = permutation(n, seed=seed, epoch=epoch) if order is None else order(epoch)
+            times, indices[here] = np.divmod(taken[places[here]], n)
+            epochs[here] += times * AGAIN
+    return epochs, indices
+
+
+def shard(n: int, rank: int, world: int) -> range:
+    """The samples that this rank evaluates: contiguous, disjoint, together 0..n-1, sizes differing by one at most."""
+    return range(n * rank // world, n * (rank + 1) // world)
+
+
+Shape = tuple[int, int]
+
+# Runs are hashed as samples of these numbers, which no data set reaches.
+_FIRST_RUN = 1 << 62
+
+
+def grouped_permutation(
+    n: int, *, seed: int, epoch: int, groups: np.ndarray, global_batch: int, base: Order | None = None
+) -> np.ndarray:
+    """-> (n,) int64, read-only: the order in which this epoch takes the samples 0..n-1.
+
+    groups  (n,) int, each sample's group
+    base    the order that is grouped; None: the seed's plain permutation
+    """
+    assert groups.shape == (n,), "one group for each sample"
+    shuffled = permutation(n, seed=seed, epoch=epoch) if base is None else base(epoch)
+    ranked = shuffled[np.argsort(groups[shuffled % n], kind="stable")]
+    head, runs = _cut(n, -epoch * n % global_batch, global_batch)
+    keys = hash_keys(seed, epoch, np.arange(_FIRST_RUN, _FIRST_RUN + runs, dtype=np.int64))
+    body = ranked[: runs * global_batch].reshape(runs, global_batch)[np.argsort(keys, kind="stable")]
+    order = _mapped(n)
+    order[:head] = ranked[n - head :]
+    order[head : head + body.size] = body.reshape(-1)
+    order[head + body.size :] = ranked[body.size : n - head]
+    order.flags.writeable = False
+    return order
+
+
+def grouped_order(groups: np.ndarray, *, seed: int, global_batch: int, base: Order | None = None) -> Order:
+    """The `order` for `batch_indices` that keeps groups together; groups (n,) int, each sample's group: do not change it."""
+
+    @lru_cache(maxsize=2)  # two, as above
+    def order(epoch: int) -> np.ndarray:
+        return grouped_permutation(
+            len(groups), seed=seed, epoch=epoch, groups=groups, global_batch=global_batch, base=base
+        )
+
+    return order
+
+
+def shapes_of_run(
+    groups: np.ndarray, sizes: np.ndarray, shape_of: Callable[[int, int], Shape], *, global_batch: int, steps: int
+) -> tuple[Shape, ...]:
+    """The shapes that the steps of a run may have, the largest area first, without ordering any epoch.
+
+    Each epoch takes each sample once, so they follow from the number of samples in each group: only which samples represent a group
+    changes from epoch to epoch. A step is assumed to hold the largest sizes of its groups, so no step needs more than the first shape.
+
+    groups    (n,) int; sizes (n, 2) int, height and width of each sample, pixels
+    shape_of  (height, width) that a batch must hold -> its shape
+    """
+    n = len(groups)
+    present, number = np.unique(groups, return_inverse=True)
+    extents = np.zeros((len(present), 2), np.int64)
+    np.maximum.at(extents, number.reshape(-1), sizes)
+    ranked = np.sort(number.reshape(-1))
+    most: set[tuple[int, int]] = set()
+
+    def note(samples: np.ndarray) -> None:
+        """samples: (multiple of global_batch,) places in `ranked`, as a step takes them."""
+        sides = extents[ranked[samples]].reshape(-1, global_batch, 2).max(axis=1)
+        most.update(map(tuple, np.unique(sides, axis=0).tolist()))
+
+    whole = min(n // global_batch, steps)
+    if whole:  # a run shorter than an epoch takes some of these only
+        note(np.arange(n // global_batch * global_batch))
+    offsets = np.arange(steps, dtype=np.int64) * global_batch % n
+    for offset in np.unique(offsets[offsets + global_batch > n]).tolist():
+        # The epoch in which the step begins has its first run cut as if it began `offset` before a step's start.
+        note(np.concatenate(_spanning(n, offset, global_batch)))
+    shapes = {shape_of(*sides) for sides in most}
+    return tuple(sorted(shapes, key=lambda shape: (-shape[0] * shape[1], shape)))
+
+
+def group_batches(groups: np.ndarray, batch: int) -> list[np.ndarray]:
+    """(m,) groups of the samples to evaluate -> places 0..m-1, each once, in batches of one group each, `batch` at most.
+
+    So a sample's padding depends on its own group alone.
+    """
+    order = np.argsort(groups, kind="stable")
+    edges = np.flatnonzero(np.diff(groups[order])) + 1
+    return [part[at : at + batch] for part in np.split(order, edges) for at in range(0, len(part), batch)]
+
+
+def _cut(n: int, lacking: int, global_batch: int) -> tuple[int, int]:
+    """-> samples of the first run, number of whole runs; `lacking` places are left in the step the epoch begins in."""
+    head = min(lacking, n)
+    return head, (n - head) // global_batch
+
+
+def _spanning(n: int, offset: int, global_batch: int) -> list[np.ndarray]:
+    """Places in the sorted list of each epoch's part in the step that begins `offset` samples into an epoch."""
+    head, runs = _cut(n, offset % global_batch, global_batch)
+    # This epoch's part: its rest. Where the step begins with the epoch, the epoch is shorter than a step: all of it.
+    parts = [np.arange(runs * global_batch, n - head)]
+    missing = global_batch - len(parts[0])
+    while missing:
+        head = min(missing, n)
+        parts.append(np.arange(n - head, n))
+        missing -= head
+    return parts

@@ -1,0 +1,242 @@
+"""What a pack was requested to be, and which record goes into which file: planned before anything is written, so that files can be
+written, recognised again and checked one by one.
+
+Letters: N records of one split, in the order of packing
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from paceline._utils.errors import DataError, UserError
+from paceline._utils.hashing import json_sha256
+from paceline._utils.reporter import Reporter
+from paceline._utils.text import short
+from paceline.data.containers.label_exports import prepare_first
+from paceline.data.formats.layouts import detect_layout
+from paceline.data.index.box_split import BoxSplit, open_boxes
+from paceline.data.index.index import Index, open_split
+from paceline.data.index.manifest import Kind, Manifest, manifest_places, prepare_again
+from paceline.data.index.staleness import check_fresh
+from paceline.data.loader.sampler import permutation
+from paceline.data.pack.photo import encoded_anew, packed_names, smaller_size
+from paceline.data.prepare.auto_prepare import ensure_prepared, name_addresses
+
+Form = Literal["webdataset", "recordio", "tfrecord"]
+Order = Literal["kept", "shuffled"]
+
+FORMS: tuple[Form, ...] = ("webdataset", "recordio", "tfrecord")
+USUAL_QUALITY = 90  # of photos that are made smaller and no quality was named
+USUAL_SHARD = 1 << 30
+# Smaller photos than this are of no use to any network here.
+LEAST_SHORT, MOST_SHORT = 16, 1 << 16
+
+SUFFIX = {"webdataset": ".tar", "recordio": ".rec", "tfrecord": ".tfrecord"}
+# A tar's header, and what its label's file takes; RecordIO's headers with the lines beside it; an Example's names.
+_BESIDE = {"webdataset": 2048, "recordio": 128, "tfrecord": 512}
+# Bytes of an object's text, with polygons of usual length; of its five numbers; of its features with a small PNG as mask.
+_OBJECT = {"webdataset": 500, "recordio": 20, "tfrecord": 300}
+# The split "val" of class folders in file names of TensorFlow's model scripts; its detectors call it val.
+VALIDATION = "validation"
+# Photos that are written anew to learn how many bytes they will have.
+_TRIED = 16
+_SIZE = re.compile(r"(\d+(?:\.\d+)?) *([kMGT]?)(i?)B?", re.IGNORECASE)
+_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+
+
+@dataclass(frozen=True)
+class PackRequest:
+    """What to write. By default the photos' bytes stay as they are."""
+
+    to: Form = "webdataset"
+    order: Order = "kept"
+    seed: int = 0  # of the shuffled order
+    short: int = 0  # pixels of the shorter side of photos whose shorter side is longer; 0: sizes are kept
+    quality: int = 0  # of JPEGs that are written anew, 1 to 100; without `short`, of every photo; 0: USUAL_QUALITY
+    shards: int = 0  # files of the training split; 0: as many as `shard_bytes` makes
+    shard_bytes: int = 0  # about so many a file; 0: USUAL_SHARD, or one file a split for recordio
+
+    @property
+    def encodes(self) -> bool:
+        """Whether photos may be written anew."""
+        return bool(self.short or self.quality)
+
+    @property
+    def jpeg_quality(self) -> int:
+        return self.quality or USUAL_QUALITY
+
+
+def check_request(request: PackRequest) -> None:
+    """Raises UserError, naming the flag, for an impossible value."""
+    if request.to not in FORMS:
+        raise UserError(f"--to {short(request.to)}: there is no such form. Known: {', '.join(FORMS)}.")
+    if request.quality and not 1 <= request.quality <= 100:
+        raise UserError(f"--quality {request.quality}: JPEG's quality is a number from 1 to 100; 90 is usual.")
+    if request.short and not LEAST_SHORT <= request.short <= MOST_SHORT:
+        raise UserError(
+            f"--short {request.short}: the shorter side in pixels, {LEAST_SHORT} to {MOST_SHORT:,}; 256 is usual for ImageNet."
+        )
+    if request.shards and request.shard_bytes:
+        raise UserError("--shards and --shard-size: each says how the data is cut. Name one of them.")
+    if request.shards < 0:
+        raise UserError(f"--shards {request.shards}: a number of files, 1 or more.")
+
+
+def parse_bytes(text: str, flag: str) -> int:
+    """'1GiB' -> 1073741824, '500MB' -> 500000000; "" -> 0. Raises UserError."""
+    if not text:
+        return 0
+    match = _SIZE.fullmatch(text.strip())
+    number = 0 if match is None else int(float(match[1]) * (1024 if match[3] else 1000) ** _POWERS[match[2].lower()])
+    if number < 1:
+        raise UserError(f"{flag} {short(text)}: no size. Write it as 1GiB, 500MB or 1000000.")
+    return number
+
+
+@dataclass(frozen=True)
+class Source:
+    """One split of what is packed."""
+
+    index: Index
+    boxes: BoxSplit | None
+    classes: tuple[str, ...]  # K readable names
+    names: list[bytes]  # N in the index's order, each one's name in the pack
+    order: np.ndarray  # (N,) int64, the record at each place of the pack
+    anew: np.ndarray  # (N,) bool in the index's order: written anew
+    has_frame: np.ndarray  # (N,) bool in the index's order: the frame of boxes is known
+
+    @property
+    def split(self) -> str:
+        return self.index.split
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One file: the places first..last-1 of a split's order."""
+
+    split: str
+    file: str
+    first: int
+    last: int
+    estimate: int  # bytes
+
+
+def open_sources(manifest: Manifest, request: PackRequest) -> dict[str, Source]:
+    """The splits of a prepared data set, as they are to be packed. Raises DataError where an index is damaged."""
+    sources = {}
+    for name, split in manifest.splits.items():
+        reading = "ignore" if split.boxes is None or split.boxes.exif != "apply" else "apply"
+        index = open_split(manifest, name)
+        anew = np.zeros(len(index), bool)
+        if request.encodes:
+            shorter = np.minimum(index.heights, index.widths)
+            anew = shorter > request.short if request.short else ~anew
+        has_frame = np.ones(len(index), bool)
+        if split.boxes is not None and not split.boxes.exif and (manifest.request or {}).get("layout") != "yolo":
+            # A photo with an EXIF rotation, and boxes of an unknown frame: the pack names none either.
+            has_frame = index.orientations == 1
+        kept = request.order == "kept"
+        sources[name] = Source(
+            index=index,
+            boxes=None if split.boxes is None else open_boxes(manifest, name, reading),
+            classes=manifest.class_names or manifest.classes,
+            names=packed_names(manifest, index, request.to, anew),
+            # Shuffled alike on every machine: as a training's first epoch of that seed.
+            order=np.arange(len(index)) if kept else np.array(permutation(len(index), seed=request.seed, epoch=0)),
+            anew=anew,
+            has_frame=has_frame,
+        )
+    return sources
+
+
+def plan_shards(sources: dict[str, Source], request: PackRequest) -> list[Shard]:
+    """How the splits are cut into files."""
+    shards = []
+    most = max((len(source.order) for source in sources.values()), default=0)
+    first = sources.get("train")
+    per_file = -(-(most if first is None else len(first.order)) // request.shards) if request.shards else 0
+    for name, source in sources.items():
+        sizes = _estimates(source, request)
+        if request.shards:
+            edges = list(range(0, len(sizes), max(1, per_file)))
+        elif request.to == "recordio" and not request.shard_bytes:
+            edges = [0]
+        else:
+            edges = _cut(sizes, request.shard_bytes or USUAL_SHARD)
+        edges.append(len(sizes))
+        for number, (begin, end) in enumerate(pairwise(edges)):
+            alone = request.to == "recordio" and len(edges) == 2
+            stem = name if alone else f"{name}-{number:05d}"
+            if request.to == "tfrecord":
+                split = VALIDATION if name == "val" and source.boxes is None else name
+                stem = f"{split}-{number:05d}-of-{len(edges) - 1:05d}"
+            shards.append(Shard(name, stem + SUFFIX[request.to], begin, end, int(sizes[begin:end].sum())))
+    return shards
+
+
+def identity(manifest: Manifest, request: PackRequest) -> str:
+    """What a begun pack must be of, to be resumed: 64 hex digits of the request and the data."""
+    return json_sha256([asdict(request), manifest.content_hash])
+
+
+def _estimates(source: Source, request: PackRequest) -> np.ndarray:
+    """(N,) int64 bytes that each place of the pack will about take."""
+    index = source.index
+    lengths = index.lengths.astype(np.float64)
+    rows = np.flatnonzero(source.anew)
+
+    def pixels(i: int) -> int:
+        height, width = smaller_size(int(index.heights[i]), int(index.widths[i]), request.short)
+        return height * width
+
+    if len(rows):
+        tried = rows[np.unique(np.linspace(0, len(rows) - 1, _TRIED, dtype=np.int64))].tolist()
+        written = sum(len(encoded_anew(index, i, request.short, request.jpeg_quality).data) for i in tried)
+        # Bytes go with pixels, whatever quality the photos came in.
+        lengths[rows] = np.array([pixels(i) for i in rows.tolist()]) * (written / sum(map(pixels, tried)))
+    objects = np.zeros(len(lengths)) if source.boxes is None else np.diff(source.boxes.object_starts)
+    return (lengths + _BESIDE[request.to] + objects * _OBJECT[request.to]).astype(np.int64)[source.order]
+
+
+def _cut(sizes: Sequence[int] | np.ndarray, most: int) -> list[int]:
+    """Where each file begins: one is full when the next record would make it larger than `most`."""
+    edges, filled = [0], 0
+    for place, size in enumerate(np.asarray(sizes).tolist()):
+        if filled and filled + size > most:
+            edges.append(place)
+            filled = 0
+        filled += size
+    return edges
+
+
+def prepared_source(folder: str, reporter: Reporter) -> Manifest:
+    """The fresh manifest of a data set; a folder that was not prepared yet is prepared first, as training would.
+
+    folder  a data set's root, or a folder that prepare wrote to; it may have one split alone where it was prepared
+    The reporter gets lines: for hosts that an index names, and when something is prepared
+    Raises UserError where there is no such folder, DataError where it cannot be used.
+    """
+    root = Path(folder).expanduser()
+    if not root.is_dir():
+        first = prepare_first(folder)
+        raise UserError(
+            f"{folder}: {first or 'there is no such folder. Name a data set, or a folder that prepare wrote to.'}"
+        )
+    stale = None
+    for path in manifest_places(root):
+        manifest = Manifest.load(path)
+        name_addresses(manifest, root, reporter)
+        if (why := check_fresh(manifest)) is None:
+            return manifest
+        stale = stale or DataError(f"{root}: out of date: {why}. Prepare it again:\n  {prepare_again(manifest)}")
+    if stale is not None:
+        raise stale
+    kind: Kind = "class-folder" if detect_layout(root) is None else "boxes"
+    return Manifest.load(ensure_prepared(root, kind=kind, reporter=reporter))

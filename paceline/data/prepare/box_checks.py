@@ -1,0 +1,198 @@
+"""What is refused, noted and counted of annotated boxes: before a photo is opened, and by the sizes of the photos.
+
+A photo that lies on its side has one size as it is stored and another as it is shown. The size that its annotations name is the
+frame that its boxes were drawn in, and how a recipe must read it: `--input.exif ignore` (as stored) or `apply` (as shown).
+YOLO's fractions name no sizes, squares and photos that are turned by half have only one: their frame is unknown.
+
+Letters: N images of one split.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from paceline._utils.errors import DataError
+from paceline._utils.listing import walk
+from paceline._utils.names import OTHER_PICTURES, by_suffix, is_image_name, suffix_of
+from paceline._utils.text import some
+from paceline.data.formats.annotations import Annotations
+from paceline.data.formats.class_folders import first_twice
+from paceline.data.formats.layouts import BoxSet, Layout
+from paceline.data.prepare.verify_images import Inspection
+from paceline.data.transforms.exif import UPRIGHT, lies_on_its_side, orientations
+
+if TYPE_CHECKING:
+    from paceline.data.prepare.box_source import BoxRequest
+
+Reading = Literal["", "apply", "ignore"]
+# Of each split, its annotations and the rows of its files in an Inspection.
+Rows = Mapping[str, tuple[Annotations, np.ndarray]]
+
+
+def check_splits(source: BoxSet, request: BoxRequest, command: str) -> None:
+    """Raises DataError where a split is missing that training needs, or one would be set apart beside one that is there."""
+    title = request.annotations or str(source.root)
+    if "train" not in source.splits:
+        raise DataError(f"{title}: no training images in it, only {some(source.splits)}.")
+    if "val" not in source.splits and not request.val_fraction:
+        remedy = "Name some (--val-images, --val-annotations)"
+        if not request.images:
+            remedy = {
+                "coco": "Add some (annotations/instances_val2017.json with val2017/, or valid/_annotations.coco.json)",
+                "voc": "Name some in ImageSets/Main/val.txt",
+                "yolo": "Name some in data.yaml (val: images/val)",
+            }[source.layout]
+        raise DataError(
+            f"{title}: no validation images, so nothing to measure on. {remedy}, or set a fifth of the training images apart:\n"
+            f"  {command} --val-fraction 0.2"
+        )
+    if "val" in source.splits and request.val_fraction:
+        raise DataError(f"{title}: it has validation images of its own; leave --val-fraction out.")
+    if request.val_group and not request.val_fraction:
+        raise DataError("--val-group without --val-fraction: it groups photos for a validation split set apart.")
+
+
+def class_names(source: BoxSet, request: BoxRequest, command: str) -> dict[int, str]:
+    """-> category id -> name for all splits.
+
+    Raises DataError where the splits call one id differently, or val has objects of a class that train does not know.
+    """
+    train = source.splits.get("train", source.splits.get("val"))
+    assert train is not None
+    val = source.splits.get("val", train)
+    for category in sorted(set(train.names) & set(val.names)):
+        if train.names[category] != val.names[category]:
+            raise DataError(
+                f"category id {category} is {train.names[category]!r} in {train.source} and {val.names[category]!r} in "
+                f"{val.source}. Export both with the same classes."
+            )
+    names = {**val.names, **train.names}
+    twice = first_twice(names.values())
+    if twice is not None:
+        ids = [category for category, name in names.items() if name == twice]
+        raise DataError(
+            f"{twice!r} has category id {ids[1]} in {train.source} and {ids[0]} in {val.source}. "
+            "Export both with the same classes."
+        )
+    unknown = [category for category in np.unique(val.categories).tolist() if category not in train.names]
+    if unknown and request.on_class_mismatch == "refuse":
+        raise DataError(
+            f"{val.source}: it has objects of class {some(repr(names[category]) for category in unknown)}, and "
+            f"{train.source} has no such class: it could never be learned. Export both with the same classes, or keep it "
+            f"among the classes as one that is never found:\n  {command} --on-class-mismatch warn"
+        )
+    return names
+
+
+def count_unlisted(source: BoxSet) -> tuple[dict[str, int], list[str]]:
+    """-> image files in each folder of images that no split lists, and notes on pictures there that no reader takes.
+
+    A shared folder counts for its first split.
+    """
+    listed = {
+        os.path.join(annotations.images_folder, name)
+        for annotations in source.splits.values()
+        for name in annotations.file_names
+    }
+    counts, seen, notes = {}, set(), []
+    for key, split in source.splits.items():
+        counts[key] = 0
+        others = Counter[str]()
+        for folder, _, names in walk(split.images_folder):
+            if folder in seen:
+                continue
+            seen.add(folder)
+            for name in names:
+                if os.path.join(folder, name) in listed:
+                    continue
+                if is_image_name(os.fsencode(name)):
+                    counts[key] += 1
+                elif (suffix := suffix_of(os.fsencode(name))) in OTHER_PICTURES:
+                    others[suffix] += 1
+        if left_out := by_suffix(others):
+            notes.append(f"{key}: left out {left_out}")
+    return counts, notes
+
+
+def frame_sizes(rows: np.ndarray, found: Inspection, reading: Reading) -> tuple[np.ndarray, np.ndarray]:
+    """(N,) heights and (N,) widths in pixels of the photos as shown ("apply"), or else as stored.
+
+    rows  (N,) of the files in `found`
+    """
+    heights, widths = found.heights[rows], found.widths[rows]
+    side = lies_on_its_side(orientations(found.flags[rows])) & (reading == "apply")
+    return np.where(side, widths, heights), np.where(side, heights, widths)
+
+
+def _fits(annotations: Annotations, rows: np.ndarray, found: Inspection, reading: Reading) -> np.ndarray:
+    """(N,) bool: the sizes are those that the annotations name; a side that they do not name fits anything."""
+    heights, widths = frame_sizes(rows, found, reading)
+    same_height = (annotations.heights == 0) | (annotations.heights == heights)
+    return same_height & ((annotations.widths == 0) | (annotations.widths == widths))
+
+
+def check_sizes(annotations: Annotations, rows: np.ndarray, found: Inspection) -> None:
+    """Boxes are in pixels of the size that the annotations name, so the files must have it, stored or shown.
+
+    Raises DataError naming the first that has neither.
+    """
+    wrong = ~_fits(annotations, rows, found, "ignore") & ~_fits(annotations, rows, found, "apply")
+    if not wrong.any():
+        return
+    i = int(np.flatnonzero(wrong)[0])
+    raise DataError(
+        f"{annotations.images_folder / annotations.file_names[i]}: {found.widths[rows][i]} x {found.heights[rows][i]} pixels, "
+        f"and {annotations.source} says {annotations.widths[i]} x {annotations.heights[i]}; so with "
+        f"{int(wrong.sum()):,} of {len(wrong):,} images. Its boxes would lie wrong. "
+        "Use the images that were annotated, at their size."
+    )
+
+
+def reading_of(layout: Layout, splits: Rows, found: Inspection) -> Reading:
+    """Which reading of rotated photos the annotations fit, whose sizes were checked; "" where both.
+
+    Raises DataError where some fit one reading alone, and some the other.
+    """
+    if layout == "yolo":
+        return ""  # the sizes are the files' own
+    only: dict[str, list[str]] = {"apply": [], "ignore": []}
+    for split, rows in splits.values():
+        stored, shown = _fits(split, rows, found, "ignore"), _fits(split, rows, found, "apply")
+        for reading, fits in (("apply", shown & ~stored), ("ignore", stored & ~shown)):
+            only[reading] += [str(split.images_folder / split.file_names[i]) for i in np.flatnonzero(fits)]
+    if only["apply"] and only["ignore"]:
+        raise DataError(
+            f"{only['apply'][0]}: of the photos with an EXIF rotation, {len(only['apply']):,} have annotations that fit them as "
+            f"they are shown, this one first, and {len(only['ignore']):,} as they are stored, {only['ignore'][0]} first; "
+            "no recipe reads both right. Store the pixels of all photos upright and export the annotations again:\n"
+            "  mogrify -auto-orient FILES"
+        )
+    return "apply" if only["apply"] else "ignore" if only["ignore"] else ""
+
+
+def notes_on_rotation(layout: Layout, splits: Rows, found: Inspection, reading: Reading) -> list[str]:
+    """A line for people where photos carry an EXIF rotation: how many, and which recipes read them right."""
+    names = [
+        split.file_names[i]
+        for split, rows in splits.values()
+        for i in np.flatnonzero(orientations(found.flags[rows]) != UPRIGHT)
+    ]
+    if not names:
+        return []
+    if reading == "apply":
+        what = "their annotations fit the photos as shown: train with --input.exif apply, as the custom and tiny recipes do"
+    elif reading == "ignore":
+        what = "their annotations fit the photos as stored: train with --input.exif ignore, as the published recipes do"
+    else:
+        why = "YOLO labels name no sizes" if layout == "yolo" else "the annotated sizes do not tell the two apart"
+        what = (
+            f"{why}, so look at them in check.html, which shows photos upright: where boxes lie right, train with "
+            "--input.exif apply (the custom and tiny recipes do), where not, with --input.exif ignore"
+        )
+    carry = "photo carries" if len(names) == 1 else "photos carry"
+    return [f"{len(names):,} {carry} an EXIF rotation ({some(names)}); {what}"]

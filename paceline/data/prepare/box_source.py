@@ -1,0 +1,313 @@
+"""Annotated boxes as a source, of any layout, in folders or in containers, and their manifest.
+
+    annotations + images   ->   a `BoxSource`, which data/prepare/pipeline.py writes
+
+Letters: N images of one split, M objects, K classes 1..K.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from paceline._utils.errors import DataError
+from paceline._utils.hashing import sha256
+from paceline.data.formats.annotations import Annotations
+from paceline.data.formats.layouts import BoxSet, Layout, read_files, read_source
+from paceline.data.formats.published_sets import check_coco2017, part_of_coco2017
+from paceline.data.index.box_split import class_table
+from paceline.data.index.manifest import BoxCounts, Manifest, box_command, cache_place
+from paceline.data.index.staleness import annotation_digest, annotation_files, annotation_stamp, is_inside
+from paceline.data.prepare.box_arrays import box_arrays
+from paceline.data.prepare.box_checks import (
+    check_sizes,
+    check_splits,
+    class_names,
+    count_unlisted,
+    frame_sizes,
+    notes_on_rotation,
+    reading_of,
+)
+from paceline.data.prepare.pipeline import (
+    NAMED_IN_ERROR,
+    Arrays,
+    Source,
+    another_folder,
+    choose_place,
+    described,
+    write_prepared,
+)
+from paceline.data.prepare.val_split import ValSplit, split_off
+from paceline.data.prepare.verify_images import Inspection, Photos
+
+# What a command for boxes and one for containers have in common.
+SHARED = ("val_fraction", "val_seed", "val_group", "on_missing", "on_unreadable", "on_class_mismatch")
+
+
+@dataclass(frozen=True)
+class BoxRequest:
+    """What to prepare: a folder whose layout is known, or files one by one. The fields are the command's flags."""
+
+    layout: Layout | Literal[""] = ""  # "" = whichever the folder has
+    images: str = ""  # folder of the training images; with it, the folder's layout does not matter
+    annotations: str = ""  # COCO JSON of the training images
+    val_images: str = ""  # "" = `images`
+    val_annotations: str = ""
+    val_fraction: float = 0.0  # share of the training images that becomes val, where the source has none
+    val_seed: int = 0
+    val_group: str = ""  # photos whose paths match with the same captured text stay together
+    on_missing: Literal["refuse", "skip"] = "refuse"
+    on_unreadable: Literal["refuse", "skip"] = "refuse"
+    on_class_mismatch: Literal["refuse", "warn"] = "refuse"
+    expect: Literal["", "coco2017"] = ""  # the published set that this has to be, the whole of it
+
+    @classmethod
+    def of(cls, flags: object, *named: Any) -> BoxRequest:
+        """The request of a command's flags; `named`: the first fields, where it names files or a layout."""
+        shared = {name: getattr(flags, name) for name in SHARED}
+        return cls(*named, **shared, expect="coco2017" if getattr(flags, "expect", "") == "coco2017" else "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoxSource(Source):
+    """Photos with annotated objects."""
+
+    annotated: BoxSet
+    request: BoxRequest
+    held: Callable[[Path, list[bytes]], Photos] = Photos  # (root, names as lists have them) -> the photos
+
+    @classmethod
+    def of(
+        cls, annotated: BoxSet, request: BoxRequest = BoxRequest(), out: Path | None = None, **others: Any
+    ) -> BoxSource:
+        """out: where its manifest goes, if the command names it; others: fields that do not follow from `request`."""
+        request = replace(request, layout=annotated.layout)
+        fields = {
+            "command": box_command(annotated.root, asdict(request), out),
+            "on_unreadable": request.on_unreadable,
+            "on_missing": request.on_missing,
+            "stored": {**asdict(request), **_real_paths(request)},
+            "remedy": another_folder(box_command(annotated.root, asdict(request))) if out is not None else "",
+            **others,
+        }
+        return cls(root=annotated.root, annotated=annotated, request=request, **fields)
+
+    @property
+    def images(self) -> int:
+        return sum(len(split.file_names) for split in self.annotated.splits.values())
+
+    def photos(self) -> Photos:
+        """Raises DataError where classes contradict each other, or a photo is missing and that was not allowed."""
+        class_names(self.annotated, self.request, self.command)
+        splits = self.annotated.splits.values()
+        for split in splits:
+            if split.orphans and self.on_missing == "refuse":
+                skip = f", or go on without:\n  {self.command} --on-missing skip" if self.command else "."
+                raise DataError(f"{split.source}: {split.orphans}. Correct the file{skip}")
+        photos = self.held(self.root, list(dict.fromkeys(name for split in splits for name in self._names(split))))
+        missing = [i for i in range(len(photos.names)) if photos.size(i) < 0]
+        if missing and (self.on_missing == "refuse" or len(missing) == len(photos.names)):
+            raise _missing_error(photos, missing, self.command)
+        return photos
+
+    def manifest(self, photos: Photos, found: Inspection) -> tuple[dict[str, Any], dict[str, Arrays]]:
+        """Raises DataError where a split has no image or no object left, or sizes are not those of the annotations."""
+        row = {name: i for i, name in enumerate(photos.names)}
+        names, notes = class_names(self.annotated, self.request, self.command), []
+
+        def rows_of(split: Annotations) -> np.ndarray:
+            """(N,) the photo of each image."""
+            return np.array([row[name] for name in self._names(split)], np.int64)
+
+        usable: dict[str, Annotations] = {}
+        lost: dict[str, tuple[np.ndarray, int]] = {}  # photos, and how many objects were on them
+        for key, split in self.annotated.splits.items():
+            usable[key], lost[key] = _usable_images(split, rows_of(split), found)
+        if self.request.expect:
+            check_coco2017(self.root, usable)
+        part_of = part_of_coco2017(usable)
+        if self.request.val_fraction:
+            notes += self._set_apart(usable, found.digests[rows_of(usable["train"])])
+        category_ids, classes = class_table(names)
+        unlisted, left_out_pictures = count_unlisted(self.annotated)
+        notes += left_out_pictures
+        notes += [
+            f"{split.source}: left out: {split.orphans}" for split in self.annotated.splits.values() if split.orphans
+        ]
+        with_rows = {key: (kept, rows_of(kept)) for key, kept in usable.items()}
+        reading = reading_of(self.annotated.layout, with_rows, found)
+        splits, arrays = {}, {}
+        for key, (kept, rows) in with_rows.items():
+            boxes, numbers = box_arrays(kept, category_ids, *frame_sizes(rows, found, reading))
+            if not boxes["usable"].any():
+                raise DataError(
+                    f"{kept.source}: its {len(rows):,} images of {key} have no usable object "
+                    f"({numbers['objects']:,} in all). {self._way_on(key, usable)}"
+                )
+            left_out, objects = lost.get(key, (np.zeros(0, np.int64), 0))
+            plain = boxes["classes"][boxes["crowd"] == 0]
+            split, arrays[key] = described(
+                photos,
+                found,
+                rows,
+                np.zeros(len(rows), np.int32),
+                folder=kept.images_folder,
+                per_class=np.bincount(plain, minlength=len(category_ids) + 1)[1:],
+                left_out=left_out,
+                extra=boxes,
+            )
+            patterns = self.annotated.files[key if key in self.annotated.files else "train"]
+            label_files = annotation_files(self.root, patterns)
+            counts = BoxCounts(
+                **numbers,
+                left_out_objects=objects,
+                unlisted_images=unlisted.get(key, 0),
+                files=patterns,
+                stamp=annotation_stamp(self.root, label_files),
+                digest=annotation_digest(self.root, label_files),
+                exif=reading,
+            )
+            splits[key] = replace(split, boxes=counts)
+        notes += [*notes_on_rotation(self.annotated.layout, with_rows, found, reading), *_in_both(with_rows, found)]
+        fields = dict(
+            kind="boxes",
+            expect=self.request.expect or "any",
+            classes=classes,
+            class_names=None,
+            splits=splits,
+            category_ids=tuple(category_ids.tolist()),
+            notes=(*self.annotated.notes, *notes),
+            part_of=part_of,
+        )
+        return fields, arrays
+
+    def _way_on(self, key: str, usable: dict[str, Annotations]) -> str:
+        """What to do if no object of the split `key` is usable."""
+        if self.request.val_fraction and any(len(split.object_rows) for split in usable.values()):
+            command = re.sub(r" --val-seed \d+", "", self.command)
+            again = f"{command} --val-seed {self.request.val_seed + 1}"
+            return f"The images were drawn by chance. Draw others, or annotate more images:\n  {again}"
+        other = ", or remove the split and set a part of the training images apart (--val-fraction 0.2)"
+        return f"Annotate some of them{other if key == 'val' and 'train' in self.annotated.splits else ''}."
+
+    def _set_apart(self, usable: dict[str, Annotations], digests: np.ndarray) -> list[str]:
+        """Draw the validation photos out of the training photos in `usable`; -> notes."""
+        val = ValSplit(self.request.val_fraction, self.request.val_seed, self.request.val_group)
+        usable["train"], usable["val"], alone = split_off(usable["train"], val, digests=digests)
+        # Each photo is drawn by itself, so the number scatters: a fifth is a fifth only about.
+        drawn, whole = (len(usable["val"].file_names), sum(len(usable[key].file_names) for key in ("train", "val")))
+        how = "group by group" if val.val_group else "photo by photo"
+        notes = [f"{drawn:,} of {whole:,} photos drawn for val, {how}; --val-seed {val.val_seed + 1} draws others"]
+        if alone:
+            notes.append(f"{alone:,} photos do not match --val-group and stand alone in the validation split")
+        return notes
+
+    def _names(self, split: Annotations) -> list[bytes]:
+        """N file names as the index stores them: relative to the root where they lie in it, else absolute."""
+        folder = split.images_folder
+        prefix = os.path.relpath(folder, self.root) if is_inside(folder, self.root) else str(folder)
+        return [os.fsencode(os.path.normpath(os.path.join(prefix, name))) for name in split.file_names]
+
+
+def prepare_boxes(
+    root: Path | None,
+    request: BoxRequest = BoxRequest(),
+    *,
+    out: Path | None = None,
+    workers: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Manifest:
+    """Read the annotations, verify every image that they name, write manifest and index.
+
+    root      the data set's folder; None where `request` names files
+    out       None: `root` itself, or a folder in the cache (see choose_place), as where files are named
+    workers   threads; None: one for each usable core
+    progress  called with (files done, files in all)
+    Raises DataError for every flaw of annotations or images; then no manifest is written.
+    """
+    source = annotated_boxes(root, request, out)
+    if root is None and out is None:
+        files = (request.images, request.annotations, request.val_annotations)
+        key = sha256(os.fsencode("+".join(os.path.realpath(path) for path in files)))
+        out = cache_place(source.root) / key[:12]
+    return write_prepared(source, choose_place(source.root, out), workers, progress)
+
+
+def annotated_boxes(root: Path | None, request: BoxRequest, out: Path | None = None) -> BoxSource:
+    """The annotated set in `root`, or of the files that `request` names, as `prepare_boxes` takes them.
+
+    Raises DataError where annotations contradict themselves, or a split is missing.
+    """
+    source = BoxSource.of(_read(root, request), request, out)
+    check_splits(source.annotated, source.request, source.command)
+    if request.expect:
+        check_coco2017(source.root, source.annotated.splits)  # before a photo is opened
+    return source
+
+
+def _read(root: Path | None, request: BoxRequest) -> BoxSet:
+    if not request.images and not request.annotations:
+        if root is None:
+            raise DataError("no data set is named. Use  paceline prepare coco DIR  or --images DIR --annotations FILE")
+        return read_source(Path(os.path.realpath(root)), request.layout or None)
+    if not request.images or not request.annotations:
+        raise DataError("--images and --annotations belong together: the folder of the photos and their COCO JSON.")
+    if request.val_images and not request.val_annotations:
+        raise DataError("--val-images without --val-annotations: name the COCO JSON of the validation photos too.")
+
+    images, annotations, *val = (Path(path) if path else None for path in _real_paths(request).values())
+    assert images is not None and annotations is not None
+    return read_files(images, annotations, *val)
+
+
+def _usable_images(
+    split: Annotations, rows: np.ndarray, found: Inspection
+) -> tuple[Annotations, tuple[np.ndarray, int]]:
+    """The images that can be used; the photos of the others, and how many objects were on them."""
+    is_bad = np.isin(rows, list(found.reasons))
+    kept = split.chosen(np.flatnonzero(~is_bad))
+    if not len(kept.file_names):
+        raise DataError(f"{split.source}: none of its {len(rows):,} images can be used.")
+    check_sizes(kept, rows[~is_bad], found)
+    return kept, (rows[is_bad], len(split.object_rows) - len(kept.object_rows))
+
+
+def _missing_error(photos: Photos, missing: list[int], command: str) -> DataError:
+    number = len(photos.names)
+    first = [photos.title(i) for i in missing[:NAMED_IN_ERROR]]
+    if len(missing) == number:
+        return DataError(
+            f"{first[0]}: not there, nor is any other of the {number:,} images that the annotations name. Check the "
+            "folder of the images (--images), and that file_name in the annotations is relative to it."
+        )
+    others = f"\nMissing too, {len(missing) - 1:,} of {number:,}: {', '.join(first[1:])}" if first[1:] else ""
+    remedy = "take it out of the annotations: a score on a part would not be this set's."
+    if command:
+        remedy = f"go on without:\n  {command} --on-missing skip"
+    return DataError(f"{first[0]}: not there, and the annotations name it.{others}\nCopy what is missing, or {remedy}")
+
+
+def _real_paths(request: BoxRequest) -> dict[str, str]:
+    """The request's files and folders as they are named from anywhere, in the order of `read_files`; "" for none."""
+    paths = {name: getattr(request, name) for name in ("images", "annotations", "val_images", "val_annotations")}
+    return {name: os.path.realpath(os.path.expanduser(path)) if path else "" for name, path in paths.items()}
+
+
+def _in_both(splits: dict[str, tuple[Annotations, np.ndarray]], found: Inspection) -> list[str]:
+    """A note where val holds pictures of train."""
+    if not {"train", "val"} <= splits.keys():
+        return []
+    val, rows = splits["val"]
+    shared = np.flatnonzero(np.isin(found.digests[rows], found.digests[splits["train"][1]]))
+    if not len(shared):
+        return []
+    are = "image of val is an image" if len(shared) == 1 else "images of val are images"
+    return [
+        f"{len(shared):,} {are} of train too (the same bytes), {val.file_names[shared[0]]} first: scores will flatter"
+    ]

@@ -1,0 +1,241 @@
+"""Verify photos, by several processes where there are many.
+
+Also a note on pictures of 16 bits a value that use the lower ones alone, as cameras of 10, 12 or 14 bits write them. Training keeps
+the upper eight (data/transforms/image_io.py), and nothing in such a file names its white, so they come out nearly black.
+
+Letter: N photos.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from paceline._utils.errors import DataError
+from paceline._utils.safe_read import read_plain
+from paceline.data.index.index import whole_files
+from paceline.data.index.manifest import FILES
+from paceline.data.prepare.journal import PrepareJournal, read_journal
+from paceline.data.prepare.verify_image import NOT_JPEG, Facts, NotAnImage, verify
+from paceline.data.transforms.exif import orientations
+from paceline.data.transforms.image_header import MOST_BYTES, open_picture
+from paceline.data.transforms.image_io import dropped_of, is_deep, to_rgb
+from paceline.data.workers.crew import WORTH_PROCESSES, Crew
+from paceline.distributed.device.detect import cpu_cores
+
+# Photos that a worker takes at a time. A kill loses at most three times as many for each worker.
+BATCH = 32
+COLUMNS = (np.int64, np.int64, np.int32, np.int32, np.uint8, np.uint64)  # of an Inspection
+# Photos, evenly spaced among those that are no JPEGs, whose brightest value is looked up.
+SAMPLED = 32
+# Of 255: what 14 of 16 bits reach at most.
+DARK = 63
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What is known of N photos. One whose number is in `reasons` cannot be used; its row is zero but for `sizes`."""
+
+    sizes: np.ndarray  # (N,) int64 bytes, -1 where unknown
+    mtimes: np.ndarray  # (N,) int64 nanoseconds
+    heights: np.ndarray  # (N,) int32 pixels as stored
+    widths: np.ndarray  # (N,) int32
+    flags: np.ndarray  # (N,) uint8, bits of verify.py
+    digests: np.ndarray  # (N,) uint64
+    reasons: dict[int, str]
+    dropped: Counter[str] = field(default_factory=Counter)  # what of a picture is not read -> photos
+
+    def put(self, i: int, facts: Facts) -> None:
+        """Fill row i."""
+        self.sizes[i], self.mtimes[i], self.heights[i], self.widths[i], self.flags[i], self.digests[i] = facts
+
+
+class Photos:
+    """N photos to be verified: files, named relative to the root or absolute; containers' read others (containers/contents.py).
+
+    names  in lists and in the journal, each once
+    """
+
+    kind = FILES  # a word of data/index/records.py's RECORDS
+    portable = True  # whether another process can read them by itself
+
+    def __init__(self, root: Path, names: Sequence[bytes]) -> None:
+        self.root = root
+        self.names = names
+
+    def title(self, i: int) -> str:
+        """Photo i's name in messages."""
+        return os.path.join(self.root, os.fsdecode(self.names[i]))
+
+    def stamp(self, i: int) -> tuple[int, int]:
+        """Bytes, and time in nanoseconds; equal means unchanged. Raises OSError where the photo is gone."""
+        status = os.stat(self._path(i))
+        return status.st_size, status.st_mtime_ns
+
+    def read(self, i: int) -> bytes:
+        """Photo i's bytes. Raises OSError or DataError where they cannot be read."""
+        return read_plain(self._path(i), MOST_BYTES)
+
+    def facts(self, i: int) -> Facts:
+        """Read and decode photo i. Raises NotAnImage with the reason."""
+        return verify(self._path(i))
+
+    def arrays(
+        self, rows: np.ndarray, labels: np.ndarray, found: Inspection, extra: Mapping[str, np.ndarray]
+    ) -> dict[str, np.ndarray]:
+        """The index's arrays of photos `rows`: their classes, their facts, and `extra`."""
+        return whole_files(
+            [self.names[i] for i in rows.tolist()],
+            lengths=found.sizes[rows],
+            labels=labels,
+            heights=found.heights[rows],
+            widths=found.widths[rows],
+            extra={"flags": found.flags[rows], "digests": found.digests[rows], "mtimes": found.mtimes[rows], **extra},
+        )
+
+    def size(self, i: int) -> int:
+        """Bytes, -1 where photo i does not exist, whatever it is."""
+        try:
+            return self.stamp(i)[0]
+        except OSError:
+            return -1
+
+    def _path(self, i: int) -> bytes:
+        return os.path.join(os.fsencode(self.root), self.names[i])
+
+
+def inspect_photos(
+    photos: Photos,
+    *,
+    journal: Path | None,
+    known: Iterable[tuple[bytes, Facts]],
+    workers: int | None,
+    progress: Callable[[int, int], None] | None,
+) -> Inspection:
+    """Verify every photo, except those that `known` or the journal has with the same size and time.
+
+    workers    processes, or threads for a few photos; None: one for each usable core
+    progress   called in this thread with (photos done, photos in all), first of all with (0, N)
+    Adds to the journal as it goes.
+    """
+    names = photos.names
+    number = len(names)
+    found = Inspection(*[np.zeros(number, dtype) for dtype in COLUMNS], reasons={})
+    is_known = _recall(found, names, [known, read_journal(journal)])
+    verification = _Verification(photos, is_known, found.sizes, found.mtimes, found.flags)
+    writer, done = PrepareJournal(journal), 0
+    if progress is not None:
+        progress(done, number)
+    size = max(1, min(workers or cpu_cores(), -(-number // BATCH)))
+    processes = photos.portable and number >= WORTH_PROCESSES
+    with warnings.catch_warnings(), Crew(verification, size, processes=processes) as crew:
+        # Corrupt EXIF, very large pictures: verify() judges by decoding. The filter is the whole process's.
+        warnings.simplefilter("ignore")
+        for batch in crew.in_order(((first,) for first in range(0, number, BATCH)), ahead=2 * size):
+            new = [(i, facts) for i, facts, _, _ in batch if facts is not None]
+            for i, facts in new:
+                found.put(i, facts)
+            found.reasons.update((i, reason) for i, _, reason, _ in batch if reason)
+            found.dropped.update(what for *_, dropped in batch for what in dropped)
+            writer.append([(names[i], facts) for i, facts in new if i not in found.reasons])
+            done = min(done + BATCH, number)
+            if progress is not None:
+                progress(done, number)
+    return found
+
+
+@dataclass(frozen=True)
+class _Verification:
+    """Of the photos from a number on, BATCH of them."""
+
+    photos: Photos
+    is_known: np.ndarray  # (N,) bool
+    sizes: np.ndarray  # (N,), of those that are known
+    mtimes: np.ndarray
+    flags: np.ndarray
+
+    def __call__(self, first: int) -> list[tuple[int, Facts | None, str, tuple[str, ...]]]:
+        """-> (number, facts unless they are known, why it cannot be used or "", what of it is not read)."""
+        last = min(first + BATCH, len(self.photos.names))
+        return [self._verified(i) for i in range(first, last)]
+
+    def _unchanged(self, i: int) -> bool:
+        with suppress(OSError):
+            return bool(self.is_known[i]) and self.photos.stamp(i) == (self.sizes[i], self.mtimes[i])
+        return False
+
+    def _verified(self, i: int) -> tuple[int, Facts | None, str, tuple[str, ...]]:
+        if self._unchanged(i):
+            return i, None, "", self._dropped(i, int(self.flags[i]))
+        try:
+            facts = self.photos.facts(i)
+        except NotAnImage as error:
+            return i, Facts(self.photos.size(i), 0, 0, 0, 0, 0), str(error), ()
+        return i, facts, "", self._dropped(i, facts.flags)
+
+    def _dropped(self, i: int, flags: int) -> tuple[str, ...]:
+        with suppress(OSError, DataError):
+            return dropped_of(self.photos.read(i)) if flags & NOT_JPEG else ()
+        return ()
+
+
+def _recall(found: Inspection, names: Sequence[bytes], sources: Iterable[Iterable[tuple[bytes, Facts]]]) -> np.ndarray:
+    """Fill the rows that an earlier prepare verified -> (N,) bool, True for those whose orientation is known.
+
+    An older version recorded that a photo is rotated, and not how.
+    """
+    is_known = np.zeros(len(names), bool)
+    position: dict[bytes, int] = {}
+    for source in sources:
+        for name, facts in source:
+            position = position or {name: i for i, name in enumerate(names)}
+            i = position.get(name)
+            if i is not None:
+                found.put(i, facts)
+                is_known[i] = True
+    return is_known & (orientations(found.flags) > 0)
+
+
+def note_on_few_bits(photos: Photos, flags: np.ndarray, left_out: Collection[int]) -> tuple[str, ...]:
+    """A note for people, or none.
+
+    flags     (N,) bits of verify.py
+    left_out  numbers of photos that cannot be used
+    """
+    rows = np.setdiff1d(np.flatnonzero(flags & NOT_JPEG), list(left_out))
+    if not len(rows):
+        return ()
+    deep, brightest, first = 0, 0, ""
+    for i in rows[np.unique(np.linspace(0, len(rows) - 1, SAMPLED, dtype=np.int64))].tolist():
+        value = _brightest(photos, i)
+        if value > DARK:
+            return ()
+        if value >= 0:
+            deep, brightest, first = deep + 1, max(brightest, value), first or photos.title(i)
+    if not deep:
+        return ()
+    bits = brightest.bit_length() + 8
+    return (
+        f"{first}: 16 bits a value, of which the {deep:,} such photos that were looked at use {bits} at most. The upper "
+        f"eight are kept, so they come out nearly black. Where white is {2**bits - 1:,}, multiply the values by {2 ** (16 - bits)}, "
+        "or save them with 8 bits, and prepare again.",
+    )
+
+
+def _brightest(photos: Photos, i: int) -> int:
+    """The largest value as training sees it, 0 to 255, of a picture of 16 bits a value; -1 for any other."""
+    try:
+        data = photos.read(i)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with open_picture(data) as image:
+                return int(np.asarray(to_rgb(image)).max()) if is_deep(image, data) else -1
+    except Exception:  # the facts are an earlier manifest's; a photo that was damaged since is named when it is read
+        return -1

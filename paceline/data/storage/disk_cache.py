@@ -1,0 +1,236 @@
+"""Ranges that were read of a remote store, kept on a local disk within a budget.
+
+The very ranges that were read are kept, at their own offsets in one sparse file an object: a photo is fetched once and nothing
+beside it. Blocks would be fetched for one photo each, since a random order has no neighbours: counted for photos of 20 to 200 KB in
+shards of a thousand and a budget of half of them, an epoch fetches 0.5 times the data by ranges, 5 times by blocks of 1 MiB and
+hundreds of times by objects. With room for everything all are alike. Beside the bytes lies a table of slots: which ranges are
+there, with the CRC of each.
+
+- Never stale: a file's place follows from its URL, size and tag (or time), which each process requests once.
+- Killed at any time: a range counts when its slot is written, after its bytes; what a crash of the machine tore fails its CRC
+  and is fetched again.
+- Any number of processes at once: all write the same bytes to the same place, and each slot with one write.
+- The budget is counted in one file, under a lock. When it is spent, objects that nobody used for an hour go, longest unused first;
+  then nothing more is kept. Dropping what was used least recently fetches 0.85 times the data an epoch instead of 0.5.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import struct
+import sys
+import threading
+import time
+import zlib
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from paceline._utils.cache import cache_folder
+from paceline._utils.errors import UserError
+from paceline._utils.parallel_copy import Background, write_at
+from paceline._utils.platform import O_BINARY, flock, pwrite, unlock
+from paceline._utils.text import printable
+from paceline.data.storage.store import Range, RangeError, Status, Store, pread
+
+_SLOT = struct.Struct("<QII")  # first byte + 1 (0: empty), bytes, CRC-32
+# A range's slot is one of so many in a row.
+_ROW = 16
+# One slot for so many bytes of an object; photos are larger. Where ranges are smaller, some are not kept.
+_BYTES_A_SLOT = 4096
+_PAGE = 4096
+# An object is in use so long after it was last read; that is noted so often.
+IDLE_SECONDS, NOTE_SECONDS = 3600.0, 600.0
+# When the budget is spent it is looked at again after so long.
+FULL_SECONDS = 60.0
+
+
+class CachedStore(Store):
+    """A remote store, of which ranges that were read once are read from the local disk."""
+
+    is_remote = True
+
+    def __init__(self, store: Store, budget: int) -> None:
+        """A cache of at most `budget` bytes in the cache folder. Raises UserError where that cannot be written."""
+        self._store, self.at_once = store, store.at_once
+        self._folder = cache_folder() / "ranges"
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._budget = Budget(self._folder, budget)
+        except OSError as error:
+            raise UserError(
+                f"{self._folder}: cannot be written ({error.strerror}). Set PACELINE_CACHE to a folder that can, or leave "
+                "--system.store-cache out."
+            ) from None
+        self._threads = Background(self.at_once, "store-status")
+        self._full_until = 0.0
+        self._seen: dict[bytes, Status] = {}
+        self._noted: dict[bytes, float] = {}
+
+    def status(self, name: bytes) -> Status:
+        return self._store.status(name)
+
+    def read(self, wanted: Range) -> bytes:
+        return self.read_many([wanted])[0]
+
+    def read_many(self, wanted: Sequence[Range]) -> list[bytes]:
+        """From the disk; those that are not there all at once from the store."""
+        self._request_statuses({one.name for one in wanted} - self._seen.keys())
+        found = [self._kept(one) for one in wanted]
+        missing = [number for number, data in enumerate(found) if data is None]
+        if missing:
+            try:
+                fetched = self._store.read_many([wanted[number] for number in missing])
+            except RangeError as error:
+                raise RangeError(error.cause, missing[error.at]) from None
+            for number, data in zip(missing, fetched):
+                found[number] = data
+                self._keep(wanted[number], data)
+        return [data for data in found if data is not None]
+
+    def open(self, name: bytes) -> BinaryIO:
+        """From the store: a file that is walked through once is not kept."""
+        return self._store.open(name)
+
+    def find(self, pattern: str) -> list[bytes]:
+        return self._store.find(pattern)
+
+    def _request_statuses(self, names: set[bytes]) -> None:
+        if len(names) < 2:
+            self._seen.update((name, self._store.status(name)) for name in names)
+            return
+        requests = {name: self._threads.submit(self._store.status, name) for name in names}
+        for name, status in requests.items():
+            self._seen.setdefault(name, status.result())
+
+    def _place(self, name: bytes) -> Path | None:
+        """Where an object's ranges lie, without the ending; None where a change of its content would not be noticed."""
+        size, mtime, tag = self._seen[name]
+        if not (mtime or tag) or size >= 1 << 62:
+            return None
+        key = hashlib.sha256(b"%b\0%d\0%b" % (name, size, (tag or str(mtime)).encode())).hexdigest()[:40]
+        return self._folder / key
+
+    def _slots_at(self, wanted: Range) -> int:
+        """First byte of the row of slots that a range may be in."""
+        bits = max(10, (self._seen[wanted.name].size // _BYTES_A_SLOT).bit_length())
+        scattered = wanted.offset * 0x9E3779B97F4A7C15 % (1 << 64)
+        return (scattered >> (64 - bits)) * _SLOT.size
+
+    def _kept(self, wanted: Range) -> bytes | None:
+        place = self._place(wanted.name)
+        if place is None:
+            return None
+        with suppress(OSError):
+            row = _part(f"{place}.slots", self._slots_at(wanted), _ROW * _SLOT.size)
+            for first, length, crc in _SLOT.iter_unpack(row[: len(row) // _SLOT.size * _SLOT.size]):
+                if first == wanted.offset + 1 and length == wanted.length:
+                    data = _part(f"{place}.bytes", wanted.offset, length)
+                    if len(data) == length and zlib.crc32(data) == crc:
+                        self._note_use(wanted.name, f"{place}.slots")
+                        return data
+        return None
+
+    def _keep(self, wanted: Range, data: bytes) -> None:
+        place, is_full = self._place(wanted.name), time.monotonic() < self._full_until
+        if place is None or is_full or len(data) != wanted.length or not 0 < len(data) < 1 << 32:
+            return
+        try:
+            # Both ends may lie on pages that no other range is on; of the slots a page at most is new.
+            if not self._budget.take(len(data) + 3 * _PAGE):
+                self._full_until = time.monotonic() + FULL_SECONDS
+                return
+            _write(f"{place}.bytes", wanted.offset, data)
+            self._write_slot(f"{place}.slots", self._slots_at(wanted), wanted, zlib.crc32(data))
+        except OSError as error:
+            self._full_until = math.inf
+            text = f"{self._folder}: cannot be written ({error.strerror}); photos are read without it from here on"
+            print(printable(text), file=sys.stderr)
+
+    def _write_slot(self, path: str, row_at: int, wanted: Range, crc: int) -> None:
+        """Into the range's own slot, else an empty one, else one of others'."""
+        row = b""
+        with suppress(FileNotFoundError):
+            row = _part(path, row_at, _ROW * _SLOT.size)
+        firsts = [first for first, _, _ in _SLOT.iter_unpack(row.ljust(_ROW * _SLOT.size, b"\0"))]
+        slot = next((firsts.index(first) for first in (wanted.offset + 1, 0) if first in firsts), crc % _ROW)
+        _write(path, row_at + slot * _SLOT.size, _SLOT.pack(wanted.offset + 1, wanted.length, crc))
+
+    def _note_use(self, name: bytes, path: str) -> None:
+        now = time.monotonic()
+        if now - self._noted.get(name, -math.inf) > NOTE_SECONDS:
+            self._noted[name] = now
+            os.utime(path)
+
+
+class Budget:
+    """Bytes that a folder may hold, counted by all processes of the machine that write there."""
+
+    def __init__(self, folder: Path, most: int) -> None:
+        self._folder, self._most = folder, most
+        self._lock = threading.Lock()
+        self._counter = os.open(folder / "used", os.O_RDWR | os.O_CREAT | O_BINARY, 0o600)
+
+    def __del__(self) -> None:
+        with suppress(AttributeError, OSError):
+            os.close(self._counter)
+
+    def take(self, room: int) -> bool:
+        """Whether so many more bytes may be written; they count as written then. Raises OSError of the folder."""
+        with self._lock:
+            flock(self._counter, waits=True)
+            try:
+                used = int.from_bytes(pread(self._counter, 8, 0), "little")
+                if used + room > self._most:
+                    used = self._make_room(room)
+                if fits := used + room <= self._most:
+                    used += room
+                pwrite(self._counter, used.to_bytes(8, "little"), 0)
+                return fits
+            finally:
+                unlock(self._counter)
+
+    def _make_room(self, room: int) -> int:
+        """-> bytes that are really in use, after idle objects went where there was no room."""
+        sizes: dict[str, int] = {}
+        used_last: dict[str, float] = {}
+        with os.scandir(self._folder) as entries:
+            for entry in entries:
+                with suppress(FileNotFoundError):
+                    status, key = entry.stat(), entry.name.partition(".")[0]
+                    sizes[key] = sizes.get(key, 0) + status.st_blocks * 512
+                    used_last[key] = max(used_last.get(key, 0.0), status.st_mtime)
+        del sizes["used"], used_last["used"]
+        used, latest = sum(sizes.values()), time.time() - IDLE_SECONDS
+        for key in sorted(sizes, key=lambda key: used_last[key]):
+            if used + room <= self._most or used_last[key] > latest:
+                break
+            for ending in ("slots", "bytes"):
+                with suppress(FileNotFoundError):
+                    os.unlink(self._folder / f"{key}.{ending}")
+            used -= sizes[key]
+        return used
+
+
+def _part(path: str, offset: int, length: int) -> bytes:
+    with open(os.open(path, os.O_RDONLY | O_BINARY), "rb", buffering=0) as file:
+        return pread(file.fileno(), length, offset)
+
+
+def _write(path: str, offset: int, data: bytes) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | O_BINARY, 0o600)
+    try:
+        write_at(descriptor, data, offset)
+    finally:
+        os.close(descriptor)
+
+
+def kept_on_disk(store: Store, budget: int) -> Store:
+    """The store, with what it reads kept in the cache folder, up to `budget` bytes; as it is where it is local, or that is 0.
+
+    Raises UserError where the cache folder cannot be written.
+    """
+    return CachedStore(store, budget) if budget and store.is_remote and not isinstance(store, CachedStore) else store

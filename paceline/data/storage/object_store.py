@@ -1,0 +1,283 @@
+"""Files in buckets and on web servers, by range of bytes: s3://BUCKET/KEY, gs://, az://CONTAINER/KEY, http(s)://HOST/PATH.
+
+A bucket's key is taken as it is; the path of an http URL is what a browser takes, with %20 for a space.
+Requests are obstore's, which signs them, keeps connections and tries again: refused, reset, cut and late connections, 5xx and 429,
+with growing pauses; a body that broke off goes on from where it stopped (tests/data/test_object_store.py holds it to that).
+What is wrong for good (403, 404) fails at once.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from datetime import datetime
+from fnmatch import fnmatchcase
+from typing import Any, BinaryIO
+from urllib.parse import unquote, urlsplit
+
+from paceline._utils.commands import to_install
+from paceline._utils.errors import DataError
+from paceline._utils.listing import is_system_name
+from paceline._utils.parallel_copy import Background
+from paceline.data.storage.credentials import in_words, open_place, patience_seconds
+from paceline.data.storage.store import LocalFiles, Range, RangeError, Status, Store, StoreTrouble, scheme_of
+
+REMOTE = ("s3", "gs", "az", "http", "https")  # schemes of URLs
+# Requests under way at once, of all threads that ask one store.
+MOST_REQUESTS = 256
+_WILD = "*?["
+# Of a stream: long enough that a request's delay is nothing beside its bytes.
+BLOCK_BYTES = 4 << 20
+# Requests of one stream that are under way at once. A single one rarely fills a line.
+BLOCKS_AHEAD = 3
+# The process of the first request: obstore's threads are gone in a forked one, and a request there would hang.
+_FIRST_PROCESS = 0
+
+
+class ObjectStore(Store):
+    """Files of any number of buckets and servers. A file that changed since it was first looked at is an error."""
+
+    is_remote = True
+    # One thread that asks for so many has them under way at once; a batch of a few hundred is some chunks of this.
+    at_once = 16
+
+    def __init__(self) -> None:
+        try:
+            import obstore
+        except ImportError:
+            raise DataError(f"Reading from buckets and web servers needs obstore:  {to_install('remote')}") from None
+        self._obstore = obstore
+        self._patience = patience_seconds()
+        self._lock = threading.Lock()
+        self._places: dict[tuple[str, str], Any] = {}
+        self._seen: dict[bytes, Status] = {}
+        self._threads = Background(MOST_REQUESTS, "store")
+
+    def status(self, name: bytes) -> Status:
+        """Requested anew each time; later reads are compared with it."""
+        place, key = self._where(name)
+        began = time.monotonic()
+        try:
+            found = _status(name, self._obstore.head(place, key))
+        except Exception as error:
+            raise in_words(error, name, time.monotonic() - began) from None
+        self._seen[name] = found
+        return found
+
+    def read(self, wanted: Range) -> bytes:
+        """By one request. Raises OSError also where the file changed since it was read before."""
+        if wanted.length <= 0:
+            return b""
+        place, key = self._where(wanted.name)
+        began = time.monotonic()
+        try:
+            answer = self._obstore.get(place, key, options={"range": (wanted.offset, wanted.offset + wanted.length)})
+            found = _status(wanted.name, answer.meta)
+            data = bytes(answer.bytes())
+        except Exception as error:
+            if "416 Range Not Satisfiable" in str(error):  # all of it lies behind the end
+                before = self._seen.get(wanted.name)
+                if before is None or wanted.offset >= before.size:
+                    return b""
+                raise _changed(wanted.name, before, "shorter") from None
+            raise in_words(error, wanted.name, time.monotonic() - began) from None
+        before = self._seen.setdefault(wanted.name, found)
+        if (before.size, before.tag) != (found.size, found.tag):
+            raise _changed(wanted.name, before, f"{found.size:,}")
+        there = max(0, min(wanted.length, found.size - wanted.offset))
+        if len(data) != there:
+            raise OSError(errno.EIO, f"the server sent {len(data):,} bytes where {there:,} lie", wanted.name)
+        return data
+
+    def read_many(self, wanted: Sequence[Range]) -> list[bytes]:
+        """All at once, each by a request of its own: photos in random order have no neighbours to be read together."""
+        if len(wanted) == 1:
+            return [self.read(wanted[0])]
+        found: list[bytes] = []
+        under_way = [self._threads.submit(self.read, one) for one in wanted]
+        try:
+            for number, one in enumerate(under_way):
+                try:
+                    found.append(one.result())
+                except OSError as error:
+                    raise RangeError(error, number) from None
+        finally:
+            for one in under_way:
+                one.cancel()
+        return found
+
+    def open(self, name: bytes) -> BinaryIO:
+        """Read in blocks of some MiB, of which the next ones are under way."""
+        return io.BufferedReader(_Blocks(self, name, self.status(name).size), 1 << 16)
+
+    def find(self, pattern: str) -> list[bytes]:
+        """As of local paths: * and ? stop at a slash. Only folders that the pattern leads to are listed."""
+        is_web = scheme_of(pattern) in ("http", "https")
+        if is_web and any(sign in pattern for sign in "*["):
+            text = "a web server gives no list of its files: name each one, or number them {000..009}"
+            raise OSError(errno.EINVAL, text, pattern)
+        if is_web or not any(sign in pattern for sign in _WILD):
+            try:
+                self.status(os.fsencode(pattern))
+            except FileNotFoundError:
+                return []
+            return [os.fsencode(pattern)]
+        place, key = self._where(os.fsencode(pattern))
+        head = pattern[: len(pattern) - len(key)]
+        *folders, last = key.split("/")
+        began = time.monotonic()
+        try:
+            within = [""]
+            for folder in folders:
+                within = [below for prefix in within for below in self._below(place, prefix, folder)]
+            found = [
+                entry["path"]
+                for prefix in within
+                for entry in self._obstore.list_with_delimiter(place, prefix or None)["objects"]
+                if _matches(entry["path"], prefix, last)
+            ]
+        except Exception as error:
+            raise in_words(error, os.fsencode(pattern), time.monotonic() - began) from None
+        return sorted(os.fsencode(head + path) for path in found)
+
+    def _below(self, place: Any, prefix: str, folder: str) -> list[str]:
+        """Folders of one level that a part of a pattern matches."""
+        if not any(sign in folder for sign in _WILD):
+            return [f"{prefix}/{folder}" if prefix else folder]
+        listed = self._obstore.list_with_delimiter(place, prefix or None)["common_prefixes"]
+        return [below.rstrip("/") for below in listed if _matches(below.rstrip("/"), prefix, folder)]
+
+    def _where(self, name: bytes) -> tuple[Any, str]:
+        """obstore's store of a file, and its key there."""
+        global _FIRST_PROCESS
+        if os.getpid() != _FIRST_PROCESS:
+            if _FIRST_PROCESS:
+                raise StoreTrouble(errno.ENOTSUP, "buckets cannot be read in a process forked from one that read them")
+            _FIRST_PROCESS = os.getpid()
+        scheme, host, key = _parts(os.fsdecode(name))
+        with self._lock:
+            place = self._places.get((scheme, host))
+            if place is None:
+                place = self._places[scheme, host] = open_place(scheme, host, self._patience)
+        return place, key
+
+
+def store_of(name: bytes | str) -> Store:
+    """A store that reads this file and others with its scheme. Raises DataError where there is none."""
+    scheme = scheme_of(name)
+    if not scheme:
+        return LocalFiles()
+    if scheme not in REMOTE:
+        known = ", ".join(f"{known}://" for known in REMOTE)
+        raise DataError(f"{os.fsdecode(name)}: nothing here reads {scheme}:// (known: paths, {known}).")
+    return ObjectStore()
+
+
+def _parts(name: str) -> tuple[str, str, str]:
+    """'s3', 'bucket', 'a/b.tar' of a URL. Raises OSError where it names no file."""
+    scheme, _, rest = name.partition("://")
+    scheme = scheme.lower()
+    host, _, key = rest.partition("/")
+    if scheme in ("http", "https"):
+        url = urlsplit(name)
+        if url.query or url.fragment or "@" in url.netloc:
+            raise OSError(
+                errno.EINVAL, "only plain URLs are read, without query (?), fragment (#) or password (@)", name
+            )
+        host, key = url.netloc, unquote(url.path).removeprefix("/")
+    if not host or not key or key.endswith("/"):
+        raise OSError(errno.EINVAL, "this URL names no file", name)
+    return scheme, host, key
+
+
+def _status(name: bytes, meta: Any) -> Status:
+    """Web servers that share a load may each have an ETag of their own: there time counts, where they have it."""
+    modified: datetime = meta["last_modified"]
+    mtime = max(0, int(modified.timestamp())) * 10**9
+    tag = meta["e_tag"] or ""
+    if mtime and name[:4].lower() == b"http":
+        tag = str(mtime)
+    return Status(meta["size"], mtime, tag)
+
+
+def _changed(name: bytes, before: Status, now: str) -> OSError:
+    return OSError(errno.ESTALE, f"it changed while it was in use: {before.size:,} bytes, now {now}", name)
+
+
+def _matches(path: str, prefix: str, pattern: str) -> bool:
+    """Whether a file directly in a folder matches; a hidden name only if the pattern begins with a dot."""
+    if prefix and not path.startswith(f"{prefix}/"):
+        return False
+    own = path[len(prefix) + 1 :] if prefix else path
+    return fnmatchcase(own, pattern) and (not is_system_name(own) or pattern.startswith(".") or pattern == own)
+
+
+class _Blocks(io.RawIOBase):
+    """A file of `size` bytes in blocks: the one in use and those fetched ahead. Nothing is fetched ahead before a second block follows
+    a first one: whoever reads a header, or a table at the end, pays for one block."""
+
+    def __init__(self, store: Store, name: bytes, size: int) -> None:
+        self._store, self._name, self._size = store, name, size
+        self._at = 0
+        self._last = -1
+        self._coming: dict[int, Future[bytes]] = {}
+        self._threads = Background(1 + BLOCKS_AHEAD, "read-ahead")
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        if start + offset < 0:
+            raise ValueError(f"negative seek position {start + offset}")
+        self._at = start + offset
+        return self._at
+
+    def readinto(self, into: Any, /) -> int:
+        """At most to the end of the block. Raises OSError as `Store.read`, and where the file ends too early."""
+        number, first = divmod(self._at, BLOCK_BYTES)
+        if self._at >= self._size:
+            return 0
+        data = memoryview(self._block(number))[first : first + len(into)]
+        into[: len(data)] = data
+        self._at += len(data)
+        return len(data)
+
+    def close(self) -> None:
+        if not self.closed:
+            for block in self._coming.values():
+                block.cancel()
+            self._coming.clear()
+            self._threads.close()
+        super().close()
+
+    def _block(self, number: int) -> bytes:
+        ahead = BLOCKS_AHEAD if number in (self._last, self._last + 1) and number else 0
+        last = (self._size - 1) // BLOCK_BYTES
+        wanted = range(number, min(number + ahead, last) + 1)
+        for gone in [old for old in self._coming if old not in wanted]:
+            self._coming.pop(gone).cancel()
+        for block in wanted:
+            if block not in self._coming:
+                self._coming[block] = self._threads.submit(self._fetch, block)
+        self._last = number
+        return self._coming[number].result()
+
+    def _fetch(self, block: int) -> bytes:
+        start = block * BLOCK_BYTES
+        length = min(BLOCK_BYTES, self._size - start)
+        data = self._store.read(Range(self._name, start, length))
+        if len(data) != length:
+            raise OSError(errno.EIO, f"it ends after {start + len(data):,} bytes, not {self._size:,}", self._name)
+        return data

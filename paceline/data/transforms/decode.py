@@ -1,0 +1,198 @@
+"""From an encoded image to the pixels of one window of it, in RGB, written into a batch.
+
+JPEG is decoded at the smallest DCT scale (1, 1/2, 1/4, 1/8) at which the region still covers its resized size, and no row below the
+region is decoded. The result is what torchvision's ImageFolder gives, `Image.open(f).convert("RGB")`: grey becomes RGB, CMYK and
+palettes are converted by Pillow, 16-bit values keep their upper eight (data/transforms/image_io.py). A photo that is to be turned
+(data/transforms/exif.py) is decoded as it is stored, no more of it than the window needs; the region is turned, and everything
+after it happens as if the file had been upright.
+
+The decoder is data treatment: a recipe names it, it is recorded, and it never changes with what is installed.
+  simplejpeg  libjpeg-turbo; the same pixels as Pillow, bit for bit, at any DCT scale; everywhere
+  nvimgcodec  nvImageCodec's CPU backend decodes just the region's pixels where the scale is 1, else as simplejpeg; the same pixels
+              again; Linux, an extra
+  nvjpeg      NVIDIA's nvJPEG, through torchvision, decodes photos at full scale on the device of a training or an evaluation
+              (data/loader/gpu_decode.py); here is its form on a CPU, libjpeg-turbo's at full scale, for all but a loader on CUDA
+  auto        nvjpeg in a run on CUDA whose cores would be too slow (training/input_rate.py), else simplejpeg
+  pillow      the reference; Pillow also resizes, which differs from torch's resize by two levels of 255 at most
+With each decoder Pillow decodes other formats than JPEG, JPEGs that are not 8-bit grey or colour, and JPEGs about which
+libjpeg-turbo complains; what Pillow refuses, such as a truncated file, is a DataError. Damage below the region may go unnoticed in
+training; preparing a data set decodes every file in full.
+
+All of it releases the GIL while it works, and none of it starts threads.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+
+from paceline._utils.errors import RecipeError
+from paceline.config.resnet import Decoder
+from paceline.data.loader.nvimgcodec import decode_region, import_nvimgcodec
+from paceline.data.transforms.crop import Source, Window, source_of
+from paceline.data.transforms.exif import turned_pixels
+from paceline.data.transforms.image_header import Header, open_picture, undecodable
+from paceline.data.transforms.image_io import to_rgb
+from paceline.data.transforms.resample import (
+    ResizeLaw,
+    resample_pillow,
+    resample_tensorflow,
+    resample_torch,
+    scratch,
+    source_window,
+)
+
+END_OF_IMAGE = b"\xff\xd9"
+# libjpeg's message about entropy-coded rows beyond the requested ones, up to the end or the next restart marker.
+_ROWS_LEFT_OVER = re.compile(r"Corrupt JPEG data: \d+ extraneous bytes before marker 0xd[0-79]$")
+
+
+def decode_crop(
+    data: bytes,
+    header: Header,
+    window: Window,
+    out: np.ndarray,
+    *,
+    flip: bool,
+    decoder: Decoder,
+    name: str,
+    law: ResizeLaw = "bilinear-antialias",
+) -> None:
+    """Decode what the window needs, resize its region, write its part into `out`.
+
+    data    the encoded file
+    header  `read_header(data, name, exif)`; the window was made for its size
+    out     (oh, ow, 3) uint8, RGB; resized size minus skip, or smaller
+    flip    mirror left to right, after the resize
+    name    the file, for the message
+    law     how the region is resized; all but the first read single pixels, so it is decoded at full scale
+    Raises DataError for a broken image; RecipeError where the decoder is not installed.
+    """
+    source = _source(window, header, law)
+    if decoder != "pillow" and header.plain_jpeg and data[-2:] == END_OF_IMAGE:
+        scale = _scale(window, law, decoder)
+        if scale == 1 and decoder == "nvimgcodec":
+            region = decode_region(data, source)
+            if region is not None:
+                _resample(region, source, window, header, out, flip, law)
+                return
+        elif (pixels := _rows_simplejpeg(data, header, source, scale)) is not None:
+            if scale == 1:
+                bottom, right = source.top + source.height, source.left + source.width
+                region = scratch("region", source.height, source.width, 3)
+                np.copyto(region, pixels[source.top : bottom, source.left : right])
+                _resample(region, source, window, header, out, flip, law)
+            else:
+                resample_pillow(pixels, scale, source, window, out, flip)
+            return
+    _decode_pillow(data, source, window, header, out, flip, name, law)
+
+
+def _source(window: Window, header: Header, law: ResizeLaw) -> Source:
+    """The stored region that the law reads."""
+    region = window if law in ("bilinear-antialias", "bilinear") else source_window(window, header.height, header.width)
+    return source_of(region, header.orientation, header.height, header.width)
+
+
+def _resample(
+    region: np.ndarray, source: Source, window: Window, header: Header, out: np.ndarray, flip: bool, law: ResizeLaw
+) -> None:
+    """The stored region's pixels, decoded at full scale, into `out`."""
+    pixels = turned_pixels(region, source.orientation)
+    if law == "tensorflow-crop" or law == "tensorflow-photo":
+        resample_tensorflow(pixels, window, (header.height, header.width), out, flip, law)
+    else:
+        resample_torch(pixels, window, out, flip, law)
+
+
+def dct_scale(window: Window) -> int:
+    """-> 1, 2, 4 or 8: the largest divisor that leaves the region at least as large as it is resized to."""
+    scale = min(window.height // window.resized_height, window.width // window.resized_width)
+    return 8 if scale >= 8 else 4 if scale >= 4 else 2 if scale >= 2 else 1
+
+
+def _scale(window: Window, law: ResizeLaw, decoder: Decoder) -> int:
+    return dct_scale(window) if law == "bilinear-antialias" and decoder != "nvjpeg" else 1
+
+
+def require_decoder(decoder: Decoder) -> None:
+    """Raise RecipeError, with the command that installs it, where this decoder cannot run."""
+    if decoder == "nvimgcodec":
+        import_nvimgcodec()
+    if decoder != "pillow":
+        _simplejpeg()
+
+
+def _rows_simplejpeg(data: bytes, header: Header, source: Source, scale: int) -> np.ndarray | None:
+    """The image's rows at 1/scale from the top to the region's end, (rows, width / scale, 3); None on a complaint.
+
+    libjpeg decodes as many rows as the frame header states. Stating fewer makes it stop there, which saves their Huffman decoding,
+    the most expensive part; the rows above are unchanged except for the last, whose colour is interpolated with a missing row, so
+    two more than needed are stated.
+    """
+    encoded: bytes | bytearray = data
+    stored_height, stored_width = header.stored
+    rows = source.top + source.height + 2 * scale
+    if header.height_at and rows < stored_height:
+        encoded = bytearray(data)
+        encoded[header.height_at : header.height_at + 2] = rows.to_bytes(2, "big")
+    else:
+        rows = stored_height
+    height, width = -(-rows // scale), -(-stored_width // scale)
+    pixels = scratch("pixels", height, width, 3)
+    least = (0, 0) if scale == 1 else (height, width)
+    try:
+        _simplejpeg().decode_jpeg(encoded, buffer=pixels, min_height=least[0], min_width=least[1])
+    except ValueError as complaint:
+        # It complains after decoding, and reports the first warning only: rows left over mean that all before was sound.
+        if not _ROWS_LEFT_OVER.match(str(complaint)):
+            return None
+    return pixels
+
+
+def _simplejpeg() -> Any:
+    """Imported where it decodes: measuring or training on other input must run where it is not installed."""
+    try:
+        import simplejpeg
+    except ImportError as reason:
+        raise RecipeError(
+            f"JPEGs are decoded by simplejpeg, which cannot be imported here: {reason}.\n"
+            "Install it:  pip install simplejpeg   or train with  --input.decoder pillow"
+        ) from None
+    return simplejpeg
+
+
+def _decode_pillow(
+    data: bytes, source: Source, window: Window, header: Header, out: np.ndarray, flip: bool, name: str, law: ResizeLaw
+) -> None:
+    try:
+        with open_picture(data) as image:
+            scale = 1
+            if image.format in ("JPEG", "MPO") and law == "bilinear-antialias":
+                scale = dct_scale(window)
+                image.draft(None, (image.width // scale, image.height // scale))
+            rgb = to_rgb(image)
+    except Exception as reason:  # Pillow's format plugins raise many types on damaged bytes
+        raise undecodable(name, reason) from reason
+    if law == "bilinear-antialias":
+        resample_pillow(rgb, scale, source, window, out, flip)
+        return
+    box = (source.left, source.top, source.left + source.width, source.top + source.height)
+    _resample(np.array(rgb.crop(box)), source, window, header, out, flip, law)
+
+
+def decode_alone(data: bytes, header: Header, window: Window, *, decoder: Decoder, law: ResizeLaw) -> None:
+    """Decode as `decode_crop` does and drop the pixels: for measuring."""
+    source = _source(window, header, law)
+    scale = _scale(window, law, decoder)
+    if decoder != "pillow" and header.plain_jpeg:
+        if scale == 1 and decoder == "nvimgcodec":
+            decode_region(data, source)
+        else:
+            _rows_simplejpeg(data, header, source, scale)
+        return
+    with open_picture(data) as image:
+        image.draft(None, (image.width // scale, image.height // scale))
+        image.load()

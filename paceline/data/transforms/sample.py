@@ -1,0 +1,168 @@
+"""From an encoded photo to pixels in two parts: a Draw, decided from its header alone, and the rendering of that.
+
+A Draw is which part of a photo is used, mirrored or not, in which colours, with which labels. It is decided by the header and the
+sample's key (here for photos of a class, box_sample.py, instance_sample.py) before a pixel is read, so every way to render it, one
+photo on a CPU thread here or a batch on a device, gives the same samples. The random numbers of a photo of a class are drawn in a
+fixed order: turn, crop, flip, augmentation, mixing.
+
+A turn by a quarter, and a vertical flip of a photo with objects, are done as EXIF's are: the header is turned, all that follows sees a
+photo of that height and width, and its region's pixels are turned as they are decoded, so nothing is resampled for it.
+
+Letters: H, W the network's input; h, w the part of it that the photo fills. All in pixels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from torch import Tensor
+
+from paceline._utils.errors import DataError
+from paceline._utils.text import some
+from paceline.config.resnet import Decoder, Exif, PhotoInput
+from paceline.data.batch import MixedClass
+from paceline.data.index.records import Records
+from paceline.data.loader.sample_rng import SampleRandom
+from paceline.data.loader.watchdog import NAMED
+from paceline.data.transforms.augment import Augmentation, apply_augmentation, draw_augmentation, draw_mix
+from paceline.data.transforms.color_jitter import Colour, apply_colour
+from paceline.data.transforms.crop import Window, random_resized_crop, resize_and_centre_crop
+from paceline.data.transforms.decode import decode_crop
+from paceline.data.transforms.exif import QUARTERS, UPRIGHT, UPSIDE_DOWN, composed
+from paceline.data.transforms.image_header import Header, read_header
+from paceline.data.transforms.resample import ResizeLaw
+
+
+class Draw(NamedTuple):
+    """One sample, decided."""
+
+    name: str  # of the record, for messages
+    header: Header
+    window: Window  # the photo's region, the size it is resized to, and where the output starts inside
+    label: Any  # the class, or the objects that stay
+    flip: bool = False  # mirrored left to right, after the resize
+    colour: Colour | None = None  # how colours change; None: not
+    decoder: Decoder = "simplejpeg"
+    law: ResizeLaw = "bilinear-antialias"
+    augmentation: Augmentation | None = None  # what else is done to the pixels, last; None: nothing
+    place: tuple[int, int] = (0, 0)  # top and left of what is shown of the photo, in the output
+    around: tuple[int, int, int] = (0, 0, 0)  # levels of RGB beside it
+    others: tuple[Other, ...] = ()  # further photos in the same picture, over what is there
+
+
+class Other(NamedTuple):
+    """A further photo of a sample. Its size is the data set's word, so that it is drawn before its bytes are read."""
+
+    number: int  # in its index
+    draw: Draw  # its header is made up until then, its orientation is the turn that was drawn
+    data: bytes = b""
+    mask: np.ndarray | None = None  # (h, w) bool, where it is shown; None: everywhere
+
+
+# (epoch, index, header, name) -> Draw. Called by several threads at once; must depend on these alone.
+DrawSample = Callable[[int, int, Header, str], Draw]
+# (encoded photo, its Draw, out (H, W, 3) uint8): writes every pixel of `out`. Called by several threads at once.
+Render = Callable[[bytes, Draw, np.ndarray], None]
+# (n encoded photos, their Draws, (H, W)) -> (n, 3, H, W) uint8 on the batch's device, as n calls of a Render would write;
+# n may be 0.
+RenderBatch = Callable[[Sequence[bytes], Sequence[Draw], tuple[int, int]], Tensor]
+
+
+def render(data: bytes, draw: Draw, out: np.ndarray) -> None:
+    """Decode the window and write it, with its colours and augmentation, to its place in `out`, then the other photos.
+
+    draw  its others have been read, see `with_others`
+    out   (H, W, 3) uint8, RGB
+    Raises DataError for a broken image; RecipeError where the decoder is not installed.
+    """
+    window = draw.window
+    h, w = window.resized_height - window.skip_top, window.resized_width - window.skip_left
+    top, left = draw.place
+    out[:top] = out[top + h :] = draw.around
+    out[top : top + h, :left] = out[top : top + h, left + w :] = draw.around
+    _render_photo(data, draw, out[top : top + h, left : left + w])
+    for _, other, read, mask in draw.others:
+        top, left = other.place
+        h, w = other.window.resized_height, other.window.resized_width
+        part = out[top : top + h, left : left + w]
+        if mask is None:
+            _render_photo(read, other, part)
+        else:
+            picture = np.empty((h, w, 3), np.uint8)
+            _render_photo(read, other, picture)
+            np.copyto(part, picture, where=mask[..., None])
+
+
+def _render_photo(data: bytes, draw: Draw, part: np.ndarray) -> None:
+    window = draw.window
+    decode_crop(
+        data, draw.header, window, part, flip=draw.flip, decoder=draw.decoder, name=draw.name, law=draw.law
+    )  # fmt: skip
+    if draw.colour is not None:
+        apply_colour(part, draw.colour)
+    if draw.augmentation is not None:
+        apply_augmentation(part, draw.augmentation)
+
+
+def with_others(draw: Draw, read: Callable[[Sequence[int]], Sequence[bytes]], exif: Exif) -> Draw:
+    """The draw with the bytes of its other photos. Raises DataError where one has another size than when the data was prepared."""
+    found, wanted = [], list(dict.fromkeys(other.number for other in draw.others))  # a photo may come twice
+    photos = dict(zip(wanted, read(wanted), strict=True)) if wanted else {}
+    for other in draw.others:
+        data, name, expected = photos[other.number], other.draw.name, other.draw.header
+        header = read_header(data, name, exif).turned(expected.orientation)
+        if header[:2] != expected[:2]:
+            raise DataError(
+                f"{name}: its size is not what it was when the data was prepared.\nPrepare the data set again."
+            )
+        found.append(other._replace(draw=other.draw._replace(header=header), data=data))
+    return draw._replace(others=tuple(found))
+
+
+def drawn_sample(data: bytes, records: Records, draw: DrawSample, epoch: int, index: int, exif: Exif) -> Draw:
+    """Decide a sample from its bytes, and read its other photos."""
+    name = records.name(index)
+    found = draw(epoch, index, read_header(data, name, exif), name)
+    return with_others(found, partial(read_together, records), exif) if found.others else found
+
+
+def read_together(records: Records, indices: Sequence[int]) -> list[bytes]:
+    """The bytes of several records. Raises DataError where one cannot be read."""
+    try:
+        found = records.read_many(indices)
+    except OSError as error:  # of a container that raises no DataError itself; a time-out is one too
+        raise DataError(
+            f"{some(map(records.name, indices), NAMED)}: cannot be read ({error.strerror or error})."
+        ) from error
+    assert len(found) == len(indices), "read_many returns one entry for each index"
+    return found
+
+
+def draw_turn(random: SampleRandom, vflip: float, rot90: float) -> int:
+    """An orientation of data/transforms/exif.py: upside down with probability vflip, then a turn by 90, 180 or 270 degrees, each as
+    likely, with probability rot90. Nothing is drawn for a probability of 0."""
+    turn = UPSIDE_DOWN if vflip and random.coin(vflip) else UPRIGHT
+    if rot90 and random.coin(rot90):
+        turn = composed(turn, QUARTERS[random.integer(0, len(QUARTERS))])
+    return turn
+
+
+def draw_training_photo(header: Header, name: str, label: int, random: SampleRandom, settings: PhotoInput) -> Draw:
+    """Turn, RandomResizedCrop, flip, augmentation and mixing, for an input of (size, size)."""
+    header = header.turned(draw_turn(random, 0.0, settings.rot90))
+    height, width = header.height, header.width
+    window = random_resized_crop(height, width, settings.size, random, area=settings.area, aspect=settings.aspect)
+    flip = random.coin(settings.flip)
+    augmentation = draw_augmentation(random, settings)
+    mix = draw_mix(random, settings)
+    mixed = label if mix is None else MixedClass(label, *mix)
+    return Draw(name, header, window, mixed, flip=flip, decoder=settings.decoder, augmentation=augmentation)
+
+
+def draw_evaluation_photo(header: Header, name: str, label: int, settings: PhotoInput) -> Draw:
+    """The centre of the resized photo, for an input of (eval_size, eval_size)."""
+    window = resize_and_centre_crop(header.height, header.width, settings.eval_resize, settings.eval_size)
+    return Draw(name, header, window, label, decoder=settings.decoder)
