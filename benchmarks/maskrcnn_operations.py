@@ -16,13 +16,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paceline.boxes.anchors import pyramid_anchors
-from paceline.boxes.geometry import BoxCoder
-from paceline.boxes.matching import match_anchors
-from paceline.boxes.paste import paste_to_rle
-from paceline.boxes.regions import RegionRules, proposals, region_detections
-from paceline.boxes.roi_pooling import levels_of, mask_targets, pool_regions
 from paceline.config.maskrcnn import MaskRCNNModel
+from paceline.models.maskrcnn.proposals import RegionRules, proposals, region_detections
+from paceline.models.ops.anchors import pyramid_anchors
+from paceline.models.ops.boxes import BoxCoder
+from paceline.models.ops.matching import match_anchors
+from paceline.models.ops.paste_masks import paste_to_rle
+from paceline.models.ops.roi_align import levels_of, mask_targets, pool_regions
 from paceline.tools.bench.harness import OURS, Operation
 from paceline.tools.bench.step_maskrcnn import MaskRCNNBench, Scene
 

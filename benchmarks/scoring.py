@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from paceline.tasks.metrics.coco import Detections, GroundTruth
+from paceline.models.metrics.coco import Detections, GroundTruth
 
 # name -> module of the index, module and class of the scorer; none is needed to import or type-check this.
 LIBRARIES = {

@@ -25,7 +25,7 @@ from paceline.data.batch import slots_for
 from paceline.data.index.manifest import Manifest
 from paceline.data.loader.aspect_buckets import Shape, buckets, resized_all
 from paceline.data.prepare.auto_prepare import ensure_prepared
-from paceline.models.mask_rcnn import MaskRCNN
+from paceline.models.maskrcnn.model import MaskRCNN
 from paceline.tools.bench.input import task_of
 
 

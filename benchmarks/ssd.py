@@ -16,13 +16,13 @@ from torch import Tensor
 
 from benchmarks.ssd_operations import operations
 from benchmarks.ssd_plain import PlainSSD, plain_step, torchvision_parts
-from paceline.boxes.anchors import boxes_a_cell, default_boxes
 from paceline.config.ssd import grids
 from paceline.config.system import Precision
 from paceline.distributed.device.setup import autocast_for
+from paceline.models.ops.anchors import boxes_a_cell, default_boxes
+from paceline.models.weights.formats.mlperf import to_reference
 from paceline.tools.bench.harness import OURS, Contender, Made, Menu, Operation
 from paceline.tools.bench.step_ssd import Scene, SSDBench
-from paceline.weights.forms.mlperf import to_reference
 
 __all__ = ["contenders", "operations", "prediction"]
 

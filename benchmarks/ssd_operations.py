@@ -21,11 +21,11 @@ from benchmarks.ssd_plain import (
     reference_matching,
     torchvision_parts,
 )
-from paceline.boxes.geometry import SSD_CODER, to_cxcywh, to_ltrb
-from paceline.boxes.matching import Positive, match
-from paceline.boxes.ssd_detections import ssd_detections
 from paceline.config.ssd import SSDModel
-from paceline.models.detector import per_image, ssd_loss
+from paceline.models.ops.boxes import SSD_CODER, to_cxcywh, to_ltrb
+from paceline.models.ops.matching import Positive, match
+from paceline.models.ssd.loss import per_image, ssd_loss
+from paceline.models.ssd.postprocess import ssd_detections
 from paceline.tools.bench.harness import OURS, Operation
 from paceline.tools.bench.step_ssd import Scene, SSDBench, synthetic_scene
 

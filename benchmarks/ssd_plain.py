@@ -19,9 +19,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.plain_loop import normalised, plain_loop
-from paceline.boxes.geometry import CENTRE_SCALE, SIZE_SCALE, to_ltrb
 from paceline.config.recipe import Optim
 from paceline.config.ssd import Detect
+from paceline.models.ops.boxes import CENTRE_SCALE, SIZE_SCALE, to_ltrb
 from paceline.tools.bench.harness import Step
 from paceline.tools.bench.profile import MARK
 

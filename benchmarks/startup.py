@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 from paceline._utils.threads import Thread
-from paceline.tasks.workloads import workload_of
+from paceline.models.registry import workload_of
 from paceline.tools.bench.harness import all_rounds, machine_facts, ratio
 
 ALONE = "import torch"

@@ -17,7 +17,7 @@ from paceline.distributed.comm.world import open_world
 from paceline.distributed.device.host_memory import keep_freed_memory
 from paceline.distributed.device.setup import choose_device, set_threads
 from paceline.distributed.device.systems import SYSTEMS
-from paceline.tasks.task import InputRank
+from paceline.models.task import InputRank
 from paceline.training.checkpoint.write import save_checkpoint
 from paceline.training.evaluate import evaluate
 from paceline.training.factory import build_model, build_state
@@ -38,7 +38,7 @@ with open_world(launch, device=choose_device(system, launch.local_rank, launch.l
     keep_freed_memory(world.device)
     place = InputRank(world.rank, world.world, world.device, threads["loader"])
 
-    # Data (a class of tasks/ssd.py, for one), plan (arithmetic alone: steps, batches, when to evaluate), network, optimiser.
+    # Data (a class of models/ssd/task.py, for one), plan (arithmetic alone: steps, batches, when to evaluate), network, optimiser.
     task = open_task(recipe, controls, world)
     images = {"train_images": task.data.train_images, "val_images": task.data.val_images}
     plan = shorten(make_plan(recipe, system, world=world.world, most=recipe.global_batch, **images), steps=asked.steps)

@@ -1,4 +1,5 @@
-"""Milliseconds of depthwise convolutions and their gradients on one thread: torch's in both types, and models/depthwise.py's.
+"""Milliseconds of depthwise convolutions and their gradients on one thread: torch's in both types, and
+models/backbones/depthwise.py's.
 
     PYTHONPATH=. OMP_NUM_THREADS=1 python scripts/depthwise.py
 
@@ -15,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from paceline.models.depthwise import input_gradient, weight_gradient
+from paceline.models.backbones.depthwise import input_gradient, weight_gradient
 
 # Channels, side of the map, side of the kernel, stride.
 CASES = [

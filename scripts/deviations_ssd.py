@@ -21,10 +21,6 @@ import numpy as np
 import torch
 from PIL import Image
 
-from paceline.boxes.anchors import default_boxes
-from paceline.boxes.geometry import pairwise_iou, to_ltrb
-from paceline.boxes.matching import match
-from paceline.boxes.ssd_detections import detections_cpu, ssd_detections
 from paceline.config.recipes.ssd import SSDRecipe, gaudi, mlperf, mlperf_1024
 from paceline.config.ssd import BoxInput, grids
 from paceline.data.batch import detection_batch
@@ -35,9 +31,13 @@ from paceline.data.transforms import color_jitter, crop, resample
 from paceline.data.transforms.decode import dct_scale, decode_crop
 from paceline.data.transforms.image_header import read_header
 from paceline.data.transforms.sample import Draw, render
-from paceline.models import ssd_transforms
-from paceline.tasks.task import Task
-from paceline.tasks.workloads import WORKLOADS
+from paceline.models.ops.anchors import default_boxes
+from paceline.models.ops.boxes import pairwise_iou, to_ltrb
+from paceline.models.ops.matching import match
+from paceline.models.registry import WORKLOADS
+from paceline.models.ssd import transforms
+from paceline.models.ssd.postprocess import detections_cpu, ssd_detections
+from paceline.models.task import Task
 
 
 def drawn(task: Task, number: int, epoch: int, photo: BoxInput) -> tuple[bytes, Draw]:
@@ -47,7 +47,7 @@ def drawn(task: Task, number: int, epoch: int, photo: BoxInput) -> tuple[bytes, 
     data, name = task.data.train.index.read(index), task.data.train.index.name(index)
     random = SampleRandom(1, epoch, index)
     boxes, classes = task.data.train.boxes[rows], task.data.train.classes[rows]
-    return data, ssd_transforms.draw_training_sample(
+    return data, transforms.draw_training_sample(
         read_header(data, name, photo.exif), name, boxes, classes, random, photo
     )
 
@@ -56,7 +56,7 @@ def boxes(task: Task, epochs: int, recipe: SSDRecipe) -> dict[str, int]:
     """Objects that the crop keeps, that are dropped as too thin, that touch no default box; overlaps of just a threshold."""
     corners = to_ltrb(default_boxes(300, grids(300), recipe.model.scales))
     counted: Counter[str] = Counter()
-    cut, overlaps = ssd_transforms.boxes_in, crop._Objects.all_above
+    cut, overlaps = transforms.boxes_in, crop._Objects.all_above
 
     def kept(window, ltrb, keep, flip):
         fractions, stays = cut(window, ltrb, keep, flip)
@@ -70,7 +70,7 @@ def boxes(task: Task, epochs: int, recipe: SSDRecipe) -> dict[str, int]:
         counted["of these with an overlap of just the threshold"] += bool(threshold > 0 and (ious == threshold).any())
         return overlaps(objects, threshold, crop)
 
-    with patch.object(ssd_transforms, "boxes_in", kept), patch.object(crop._Objects, "all_above", judged):
+    with patch.object(transforms, "boxes_in", kept), patch.object(crop._Objects, "all_above", judged):
         for epoch in range(epochs):
             for number in range(task.data.train_images):
                 _, draw = drawn(task, number, epoch, recipe.input)

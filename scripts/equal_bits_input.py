@@ -19,7 +19,7 @@ from paceline.config.run import Controls
 from paceline.data.shapes.render import render_shapes
 from paceline.distributed.comm.launcher import read_launch
 from paceline.distributed.comm.world import open_world
-from paceline.tasks.task import InputRank
+from paceline.models.task import InputRank
 from paceline.training.open_data import open_task
 
 

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from paceline._utils.text import printable
-from paceline.tasks.workloads import WORKLOADS
+from paceline.models.registry import WORKLOADS
 from paceline.tools.mlperf.compliance import Verdict, compliance
 from paceline.training.logging.events import read_events
 

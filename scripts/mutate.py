@@ -3,7 +3,7 @@
     python scripts/mutate.py --out before.jsonl                        # 60 errors of seed 1 and 60 of seed 2; twice: continues
     python scripts/mutate.py --against before.jsonl --out after.jsonl  # the same errors; exit code 1 if one is not noticed any more
     python scripts/mutate.py --packages boxes optim --sample 50 --seeds 3
-    python scripts/mutate.py --only boxes/geometry.py:58 --only "training/step.py:73: False -> True"
+    python scripts/mutate.py --only models/ops/boxes.py:58 --only "training/step.py:73: False -> True"
 
 This tree stays unchanged: each job has a copy of it. TESTS names the tests of each package. A first run records which of these
 tests covers which line (in --covered, per test file, until that file changes). It leaves out tests of several processes, of a CUDA
@@ -35,17 +35,14 @@ from mutation_jobs import Chosen, Job, run_jobs, run_tests
 # Every package that computes something (and the files beside them) -> its tests: folders and files of tests/.
 TESTS = {
     "_utils": ("_utils", "cli", "training"),
-    "boxes": ("boxes", "oracle"),
     "cli": ("cli",),
     "config": ("config", "tools"),
-    "data": ("data", "oracle", "tasks"),
+    "data": ("data", "oracle", "models"),
     "distributed": ("distributed", "training"),
     "inference": ("inference", "cli"),
-    "models": ("models", "oracle", "tasks"),
-    "tasks": ("tasks", "oracle"),
+    "models": ("models", "oracle", "training"),
     "tools": ("tools", "training/test_mlperf_rules.py", "training/test_mlperf_recipes.py", "cli"),
     "training": ("training", "oracle"),
-    "weights": ("models", "oracle", "training"),
 }
 # This computes nothing: it starts processes.
 NOT_COMPUTING = ("launch",)

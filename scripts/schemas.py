@@ -27,7 +27,7 @@ from paceline.config.plan import Plan
 from paceline.config.recipe import Recipe
 from paceline.config.run import FORMAT, NEEDED, Controls
 from paceline.config.system import System
-from paceline.tasks.workloads import WORKLOADS
+from paceline.models.registry import WORKLOADS
 from paceline.training.logging.events import COMMON, SCHEMA, STATUSES
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "schemas"

@@ -46,12 +46,12 @@ PUBLIC = (
     ("paceline.config.recipe", "config/recipe.py", "Schedule"),
     ("paceline.config.recipe", "config/recipe.py", "Quality"),
     ("paceline.config.system", "config/system.py", "System"),
-    ("paceline.tasks.workload", "tasks/workload.py", "Workload"),
-    ("paceline.tasks.workload", "tasks/workload.py", "NetworkFactory"),
-    ("paceline.tasks.workload", "tasks/workload.py", "Reporting"),
-    ("paceline.tasks.data_module", "tasks/data_module.py", "DataModule"),
-    ("paceline.tasks.task", "tasks/task.py", "Evaluator"),
-    ("paceline.models.trunk", "models/trunk.py", "Trunk"),
+    ("paceline.models.workload", "models/workload.py", "Workload"),
+    ("paceline.models.workload", "models/workload.py", "NetworkFactory"),
+    ("paceline.models.workload", "models/workload.py", "Reporting"),
+    ("paceline.models.datamodule", "models/datamodule.py", "DataModule"),
+    ("paceline.models.task", "models/task.py", "Evaluator"),
+    ("paceline.models.backbones.base", "models/backbones/base.py", "Trunk"),
 )
 
 

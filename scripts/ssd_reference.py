@@ -32,7 +32,7 @@ from ssd_reference_systems import DROP, LOSSES, Control, our_recipe, ours, plain
 
 from paceline.data.index.manifest import Manifest
 from paceline.data.prepare.auto_prepare import ensure_prepared
-from paceline.tasks.workloads import WORKLOADS
+from paceline.models.registry import WORKLOADS
 
 EARLY, TWIN_STEPS, TAIL = 20, 10, 20
 # FLOOR: relative, what a float32 loss and its two parts can say. WITHIN, BEYOND: times the noise; ours is within, twins are beyond.

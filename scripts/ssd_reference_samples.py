@@ -16,9 +16,6 @@ from PIL import Image
 from ssd_reference_systems import load_reference
 from torch import Tensor
 
-from paceline.boxes.anchors import anchor_to_cell, default_boxes
-from paceline.boxes.geometry import to_ltrb
-from paceline.boxes.matching import Tie, match
 from paceline.config.recipes.ssd import SSDRecipe
 from paceline.config.ssd import SSDModel, grids
 from paceline.data.batch import Objects, detection_batch
@@ -26,8 +23,11 @@ from paceline.data.loader.sample_rng import SampleRandom
 from paceline.data.transforms.crop import ssd_crop
 from paceline.data.transforms.image_header import read_header
 from paceline.data.transforms.sample import render
-from paceline.models.ssd_transforms import draw_training_sample, inside
-from paceline.tasks.task import Task
+from paceline.models.ops.anchors import anchor_to_cell, default_boxes
+from paceline.models.ops.boxes import to_ltrb
+from paceline.models.ops.matching import Tie, match
+from paceline.models.ssd.transforms import draw_training_sample, inside
+from paceline.models.task import Task
 
 COLOURS = ("brightness", "contrast", "saturation", "hue")
 

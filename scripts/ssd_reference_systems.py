@@ -27,13 +27,13 @@ from paceline.config.system import System
 from paceline.data.batch import Objects, detection_batch
 from paceline.distributed.comm.launcher import read_launch
 from paceline.distributed.comm.world import open_world
-from paceline.models.detector import Detector
-from paceline.models.ssd import initialise_ssd
-from paceline.tasks.task import Task
-from paceline.tasks.workloads import WORKLOADS
+from paceline.models.registry import WORKLOADS
+from paceline.models.ssd.loss import Detector
+from paceline.models.ssd.model import initialise_ssd
+from paceline.models.task import Task
+from paceline.models.weights.formats.mlperf import to_reference
 from paceline.training.factory import build_model, build_state
 from paceline.training.step import TrainStep
-from paceline.weights.forms.mlperf import to_reference
 
 CLASSES = 80
 WARMUP, DROP = 20, 70  # steps of the warm-up; the step at which lr falls to a tenth

@@ -23,12 +23,12 @@ from paceline.config.recipes.ssd import tiny
 from paceline.config.resnet import Depth, TrunkModel
 from paceline.config.ssd import BoxInput, SSDModel, check_detection
 from paceline.data.batch import Batch, DetectionBatch
-from paceline.models.batch_norm import BatchNorm
-from paceline.models.layers import Conv2d, Normalise, draw_layers
-from paceline.models.make_trunk import make_trunk
-from paceline.models.trunk import Form
-from paceline.tasks.workload import NetworkFactory
-from paceline.tasks.workloads.ssd import SSD
+from paceline.models.backbones.base import Form
+from paceline.models.backbones.factory import make_trunk
+from paceline.models.layers.batch_norm import BatchNorm
+from paceline.models.layers.common import Conv2d, Normalise, draw_layers
+from paceline.models.ssd.workload import SSD
+from paceline.models.workload import NetworkFactory
 
 # Standard deviation of a peak along an axis, of the object's side there (TTFNet's 0.54 / 6); its least, in cells; and the
 # probability of a peak before anything is learned (Lin et al. 2017, "Focal Loss for Dense Object Detection").

@@ -13,7 +13,7 @@ from listed_photos import list_photos
 from PIL import Image
 from pycocotools import mask as coco_mask
 
-from paceline.tasks.metrics.confusion import SHOWN_SCORE
+from paceline.models.metrics.confusion import SHOWN_SCORE
 from paceline.tools.report.detected import Scene, best_of, read_found
 from paceline.tools.report.run_report import write_report
 from paceline.training.logging.events import EventLog

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from paceline.config.recipe import Recipe, override
 from paceline.data.index.manifest import Manifest
 from paceline.data.prepare.auto_prepare import ensure_prepared
-from paceline.tasks.workload import Workload
+from paceline.models.workload import Workload
 
 Observe = Callable[[Recipe], Any]
 

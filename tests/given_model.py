@@ -11,7 +11,7 @@ from torch import nn
 
 from paceline.config.run import Run
 from paceline.distributed.comm.world import World
-from paceline.tasks.task import Task
+from paceline.models.task import Task
 from paceline.training.factory import build_model, build_state
 from paceline.training.state import State
 

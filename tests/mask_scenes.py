@@ -8,7 +8,7 @@ import numpy as np
 from pycocotools import mask as official
 
 from paceline.data.rle import RunLengths
-from paceline.tasks.metrics.coco import Detections, GroundTruth
+from paceline.models.metrics.coco import Detections, GroundTruth
 
 
 class Scene(NamedTuple):

@@ -49,7 +49,7 @@ def outside(boxes: Tensor | np.ndarray) -> Tensor:
 
 
 class Masks(NamedTuple):
-    """A photo's polygons, as models/mask_targets.py reads them."""
+    """A photo's polygons, as models/maskrcnn/mask_targets.py reads them."""
 
     polygon_points: np.ndarray
     polygon_starts: np.ndarray

@@ -12,7 +12,7 @@ import numpy as np
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from paceline.tasks.metrics.coco import BoxScores, Detections, GroundTruth
+from paceline.models.metrics.coco import BoxScores, Detections, GroundTruth
 
 ALL, MOST_100 = 0, 2
 

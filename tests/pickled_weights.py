@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from paceline.models.resnet import ResNet
-from paceline.weights.forms.detectron2 import to_detectron2
-from paceline.weights.forms.ours import Ours
+from paceline.models.backbones.resnet import ResNet
+from paceline.models.weights.formats.detectron2 import to_detectron2
+from paceline.models.weights.formats.ours import Ours
 
 
 def gluon_arrays(model: ResNet) -> dict[str, np.ndarray]:

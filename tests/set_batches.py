@@ -11,8 +11,8 @@ from paceline.config.recipe import override
 from paceline.config.recipes import RECIPES
 from paceline.config.system import System
 from paceline.data.index.manifest import Manifest
-from paceline.tasks.task import InputRank
-from paceline.tasks.workloads import WORKLOADS
+from paceline.models.registry import WORKLOADS
+from paceline.models.task import InputRank
 
 
 def batches(name: str, folder: Path, fetch_threads: int = 0) -> list[torch.Tensor]:

@@ -14,11 +14,11 @@ from paceline.config.run import Controls, Run
 from paceline.config.system import System
 from paceline.data.batch import Batch
 from paceline.distributed.comm.world import World
-from paceline.tasks.classification import ClassificationData
-from paceline.tasks.synthetic import synthetic_task
-from paceline.tasks.task import Task
-from paceline.tasks.workload import NetworkFactory
-from paceline.tasks.workloads.classification import RESNET
+from paceline.models.dummy_data import synthetic_task
+from paceline.models.resnet.task import ClassificationData
+from paceline.models.resnet.workload import RESNET
+from paceline.models.task import Task
+from paceline.models.workload import NetworkFactory
 from paceline.training.factory import build_model, build_state
 from paceline.training.state import State
 

@@ -19,7 +19,7 @@ from paceline.config.system import System
 from paceline.data.batch import Batch, DetectionBatch, InstanceBatch
 from paceline.distributed.comm.launcher import read_launch
 from paceline.distributed.comm.world import World, open_world
-from paceline.tasks.workloads import WORKLOADS
+from paceline.models.registry import WORKLOADS
 from paceline.training.state import State
 
 CLASSES, SLOTS = 3, 8

@@ -15,7 +15,7 @@ from paceline.config.recipe import Recipe
 from paceline.config.run import RunRecord
 from paceline.inference.torch_predictor import Predictor
 from paceline.inference.trained_model import Trained
-from paceline.tasks.workloads import WORKLOADS
+from paceline.models.registry import WORKLOADS
 
 
 def predictor_of(

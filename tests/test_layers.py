@@ -25,7 +25,7 @@ LAYOUT = {
     "config": "config",
     "distributed": "distributed",
     "data": "data",
-    "models": "boxes models tasks training.find_network weights",
+    "models": "models",
     "training": "training",
     "inference": "inference",
     "launch": "launch",
@@ -90,13 +90,13 @@ def test_imports_in_functions_and_names_of_modules_in_text_count(tmp_path: Path)
 def open():
     from paceline.tools.bench.input import run
     import paceline.cli.main
-    importlib.import_module("paceline.tasks.objects:build")
+    importlib.import_module("paceline.models.object_task:build")
     importlib.import_module(f"paceline.launch.{verb}")
     logging.getLogger("paceline.a_logger")
 """
     )
     found = [module for module, _ in imported_modules(tmp_path / "one.py")]
-    assert sorted(found) == ["cli.main", "launch.", "tasks.objects.build", "tools.bench.input"]
+    assert sorted(found) == ["cli.main", "launch.", "models.object_task.build", "tools.bench.input"]
 
 
 def test_utils_and_config_need_only_the_standard_library() -> None:
@@ -124,6 +124,6 @@ def test_no_file_is_over_400_lines() -> None:
 def test_cores_are_counted_in_one_place_which_macos_can_answer_too(monkeypatch: pytest.MonkeyPatch) -> None:
     asking = [str(path.relative_to(PACKAGE)) for path in FILES if "sched_getaffinity" in path.read_text()]
     # Worker processes, which exist on Linux only, get the cores of the process that starts them.
-    assert asking == ["distributed/device/detect.py", "data/workers/pool.py"]
+    assert asking == ["data/workers/pool.py", "distributed/device/detect.py"]
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
     assert cpu_cores() == os.cpu_count()

@@ -21,11 +21,10 @@ READERS = (
     "cli",
     "data",
     "inference",
-    "tasks",
     "tools/bench",
     "tools/compare",
     "training/run_arguments.py",
-    "weights",
+    "models",
 )
 LISTS = re.compile(r"\.(glob|iglob|rglob|iterdir|scandir|listdir)$|^(scandir|listdir|iglob)$|^os\.(f?walk)$")
 # file: (calls, the folder of our own that they list)
@@ -39,6 +38,8 @@ OWN = {
     "data/shapes/render.py": (1, "--out, which must be empty"),
     "inference/outputs/prediction_dir.py": (3, "--out of a prediction"),
     "data/storage/disk_cache.py": (1, "the cache"),
+    "data/workers/template.py": (1, "/proc"),
+    "models/ops/torchvision_kernels.py": (1, "torchvision's own folder"),
     "data/download/data_sets.py": (1, "a data set that this command downloaded, whose files are counted"),
     "data/download/unpack.py": (2, "a part of its own"),
     "data/index/index.py": (4, "the folder of an index"),

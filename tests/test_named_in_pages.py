@@ -25,7 +25,7 @@ SPEC.loader.exec_module(PAGES)
 FLAG = re.compile(r"(?<![\w-])--[a-z][\w.-]*\w")
 RECIPE = re.compile(r"(?:resnet50|ssd|maskrcnn|fasterrcnn)-[a-z0-9-]+[a-z0-9]")
 OURS = re.compile(r"(?:paceline|tests|scripts|benchmarks|examples|containers)/[\w./-]+\.\w+")
-WEIGHTS = json.loads((ROOT / "paceline" / "weights" / "forms" / "published.json").read_text())
+WEIGHTS = json.loads((ROOT / "paceline" / "models" / "weights" / "published.json").read_text())
 # Flags of our scripts, of launchers, and of the originals.
 OTHERS = {"--nightly", "--oldest", "--only", "--sample", "--log", "--lowest", "--values"}
 OTHERS |= {"--gpus-per-task", "--cpu-bind", "--map-by", "--requeue", "--mode", "--max-num-gt", "--resume"}

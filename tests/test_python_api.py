@@ -22,12 +22,12 @@ from paceline._utils.errors import RecipeError, UserError
 from paceline.config.recipe import override
 from paceline.config.recipes import RECIPES
 from paceline.inference.trained_model import open_trained
-from paceline.models.trunk import Trunk
-from paceline.tasks.metrics.top_k import TopKScore
+from paceline.models.backbones.base import Trunk
+from paceline.models.metrics.top_k import TopKScore
+from paceline.models.weights.formats.torchvision import export
 from paceline.training import select
 from paceline.training.eval_history import Ending
 from paceline.training.evaluate import inference
-from paceline.weights.forms.torchvision import export
 
 pytestmark = pytest.mark.usefixtures("no_report")
 ROOT = Path(paceline.__file__).parents[1]

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from paceline.config.recipe import Recipe, Schedule
 from paceline.data.batch import Batch
-from paceline.models.batch_norm import BatchNorm
+from paceline.models.layers.batch_norm import BatchNorm
 
 TERMS = ("objectness", "rpn_box", "class", "box", "mask")
 # Counts of an object for each term: they must differ, or one count for all terms would pass.

@@ -60,7 +60,7 @@ def from_file(where: str, noun: str) -> Any:
 
     noun  what it should be, for the message
     The file is run, as `python file.py` would run it: `where` must be the user's own words, never a file's content
-    (`paceline.tasks.workloads.saved_recipe` sees to names that a run.json brings).
+    (`paceline.models.registry.saved_recipe` sees to names that a run.json brings).
     Raises RecipeError when either is missing or the file does not import.
     """
     path, _, attribute = where.rpartition(":")

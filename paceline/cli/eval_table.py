@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from paceline._utils.formatting import metric_label, metric_text
 
 if TYPE_CHECKING:
-    from paceline.tasks.metrics.interval import Interval
-    from paceline.tasks.task import Evaluation
+    from paceline.models.metrics.bootstrap import Interval
+    from paceline.models.task import Evaluation
 
 # Of more classes than these only the worst and the best are printed; --json has all.
 MOST_CLASSES, SHOWN_AT_EACH_END = 100, 10

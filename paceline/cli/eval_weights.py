@@ -11,17 +11,17 @@ from paceline._utils.errors import CheckpointError, UserError
 from paceline._utils.text import some
 from paceline.cli.printing import Printer
 from paceline.config.recipe import Recipe
-from paceline.training.find_network import answering, fits, with_rules
+from paceline.models.weights.classes import row_count
+from paceline.models.weights.download import is_published
+from paceline.models.weights.identify import answering, fits, with_rules
+from paceline.models.weights.load import class_rows_of, is_counter
+from paceline.models.weights.weight_file import open_weights
 from paceline.training.run_arguments import weights_of
-from paceline.weights.classes import row_count
-from paceline.weights.forms.bring import is_published
-from paceline.weights.load import class_rows_of, is_counter
-from paceline.weights.weight_file import open_weights
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from paceline.tasks.task import Task
+    from paceline.models.task import Task
 
 
 def fitted(

@@ -273,7 +273,7 @@ def _check_names(words: Sequence[str], known: Sequence[str], prog: str) -> None:
 
 def _others_with(flag: str, known: Sequence[str]) -> list[str]:
     """The workloads whose recipes have a flag that this recipe has not."""
-    from paceline.tasks.workloads import WORKLOADS
+    from paceline.models.registry import WORKLOADS
 
     if "--global-batch" not in known:  # no recipe's flags
         return []

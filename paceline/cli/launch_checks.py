@@ -18,7 +18,7 @@ from paceline.config.recipe import DATA_IMAGES
 from paceline.config.run import read_run
 from paceline.config.system import System
 from paceline.launch.config import minutes_in
-from paceline.tasks.workloads import workload_of
+from paceline.models.registry import workload_of
 from paceline.tools.estimate.run_time import predicted_minutes
 from paceline.tools.estimate.summary import speed_for, speed_of_run
 
@@ -53,7 +53,7 @@ def check_plan(printer: Printer, asked: Asked, flags: Any, *, repeats: bool = Fa
     images = DATA_IMAGES.get(asked.recipe.target_data, (0, 0))
     if not images[0]:
         return Planned(system, None)
-    from paceline.tasks.memory import images_that_fit, memory_of
+    from paceline.models.memory_estimate import images_that_fit, memory_of
 
     recipe = asked.recipe
     memory = memory_of(workload_of(recipe.task), recipe, system, 0)

@@ -14,7 +14,7 @@ from paceline.config.constraints import hints_of, shown
 from paceline.config.recipe import NO_FLAG, Recipe, differing
 from paceline.config.recipes import RECIPES, base_of
 from paceline.config.recipes.published_rows import ROWS
-from paceline.tasks.workloads import workload_of
+from paceline.models.registry import workload_of
 
 # Field -> unit. Those of schedule and quality count in the unit that their group names.
 UNITS: dict[str, str] = dict.fromkeys(("global_batch", "images_seen", "bn_span", "model.loss_group"), " images")

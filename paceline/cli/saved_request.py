@@ -15,7 +15,7 @@ from paceline.config.graph_file import refuse_graph
 from paceline.config.recipe import Recipe
 from paceline.config.run import Controls, RunRecord, check_controls, data_from_here, fill, read_run, saved_system
 from paceline.config.system import System
-from paceline.tasks.workloads import saved_recipe
+from paceline.models.registry import saved_recipe
 from paceline.training.run_arguments import naming
 
 

@@ -24,10 +24,10 @@ from paceline.config.constraints import (
 from paceline.config.recipe import Recipe, refuse_huge, refuse_outside
 
 RESNET = "resnet"
-FAMILIES = (RESNET, "timm")  # what may stand before the "/" of --model.trunk; models/trunk.py makes them
+FAMILIES = (RESNET, "timm")  # what may stand before the "/" of --model.trunk; models/backbones/base.py makes them
 # Of your own: what stands there -> (what stands behind it, the recipe's fields, the form) -> a trunk.
 TRUNKS: dict[str, Callable[[str, Any, Any], Any]] = {}
-# Of ResNets; models/resnet.py has their stages.
+# Of ResNets; models/backbones/resnet.py has their stages.
 Depth = Literal[10, 18, 34, 50, 101, 152, 200, 269]
 StrideIn = Literal["3x3", "1x1"]
 Padding = Literal["both", "end"]

@@ -1,7 +1,7 @@
 """What travels from data to model: the batches of each workload, and the layout of a batch's tensors in a flat memory.
 
 Letters: B images   G object slots of an image   H, W pixels of the network's input   C canvas side   D places for detections
-Its dataclasses are all that `input/` and `models/` share, so shapes and units are here once.
+Its dataclasses are all that `data/` and `models/` share, so shapes and units are here once.
 """
 
 from __future__ import annotations

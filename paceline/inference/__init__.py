@@ -79,7 +79,7 @@ def load(
     # Packages that load torch when they are used, and not before.
     from paceline.inference.torch_predictor import Predictor
     from paceline.inference.trained_model import open_alone, open_trained
-    from paceline.weights.weight_file import run_beside
+    from paceline.models.weights.weight_file import run_beside
 
     if weights:
         fitting, given = named_recipe(recipe)

@@ -17,12 +17,12 @@ from paceline.data.prepare.box_arrays import mask_arrays
 from paceline.data.rle import RunLengths, compress, decompress
 from paceline.inference.external_names import class_numbers, photo_numbers
 from paceline.inference.external_predictions import Rows
-from paceline.tasks.data_module import DataModule
-from paceline.tasks.metrics.coco import Detections
-from paceline.tasks.metrics.coco_pack import Share, pack
-from paceline.tasks.metrics.top_k import KEPT, TopK
-from paceline.tasks.objects import ObjectData
-from paceline.tasks.task import Evaluation, Task
+from paceline.models.datamodule import DataModule
+from paceline.models.metrics.coco import Detections
+from paceline.models.metrics.coco_pack import Share, pack
+from paceline.models.metrics.top_k import KEPT, TopK
+from paceline.models.object_task import ObjectData
+from paceline.models.task import Evaluation, Task
 
 # The recipe whose task scores rows of this kind.
 RECIPES = {"classes": "resnet50-custom", "boxes": "fasterrcnn-custom", "masks": "maskrcnn-custom"}

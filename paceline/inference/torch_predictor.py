@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paceline.boxes.paste import paste_to_rle
 from paceline.config.recipe import Recipe
 from paceline.data.batch import FoundInstances
 from paceline.data.transforms.exif import orientation_of
@@ -24,8 +23,9 @@ from paceline.inference.photos import Photo, encoded
 from paceline.inference.predictor import PhotoPredictor, Seen, best_in, found_in
 from paceline.inference.results import Found, Result
 from paceline.inference.trained_model import Trained
-from paceline.tasks.metrics.top_k import best_classes
-from paceline.tasks.workload import Workload
+from paceline.models.metrics.top_k import best_classes
+from paceline.models.ops.paste_masks import paste_to_rle
+from paceline.models.workload import Workload
 from paceline.training.evaluate import inference
 
 

@@ -16,15 +16,15 @@ from paceline.config.recipe import Recipe
 from paceline.config.run import RunRecord, read_run, run_folder, saved_classes, saved_system
 from paceline.distributed.device.accelerators import preferred
 from paceline.distributed.device.setup import autocast_for
-from paceline.tasks.workload import Workload
-from paceline.tasks.workloads import saved_recipe, workload_of
+from paceline.models.registry import saved_recipe, workload_of
+from paceline.models.weights.classes import category_ids, published, readable
+from paceline.models.weights.formats.detect import kind_of, read_safetensors
+from paceline.models.weights.identify import answering
+from paceline.models.weights.load import is_counter
+from paceline.models.weights.weight_file import open_weights
+from paceline.models.workload import Workload
 from paceline.training.checkpoint.read import check_file, find_checkpoint, load_found
-from paceline.training.find_network import answering
 from paceline.training.state import check_snapshot, check_tensors, load_model
-from paceline.weights.classes import category_ids, published, readable
-from paceline.weights.forms.files import kind_of, read_safetensors
-from paceline.weights.load import is_counter
-from paceline.weights.weight_file import open_weights
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,5 @@
-"""Networks, their losses, and their first weights.
+"""Networks: one folder each, with all that is its own (`resnet`, `ssd`, `maskrcnn`), and what they share.
 
-Here belongs what has parameters. What training wraps is one module a workload: classifier, detector (SSD), segmenter (Mask R-CNN).
-A loss is models/..._loss.py, sums over images. SSD divides by an image's own positives there; training/ divides what spans images,
-forwards or ranks. Weight files are in weights/, geometry in boxes/, the data's side of a workload in tasks/.
+Each network's folder has its loss, transforms, task (data module and evaluator) and workload; `registry.py` lists the workloads.
+Shared: backbones/, layers/, ops/ (geometry of boxes and masks), metrics/, weights/ (files of weights), and the files here.
 """

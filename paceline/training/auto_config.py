@@ -16,8 +16,8 @@ from paceline.config.recipe import Recipe
 from paceline.config.run import Controls, RunRecord
 
 if TYPE_CHECKING:
-    from paceline.tasks.data_module import DataModule
-    from paceline.tasks.task import Task
+    from paceline.models.datamodule import DataModule
+    from paceline.models.task import Task
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def found_in(data: DataModule) -> Found:
     """The facts of the images that a run learns."""
     import numpy as np
 
-    from paceline.tasks.objects import ObjectData
+    from paceline.models.object_task import ObjectData
 
     numbers = data.train_numbers
     high, wide = (

@@ -10,7 +10,7 @@ from paceline.config.run import Run
 from paceline.config.run_length import Due
 from paceline.distributed.comm.roles import Roles
 from paceline.distributed.comm.world import World
-from paceline.tasks.task import InputRank, Task
+from paceline.models.task import InputRank, Task
 from paceline.training.checkpoint.background import CheckpointWriter
 from paceline.training.checkpoint.layout import step_name
 from paceline.training.eval_history import Standing

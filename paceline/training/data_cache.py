@@ -31,8 +31,8 @@ from paceline.data.storage.store import scheme_of
 from paceline.distributed.comm.world import World
 from paceline.distributed.device.affinity import node_name
 from paceline.distributed.device.host_memory import free_memory
-from paceline.tasks.data_module import DataModule
-from paceline.tasks.synthetic import SyntheticData
+from paceline.models.datamodule import DataModule
+from paceline.models.dummy_data import SyntheticData
 
 # Records of a staged copy that are read and compared before training: as many as of a container that is opened.
 SAMPLED_RECORDS = 16

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from paceline._utils.commands import to_go_on
 from paceline.config.run import Run
 from paceline.config.run_length import Due, schedule_in_words
-from paceline.tasks.metrics import better, in_words, reached
+from paceline.models.metrics import better, in_words, reached
 from paceline.training.logging.events import metrics_of
 
 Status = Literal["success", "ran_out", "stopped_early", "interrupted", "failed"]

@@ -28,7 +28,7 @@ from paceline.distributed.comm.roles import Roles
 from paceline.distributed.comm.stop import StopVote
 from paceline.distributed.comm.world import World
 from paceline.distributed.device.setup import autocast_for
-from paceline.tasks.task import Evaluation, Evaluator, InputRank, Score, Task
+from paceline.models.task import Evaluation, Evaluator, InputRank, Score, Task
 from paceline.training.state import State
 
 Keep = Callable[[Evaluation], None]

@@ -15,11 +15,15 @@ from paceline.config.plan import Plan
 from paceline.config.recipe import Recipe
 from paceline.config.run import NONE, Run, named_weights
 from paceline.distributed.comm.world import World
-from paceline.models.batch_norm import configure_batch_norm
-from paceline.models.trunk import rate_factors
-from paceline.tasks.synthetic import HASH
-from paceline.tasks.task import Task
-from paceline.tasks.workloads import workload_of
+from paceline.models.backbones.base import rate_factors
+from paceline.models.dummy_data import HASH
+from paceline.models.layers.batch_norm import configure_batch_norm
+from paceline.models.registry import workload_of
+from paceline.models.task import Task
+from paceline.models.weights.classes import Labels
+from paceline.models.weights.download import download_to_cache, in_cache, is_published
+from paceline.models.weights.formats.detect import kind_of
+from paceline.models.weights.formats.tensorflow import find_index
 from paceline.training.checkpoint.layout import BEST, INDEX, LAST, STATE, linked
 from paceline.training.checkpoint.read import SUFFIX, check_file, load_found, read_facts, read_index
 from paceline.training.loss_normalization import configure_loss_groups
@@ -33,10 +37,6 @@ from paceline.training.rank_consistency import checkpoint_facts, weight_facts
 from paceline.training.request import Request, check_weights_named
 from paceline.training.resume import Start
 from paceline.training.state import State
-from paceline.weights.classes import Labels
-from paceline.weights.forms.bring import download_to_cache, in_cache, is_published
-from paceline.weights.forms.files import kind_of
-from paceline.weights.forms.tensorflow import find_index
 
 # First scale of a dynamic fp16 loss scale (torch.amp.GradScaler's).
 FIRST_LOSS_SCALE = 65536.0
@@ -171,7 +171,7 @@ def _fit_head(model: nn.Module, task: Task, run: Run, world: World, reporter: Re
     """Fit the last layer to the training photos where the recipe wants that: on rank 0, for all."""
     if getattr(run.recipe.model, "first_head", "drawn") != "fitted" or run.controls.synthetic:
         return
-    from paceline.tasks.classification import fit_head  # detectors do without a classifier's code
+    from paceline.models.resnet.task import fit_head  # detectors do without a classifier's code
 
     reporter.doing("fitting the last layer to the training photos")
     if world.is_main:

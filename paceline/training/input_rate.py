@@ -24,8 +24,8 @@ from paceline.data.loader.gpu_decode import device_renderer
 from paceline.data.transforms.sample import drawn_sample, render
 from paceline.distributed.device.accelerators import device_name
 from paceline.distributed.device.provenance import cpu_name, versions
-from paceline.tasks.task import InputRank, Task
-from paceline.tasks.workloads import WORKLOADS
+from paceline.models.registry import WORKLOADS
+from paceline.models.task import InputRank, Task
 
 SAMPLES = 64  # that are measured at most
 

@@ -14,8 +14,8 @@ from paceline._utils.reporter import Reporter
 from paceline.config.constraints import shown
 from paceline.config.recipe import Recipe, with_fields
 from paceline.config.run import NONE, RunRecord, read_run
-from paceline.tasks.workloads import workload_of
-from paceline.weights.forms.bring import HUB, is_published
+from paceline.models.registry import workload_of
+from paceline.models.weights.download import HUB, is_published
 
 # Fields of an input.
 PIXELS = ("mean", "std")
@@ -60,7 +60,7 @@ def _of_weights(trunk: str, weights: str) -> tuple[str, dict[str, Any]]:
     """-> (whose they are, dotted fields): of a checkpoint its run's, else what timm says of the name."""
     if (run := _run_of(Path(weights).expanduser())) is not None:
         return str(run), _in_run(read_run(run))
-    from paceline.models.timm_trunk import pixels_of
+    from paceline.models.backbones.timm_adapter import pixels_of
 
     name = (weights if weights.startswith(HUB) and is_published(weights) else trunk).removeprefix(HUB)
     return name, {f"input.{field}": value for field, value in pixels_of(name).items()}

@@ -20,8 +20,8 @@ from paceline.config.run_length import Due
 from paceline.distributed.comm.collectives import smallest
 from paceline.distributed.comm.stop import StopVote, stop_vote
 from paceline.distributed.comm.world import World
-from paceline.tasks.metrics import reached
-from paceline.tasks.metrics.stored import intervals_at_end
+from paceline.models.metrics import reached
+from paceline.models.metrics.stored import intervals_at_end
 from paceline.training.context import Checkpointer, TrainContext
 from paceline.training.eval_history import Ending, RunEnded, Standing, how_to_resume, over_after
 from paceline.training.evaluate import Validator, predictions_file

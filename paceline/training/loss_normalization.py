@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from paceline._utils.errors import RecipeError
 from paceline.config.plan import Plan
 from paceline.data.batch import Batch
-from paceline.models.batch_norm import discard_pending
+from paceline.models.layers.batch_norm import discard_pending
 from paceline.training.logging.events import COUNT
 
 

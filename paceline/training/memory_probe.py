@@ -32,10 +32,10 @@ from paceline.distributed.comm.world import World
 from paceline.distributed.device.accelerators import peak_memory, release, synchronise
 from paceline.distributed.device.compiler import allow_forms, compilations
 from paceline.distributed.device.oom import in_images, lacks_memory, shortage, smaller_cut
-from paceline.models.batch_norm import batch_norms
-from paceline.tasks.data_module import each_shape_counts
-from paceline.tasks.memory import MemoryEstimate
-from paceline.tasks.task import InputRank, Task
+from paceline.models.datamodule import each_shape_counts
+from paceline.models.layers.batch_norm import batch_norms
+from paceline.models.memory_estimate import MemoryEstimate
+from paceline.models.task import InputRank, Task
 from paceline.training.evaluate import run_inference
 from paceline.training.factory import cut_model
 from paceline.training.logging.event_logger import Recorder

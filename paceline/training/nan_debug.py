@@ -23,7 +23,7 @@ from paceline.config.run import Run
 from paceline.data.batch import Batch
 from paceline.distributed.comm.world import World
 from paceline.distributed.device.setup import autocast_for
-from paceline.tasks.task import InputRank, Task
+from paceline.models.task import InputRank, Task
 from paceline.training.checkpoint.layout import list_steps, step_name
 from paceline.training.checkpoint.read import load_checkpoint
 from paceline.training.factory import weights_file

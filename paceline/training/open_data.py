@@ -17,7 +17,7 @@ from paceline.training.request import check_recipe, data_folder
 
 if TYPE_CHECKING:
     from paceline.distributed.comm.world import World
-    from paceline.tasks.task import Task
+    from paceline.models.task import Task
 
 
 def prepare_data(recipe: Recipe, controls: Controls, world: World, reporter: Reporter = SILENT) -> Manifest:
@@ -51,7 +51,7 @@ def open_task(
     """
     workload = check_recipe(recipe)
     if controls.synthetic:
-        from paceline.tasks.synthetic import synthetic_task
+        from paceline.models.dummy_data import synthetic_task
 
         reporter.line(
             "synthetic batches: no data is read, nothing is scored, no target can be reached; only the speed means anything"

@@ -28,8 +28,8 @@ from paceline.distributed.comm.world import World
 from paceline.distributed.device.oom import failures_in_words
 from paceline.distributed.device.provenance import provenance
 from paceline.distributed.device.setup import choose_kernels
-from paceline.tasks.memory import MemoryEstimate, images_that_fit
-from paceline.tasks.task import InputRank, Task
+from paceline.models.memory_estimate import MemoryEstimate, images_that_fit
+from paceline.models.task import InputRank, Task
 from paceline.training.factory import build_model, build_state
 from paceline.training.memory_probe import Pace, measure_pace
 from paceline.training.previous_run import SavedRun, fitted_to

@@ -12,11 +12,11 @@ from paceline.config.recipe import Recipe
 from paceline.config.run import NONE, Run
 from paceline.config.system import System
 from paceline.distributed.device.torch_builds import pinned_for
-from paceline.tasks.workloads import workload_of
-from paceline.weights.forms.bring import PUBLISHED, fitting
+from paceline.models.registry import workload_of
+from paceline.models.weights.download import PUBLISHED, fitting
 
 if TYPE_CHECKING:
-    from paceline.tasks.memory import MemoryEstimate
+    from paceline.models.memory_estimate import MemoryEstimate
     from paceline.training.input_rate import Feeding
 
 GIB = 2**30

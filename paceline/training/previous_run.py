@@ -24,7 +24,7 @@ from paceline.config.run import Controls, RunRecord, fill, read_run, saved_syste
 from paceline.config.run_length import length_in_steps
 from paceline.config.system import FORMS, MOST_THREADS, System
 from paceline.distributed.device.detect import cpu_cores
-from paceline.tasks.metrics import in_words, reached
+from paceline.models.metrics import in_words, reached
 from paceline.training.auto_config import chosen_before
 from paceline.training.logging.events import metrics_of, read_events
 

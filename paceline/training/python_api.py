@@ -20,7 +20,7 @@ from paceline.config.mlperf import Submission
 from paceline.config.recipe import NO_FLAG, Recipe, override
 from paceline.config.run import Controls, Run, fill
 from paceline.distributed.comm.launcher import read_launch
-from paceline.tasks.workload import Workload
+from paceline.models.workload import Workload
 from paceline.training.checkpoint.layout import LAST
 from paceline.training.eval_history import Ending
 from paceline.training.logging.console import Console

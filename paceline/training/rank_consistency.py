@@ -24,9 +24,9 @@ from paceline.config.run import Controls, Run
 from paceline.config.system import System
 from paceline.distributed.comm.consistency import digest
 from paceline.distributed.device.provenance import versions
-from paceline.tasks.task import Task
+from paceline.models.task import Task
+from paceline.models.weights.weight_file import names_of_run
 from paceline.training.checkpoint.write import Snapshot
-from paceline.weights.weight_file import names_of_run
 
 # Controls that only rank 0 uses, or that name a place.
 FREE_CONTROLS = (

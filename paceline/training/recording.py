@@ -14,8 +14,8 @@ from paceline.distributed.comm.world import World
 from paceline.distributed.device.accelerators import device_name, peak_memory
 from paceline.distributed.device.compiler import compilations
 from paceline.distributed.device.power import PowerMeter, gpus_of, power_meter
-from paceline.tasks.memory import MemoryEstimate
-from paceline.tasks.workload import Workload
+from paceline.models.memory_estimate import MemoryEstimate
+from paceline.models.workload import Workload
 from paceline.training.logging.callbacks import Facts
 from paceline.training.logging.console import Console
 from paceline.training.logging.event_logger import Recorder

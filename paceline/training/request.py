@@ -20,14 +20,14 @@ from paceline.config.run import Controls, check_controls, check_first_weights, p
 from paceline.config.system import System
 from paceline.data.containers.label_exports import prepare_first
 from paceline.distributed.comm.launcher import Launch
-from paceline.tasks.workloads import workload_of
+from paceline.models.registry import workload_of
+from paceline.models.weights.download import fitting
 from paceline.training.logging.trackers import makers
 from paceline.training.previous_run import stand_of
 from paceline.training.small_data import refuse_auto
-from paceline.weights.forms.bring import fitting
 
 if TYPE_CHECKING:
-    from paceline.tasks.workload import Workload
+    from paceline.models.workload import Workload
 
 
 @dataclass(frozen=True)

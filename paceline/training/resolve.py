@@ -17,9 +17,9 @@ from paceline.config.run_length import FITTED
 from paceline.config.system import System
 from paceline.distributed.comm.collectives import from_main
 from paceline.distributed.comm.roles import Roles
-from paceline.tasks.metrics import in_words
-from paceline.tasks.task import InputRank, Task
-from paceline.tasks.workloads import workload_of
+from paceline.models.metrics import in_words
+from paceline.models.registry import workload_of
+from paceline.models.task import InputRank, Task
 from paceline.training.auto_config import chosen_before, command_without, look
 from paceline.training.input_rate import Feeding, chosen_decoder, decoded_by, feeding_of, settle_decoder
 from paceline.training.input_stats import settle_pixels

@@ -27,7 +27,7 @@ from paceline.config.run_length import LENGTH, length_in_steps
 from paceline.data.index.splits import fold_in_words
 from paceline.distributed.comm.collectives import from_main
 from paceline.distributed.comm.world import World
-from paceline.tasks.workloads import workload_of
+from paceline.models.registry import workload_of
 from paceline.training.checkpoint.layout import BEST, link_step, step_name
 from paceline.training.checkpoint.read import load_checkpoint, newest_valid
 from paceline.training.checkpoint.write import Snapshot

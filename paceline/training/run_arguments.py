@@ -21,10 +21,10 @@ from paceline.config.graph_file import GRAPHS, refuse_graph
 from paceline.config.model_card import has_card
 from paceline.config.recipe import Recipe, override
 from paceline.config.run import RunRecord, read_run
-from paceline.tasks.workloads import saved_recipe
+from paceline.models.registry import saved_recipe
+from paceline.models.weights.download import PUBLISHED, is_published
 from paceline.training.checkpoint.layout import INDEX
 from paceline.training.select import choose_recipe
-from paceline.weights.forms.bring import PUBLISHED, is_published
 
 # More images than any data set has.
 MOST_IMAGES = 2**40
@@ -96,8 +96,8 @@ def weights_of(path: Path, reporter: Reporter) -> Path:
 
     Raises CheckpointError as `weights_file`, and for weights that synthetic batches trained; DataError where a download fails.
     """
+    from paceline.models.weights.download import download_to_cache
     from paceline.training.factory import refuse_synthetic_weights, weights_file
-    from paceline.weights.forms.bring import download_to_cache
 
     name = str(path)
     if is_published(name):

@@ -11,7 +11,7 @@ from paceline._utils.text import did_you_mean
 from paceline._utils.user_code import from_file, functions_in, is_in_file
 from paceline.config.recipe import Recipe
 from paceline.config.system import System
-from paceline.tasks.workload import Workload
+from paceline.models.workload import Workload
 
 # Only names of published rows have it: workload@submitter-machine-batch.
 MARK = "@"

@@ -16,7 +16,7 @@ from paceline.config.plan import Plan
 from paceline.config.recipe import DATA_IMAGES, Recipe
 from paceline.config.recipes import RECIPES
 from paceline.config.run import Controls
-from paceline.tasks.workloads import workload_of
+from paceline.models.registry import workload_of
 
 # Fewer steps than that teach next to nothing: the warm-up alone of most recipes is longer.
 FEWEST_STEPS = 200

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from paceline._utils.errors import CheckpointError
 from paceline.distributed.comm.world import World
-from paceline.models.batch_norm import average_running_statistics, batch_norms
+from paceline.models.layers.batch_norm import average_running_statistics, batch_norms
 from paceline.training.checkpoint.write import Snapshot
 from paceline.training.meters import Meters
 from paceline.training.optim.base import Optimiser

@@ -22,12 +22,12 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import record_function
 
-from paceline.boxes.forms import fixed
 from paceline.config.plan import Plan, Rates
 from paceline.config.system import System
 from paceline.data.batch import DIVIDE_BY, Batch
 from paceline.distributed.device.setup import autocast_for
-from paceline.models.batch_norm import commit_running_statistics
+from paceline.models.layers.batch_norm import commit_running_statistics
+from paceline.models.ops.dispatch import fixed
 from paceline.training.cuda_graphs import Capture, Replayable, captures_on
 from paceline.training.loss_normalization import LossGroupModel, count_ahead, group_losses
 from paceline.training.meters import Part, StepSizes, StepTimes

@@ -23,7 +23,7 @@ from paceline.config.resnet import RESNET
 from paceline.config.system import FORMS, System
 from paceline.distributed.device.detect import cpu_cores
 from paceline.distributed.device.step_rates import fastest
-from paceline.tasks.workload import Workload
+from paceline.models.workload import Workload
 
 
 @dataclass(frozen=True)

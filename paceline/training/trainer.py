@@ -28,9 +28,9 @@ from paceline.distributed.device.host_memory import keep_freed_memory
 from paceline.distributed.device.oom import check_addresses, failures_in_words
 from paceline.distributed.device.provenance import untested_torch
 from paceline.distributed.device.setup import choose_device, choose_kernels, make_exact, set_threads
-from paceline.tasks.memory import MemoryEstimate
-from paceline.tasks.task import InputRank, Task
-from paceline.tasks.workload import Workload
+from paceline.models.memory_estimate import MemoryEstimate
+from paceline.models.task import InputRank, Task
+from paceline.models.workload import Workload
 from paceline.training.context import Checkpointer, TrainContext
 from paceline.training.data_cache import photos_in_memory, staged_photos
 from paceline.training.eval_history import Ending

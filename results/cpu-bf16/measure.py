@@ -4,12 +4,12 @@ import time
 
 import torch
 
-from paceline.boxes.anchors import boxes_a_cell
 from paceline.config.resnet import TrunkModel
 from paceline.config.ssd import grids
-from paceline.models.make_trunk import make_trunk
-from paceline.models.ssd import SSD, initialise_ssd
-from paceline.models.trunk import Form
+from paceline.models.backbones.base import Form
+from paceline.models.backbones.factory import make_trunk
+from paceline.models.ops.anchors import boxes_a_cell
+from paceline.models.ssd.model import SSD, initialise_ssd
 
 NETWORKS = ((256, 10, 24, 128, 16), (256, 10, 32, 256, 16), (192, 10, 16, 128, 32), (300, 34, 64, 512, 4))
 

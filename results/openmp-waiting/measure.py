@@ -6,8 +6,8 @@ import time
 import torch
 import torch.nn.functional as F
 
-from paceline.models.resnet import ResNet
-from paceline.models.trunk import initialise
+from paceline.models.backbones.base import initialise
+from paceline.models.backbones.resnet import ResNet
 
 torch.set_num_threads(int(sys.argv[1]))
 model = ResNet(10, 10, width=32)

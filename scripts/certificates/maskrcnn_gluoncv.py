@@ -15,7 +15,7 @@ from maskrcnn_ours import DECAY, PEAK, WARMUP, WARMUP_FROM
 from maskrcnn_start import bitmaps, nudged, photos_of, read_batches, read_drop
 from original_runs import GLUONCV, interpreter, run_original
 
-from paceline.weights.forms.mxnet import WITHOUT_BACKGROUND, _head_name, _trunk_name
+from paceline.models.weights.formats.mxnet import WITHOUT_BACKGROUND, _head_name, _trunk_name
 
 PROGRAM = Path(__file__).parents[1] / "originals" / "gluoncv_steps.py"
 SLOTS = 16  # of objects

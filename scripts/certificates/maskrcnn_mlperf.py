@@ -27,8 +27,8 @@ from maskrcnn_torchvision import NAMES, SameAnchors
 from torch import Tensor
 from torch.nn.functional import pad
 
-from paceline.boxes.roi_pooling import mask_targets
 from paceline.data.batch import InstanceBatch
+from paceline.models.ops.roi_align import mask_targets
 
 sys.path.append(str(Path(__file__).parents[1] / "originals"))
 

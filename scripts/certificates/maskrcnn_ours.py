@@ -20,8 +20,8 @@ from paceline.config.system import System
 from paceline.data.batch import InstanceBatch
 from paceline.distributed.comm.launcher import read_launch
 from paceline.distributed.comm.world import open_world
-from paceline.models.segmenter import Segmenter
-from paceline.tasks.task import Task
+from paceline.models.maskrcnn.module import Segmenter
+from paceline.models.task import Task
 from paceline.training.factory import build_model, build_state
 from paceline.training.step import TrainStep
 

@@ -24,8 +24,8 @@ from paceline.data.batch import InstanceBatch, instance_batch
 from paceline.data.index.manifest import Manifest
 from paceline.data.loader.aspect_buckets import padded_shape
 from paceline.data.prepare.auto_prepare import ensure_prepared
-from paceline.models.segmenter import Segmenter
-from paceline.tasks.workloads import WORKLOADS
+from paceline.models.maskrcnn.module import Segmenter
+from paceline.models.registry import WORKLOADS
 
 CLASSES = 80
 MOST_OBJECTS = 15  # of an image

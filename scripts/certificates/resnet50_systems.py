@@ -28,9 +28,9 @@ from trajectories import in_float64, take_steps  # noqa: E402
 from paceline.config.recipe import Recipe, override  # noqa: E402
 from paceline.config.recipes import RECIPES  # noqa: E402
 from paceline.data.batch import Batch  # noqa: E402
-from paceline.models.batch_norm import BatchNorm  # noqa: E402
-from paceline.models.classifier import Classifier  # noqa: E402
-from paceline.tasks.workloads import WORKLOADS  # noqa: E402
+from paceline.models.layers.batch_norm import BatchNorm  # noqa: E402
+from paceline.models.registry import WORKLOADS  # noqa: E402
+from paceline.models.resnet.module import Classifier  # noqa: E402
 
 PROGRAM = ROOT / "scripts" / "originals" / "gluoncv_resnet.py"
 WARMUP = 8  # steps

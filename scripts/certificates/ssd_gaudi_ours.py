@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paceline.boxes.matching import match
 from paceline.config.plan import make_plan, rates_at
 from paceline.config.recipes.ssd import SSDRecipe, gaudi, gaudi_cosine
 from paceline.config.run import Controls, Run
@@ -23,12 +22,13 @@ from paceline.config.system import System
 from paceline.data.batch import DetectionBatch, Objects, detection_batch
 from paceline.distributed.comm.launcher import read_launch
 from paceline.distributed.comm.world import open_world
-from paceline.models.detector import Detector
-from paceline.tasks.task import Task
-from paceline.tasks.workloads import WORKLOADS
+from paceline.models.ops.matching import match
+from paceline.models.registry import WORKLOADS
+from paceline.models.ssd.loss import Detector
+from paceline.models.task import Task
+from paceline.models.weights.formats.tensorflow import from_tensorflow
 from paceline.training.factory import build_model, build_state
 from paceline.training.step import TrainStep
-from paceline.weights.forms.tensorflow import from_tensorflow
 
 CLASSES = 80
 WEIGHT_DECAY = 0.05  # a hundred times the recipes': few steps are to show which tensors decay

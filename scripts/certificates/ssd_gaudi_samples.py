@@ -19,8 +19,8 @@ from paceline.data.index.manifest import Manifest
 from paceline.data.prepare.auto_prepare import ensure_prepared
 from paceline.data.transforms.image_header import read_header
 from paceline.data.transforms.sample import Draw, render
-from paceline.tasks.task import Task
-from paceline.tasks.workloads import WORKLOADS
+from paceline.models.registry import WORKLOADS
+from paceline.models.task import Task
 
 FIRST, TIES = "1.5.0", (LAST_WINS, BY_CELL)
 

@@ -72,8 +72,8 @@ def maskrcnn(steps: int) -> Oracle:
     """A small Mask R-CNN; the losses are its own in float64."""
     import maskrcnn_rank as small
 
-    from paceline.models.mask_rcnn import initialise_mask_rcnn
-    from paceline.tasks.workloads import WORKLOADS
+    from paceline.models.maskrcnn.model import initialise_mask_rcnn
+    from paceline.models.registry import WORKLOADS
 
     recipe = small.small()
     batches = [small.forward_of("full", range(small.IMAGES)) for _ in range(steps)]

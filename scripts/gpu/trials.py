@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from paceline.config.system import Kernels, Precision
-from paceline.models.layers import Conv2d
+from paceline.models.layers.common import Conv2d
 from paceline.tools.bench.harness import Contender, Menu
 from paceline.tools.bench.step import StepBench, our_step
 

@@ -18,15 +18,15 @@ import numpy as np
 import torch
 from pycocotools import mask as coco
 
-from paceline.boxes.anchors import pyramid_anchors
-from paceline.boxes.geometry import pairwise_iou
-from paceline.boxes.kernels import roi_align
-from paceline.boxes.matching import inside_photo
-from paceline.boxes.paste import PasteLaw, paste_to_rle
 from paceline.config.recipes.maskrcnn import gluoncv
 from paceline.data.loader.aspect_buckets import bucket_of, buckets, resized
 from paceline.data.rle import bitmap
-from paceline.tasks.metrics.coco import Detections, GroundTruth, score_boxes
+from paceline.models.metrics.coco import Detections, GroundTruth, score_boxes
+from paceline.models.ops.anchors import pyramid_anchors
+from paceline.models.ops.boxes import pairwise_iou
+from paceline.models.ops.matching import inside_photo
+from paceline.models.ops.paste_masks import PasteLaw, paste_to_rle
+from paceline.models.ops.torchvision_kernels import roi_align
 
 MODEL, PHOTO = gluoncv().model, gluoncv().input
 SHORT, LONG = PHOTO.short[0], PHOTO.long

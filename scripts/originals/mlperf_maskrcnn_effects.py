@@ -23,11 +23,11 @@ import torch
 from mlperf_maskrcnn import anchors_of, import_reference
 from mlperf_maskrcnn_inputs import MASK_SIDE, STRIDES
 
-from paceline.boxes.anchors import BEYOND_LAST, Rounding, pyramid_anchors
-from paceline.boxes.geometry import BoxCoder
-from paceline.boxes.matching import inside_photo, match_anchors
 from paceline.config.recipes import RECIPES
 from paceline.data.loader.aspect_buckets import resized
+from paceline.models.ops.anchors import BEYOND_LAST, Rounding, pyramid_anchors
+from paceline.models.ops.boxes import BoxCoder
+from paceline.models.ops.matching import inside_photo, match_anchors
 
 
 def grids_of(height: int, width: int) -> list[tuple[int, int]]:

@@ -24,10 +24,10 @@ import torch
 from mlperf_maskrcnn import import_reference
 from mlperf_maskrcnn_inputs import MASK_SIDE, stream
 
-from paceline.boxes.roi_pooling import mask_targets
 from paceline.data.loader.aspect_buckets import resized
 from paceline.data.transforms.crop import Window
-from paceline.models.mask_targets import canvases_of
+from paceline.models.maskrcnn.mask_targets import canvases_of
+from paceline.models.ops.roi_align import mask_targets
 
 LARGE = 112
 WHOLE = 1344
@@ -35,7 +35,7 @@ SLOTS = 128
 
 
 class Masks:
-    """One photo's polygons, as models/mask_targets.py reads them."""
+    """One photo's polygons, as models/maskrcnn/mask_targets.py reads them."""
 
     def __init__(self, objects: list[list[list[float]]]) -> None:
         parts = [part for polygons in objects for part in polygons]

@@ -45,7 +45,7 @@ from torchvision.ops import FeaturePyramidNetwork, MultiScaleRoIAlign
 from torchvision.ops.feature_pyramid_network import LastLevelMaxPool
 from torchvision.transforms import v2
 
-from paceline.weights.forms.efficientnet import from_efficientnet
+from paceline.models.weights.formats.efficientnet import from_efficientnet
 
 SIZE, WARMUP, SCORING = 320, 0.05, 12  # pixels, share of the time, CPU seconds kept for scoring
 SCALES = [0.035, 0.08, 0.17, 0.34, 0.55, 0.75, 0.95]  # of ssd-custom-cpu

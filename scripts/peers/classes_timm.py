@@ -32,7 +32,7 @@ import torch
 from PIL import Image
 from timm.data.transforms_factory import create_transform
 
-from paceline.weights.forms.efficientnet import from_efficientnet
+from paceline.models.weights.formats.efficientnet import from_efficientnet
 
 MODEL = "tf_efficientnet_lite0"
 PIXELS = ["--mean", "0.5", "0.5", "0.5", "--std", "0.5", "0.5", "0.5"]

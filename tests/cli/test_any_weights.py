@@ -25,12 +25,12 @@ from torchvision.transforms.functional import center_crop, normalize, to_tensor
 import paceline
 from paceline._utils.errors import CheckpointError
 from paceline.config.recipes import RECIPES
-from paceline.tasks.workloads import workload_of
+from paceline.models.registry import workload_of
+from paceline.models.weights.classes import COCO_80, COCO_90, category_ids
+from paceline.models.weights.formats.torchvision import lacks
+from paceline.models.weights.identify import answering
+from paceline.models.weights.weight_file import open_weights
 from paceline.training.factory import weights_file
-from paceline.training.find_network import answering
-from paceline.weights.classes import COCO_80, COCO_90, category_ids
-from paceline.weights.forms.torchvision import lacks
-from paceline.weights.weight_file import open_weights
 
 ROOT = Path(paceline.__file__).parents[1]
 DETECTION = torchvision.models.detection

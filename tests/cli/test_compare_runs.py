@@ -17,7 +17,7 @@ from tiny_runs import command, forge, refused, train
 
 from paceline.cli.commands import compare
 from paceline.cli.commands.compare import paired
-from paceline.tasks.metrics.interval import accuracy_draws, difference
+from paceline.models.metrics.bootstrap import accuracy_draws, difference
 
 pytestmark = pytest.mark.usefixtures("no_report")
 

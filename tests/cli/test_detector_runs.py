@@ -11,7 +11,7 @@ from shared_runs import MASKRCNN, MASKRCNN_TOY, SSD, VAL, SharedRun
 from tiny_runs import command, refused
 
 from paceline.config.recipes import RECIPES
-from paceline.tasks.workloads import WORKLOADS
+from paceline.models.registry import WORKLOADS
 
 pytestmark = pytest.mark.usefixtures("no_charts")
 

@@ -14,7 +14,7 @@ from shared_runs import SharedRun
 from tiny_runs import CLASSES, TINY, command, make_photos, refused
 
 from paceline.cli.eval_table import MOST_CLASSES, table
-from paceline.tasks.task import Evaluation
+from paceline.models.task import Evaluation
 
 pytestmark = pytest.mark.usefixtures("no_charts")
 

@@ -14,8 +14,8 @@ from shared_runs import MASKRCNN, VAL, drawn_instances
 from tiny_runs import command, refused
 
 from paceline.cli.main import main
-from paceline.models.mask_rcnn_loss import TERMS
-from paceline.tasks.workloads import WORKLOADS
+from paceline.models.maskrcnn.loss import TERMS
+from paceline.models.registry import WORKLOADS
 
 pytestmark = pytest.mark.usefixtures("no_charts")
 

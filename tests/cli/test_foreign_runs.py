@@ -23,7 +23,7 @@ from pathlib import Path
 (Path(__file__).parent / "RAN").touch()
 from dataclasses import replace
 from paceline.config.recipes import RECIPES
-from paceline.tasks.workloads import WORKLOADS
+from paceline.models.registry import WORKLOADS
 
 def recipe():
     return replace(RECIPES["resnet50-tiny"](), task=__file__ + ":workload")
@@ -121,7 +121,7 @@ def test_naming_one_file_trusts_no_other(run, evil, tmp_path, capsys):
         assert said.code == 0 and "top1" in said.out and not (run / "RAN").exists()
         (tmp_path / "RAN").unlink()
         python_file._made.clear()
-    refused(command(capsys, "eval", run, "--workload", f"{other}:recipe"), "paceline.tasks.workload.Workload")
+    refused(command(capsys, "eval", run, "--workload", f"{other}:recipe"), "paceline.models.workload.Workload")
 
 
 def test_a_run_of_ones_own_file_goes_on_by_the_same_command(evil, photos, tmp_path, capsys):

@@ -11,8 +11,8 @@ from messages import check_line
 from tiny_runs import command, refused, train
 
 from paceline.data.index.splits import half_in_words, in_half
-from paceline.tasks.metrics.interval import intervals
-from paceline.tasks.metrics.stored import intervals_at_end, stored_draws
+from paceline.models.metrics.bootstrap import intervals
+from paceline.models.metrics.stored import intervals_at_end, stored_draws
 from paceline.tools.report.run_report import write_report
 from paceline.training.logging.events import read_events
 

@@ -14,8 +14,8 @@ from paceline.cli.main import VERBS
 from paceline.config.recipes import RECIPES
 from paceline.config.run import Controls
 from paceline.config.system import System
+from paceline.models.weights.download import PUBLISHED
 from paceline.training.logging.live_line import LiveLine, Now
-from paceline.weights.forms.bring import PUBLISHED
 
 KINDS = {"prepare": "coco", "pack": "", "download": "", "list": "recipes", "weights": "get", "mlperf": "check", "image": "build",
          "bench": "input", "data": "info"}  # fmt: skip

@@ -21,8 +21,8 @@ from shared_runs import MASKRCNN_TOY as TOY
 from shared_runs import VAL
 from tiny_runs import command, refused
 
-from paceline.models.mask_rcnn_loss import TERMS
-from paceline.tasks.workloads import WORKLOADS
+from paceline.models.maskrcnn.loss import TERMS
+from paceline.models.registry import WORKLOADS
 
 METRICS = WORKLOADS["maskrcnn"].reporting.metrics
 

@@ -22,7 +22,7 @@ from paceline.config.recipes.published_rows import ROWS
 from paceline.config.resnet import Decoder
 from paceline.data.shapes.outlines import CLASSES
 from paceline.distributed.device.systems import SYSTEMS
-from paceline.tasks.workloads import WORKLOADS
+from paceline.models.registry import WORKLOADS
 from paceline.training.logging.event_logger import Recorder
 
 # list -----------------------------------------------------------------------------------------------------------------

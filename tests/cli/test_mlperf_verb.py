@@ -13,7 +13,7 @@ import pytest
 from messages import check_text
 from tiny_runs import command, refused, train, without_report
 
-from paceline.tasks.mlperf import optimiser_facts
+from paceline.models.mllog_keys import optimiser_facts
 from paceline.training.logging.events import read_events
 from paceline.training.logging.mllog import PREFIX, MLLog
 

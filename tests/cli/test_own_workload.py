@@ -78,7 +78,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from my_net import MINE, MyModel, MyNetwork, recipe
-from paceline.tasks.workload import Reporting
+from paceline.models.workload import Reporting
 
 
 class KindNetwork(MyNetwork):

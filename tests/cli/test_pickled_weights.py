@@ -20,23 +20,23 @@ from tiny_runs import TINY, command, refused, train
 
 import paceline
 from paceline._utils.errors import CheckpointError
-from paceline.boxes.anchors import boxes_a_cell
 from paceline.config.maskrcnn import MaskHead, MaskRCNNModel, RoI
 from paceline.config.ssd import SSDModel, grids
-from paceline.models.make_trunk import make_trunk
-from paceline.models.mask_rcnn import MaskRCNN, initialise_mask_rcnn
-from paceline.models.resnet import ResNet
-from paceline.models.ssd import SSD, initialise_ssd
-from paceline.models.trunk import Form, initialise
-from paceline.weights.classes import Labels
-from paceline.weights.forms import bring
-from paceline.weights.load import load_weights
-from paceline.weights.load_detectors import load_mask_rcnn_weights, load_ssd_weights
-from paceline.weights.weight_file import open_weights
+from paceline.models.backbones.base import Form, initialise
+from paceline.models.backbones.factory import make_trunk
+from paceline.models.backbones.resnet import ResNet
+from paceline.models.maskrcnn.model import MaskRCNN, initialise_mask_rcnn
+from paceline.models.ops.anchors import boxes_a_cell
+from paceline.models.ssd.model import SSD, initialise_ssd
+from paceline.models.weights import download
+from paceline.models.weights.classes import Labels
+from paceline.models.weights.load import load_weights
+from paceline.models.weights.load_detectors import load_mask_rcnn_weights, load_ssd_weights
+from paceline.models.weights.weight_file import open_weights
 
 pytestmark = pytest.mark.usefixtures("no_report")
 LABELS = Labels(("dog", "helmet", "person"))
-READER = "paceline.weights.forms.array_pickle"
+READER = "paceline.models.weights.formats.array_pickle"
 
 
 def resnet(seed: int, classes: int = 3, depth: int = 50, **built: str) -> ResNet:
@@ -168,8 +168,8 @@ from pathlib import Path
 import paceline
 from paceline.cli.main import main
 from paceline._utils.errors import CheckpointError
-from paceline.models.resnet import ResNet
-from paceline.weights.load import load_own, load_weights
+from paceline.models.backbones.resnet import ResNet
+from paceline.models.weights.load import load_own, load_weights
 file = {str(file)!r}
 assert main([*{tiny!r}, "--weights", file]) == 2
 assert main(["eval", file, "--recipe", "resnet50-tiny", "--data", {str(photos)!r}]) == 2
@@ -205,7 +205,7 @@ def test_the_command_that_converts_them_is_to_be_pasted_from_check_and_from_trai
 
 
 def test_get_says_that_a_pickle_is_converted_before_it_is_trained_from(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(bring, "fetch", lambda *_, **__: None)
+    monkeypatch.setattr(download, "fetch", lambda *_, **__: None)
     said = command(capsys, "weights", "get", "resnet50-msra", "--out", tmp_path).out
     file = tmp_path / "R-50.pkl"
     assert f"then:  {' '.join(map(str, ['paceline', *safetensors_of(file)]))}\n" in said

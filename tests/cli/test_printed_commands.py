@@ -96,7 +96,7 @@ ELSEWHERE = {
     (
         "oracle/test_detectron2_pixels.py",
         "test_a_file_that_does_not_say_its_colours_is_refused_with_both_commands_and_each_of_them_gives_its_outputs",
-    ): (("weights/weight_file.py", "open_weights", "conversion"),),
+    ): (("models/weights/weight_file.py", "open_weights", "conversion"),),
     (
         "cli/test_going_on.py",
         "test_a_run_whose_folder_nobody_named_says_where_it_lies_and_its_parting_command_goes_on",
@@ -119,14 +119,14 @@ ELSEWHERE = {
         "test_the_command_that_converts_them_is_to_be_pasted_from_check_and_from_training",
     ): (
         ("cli/commands/weights_check.py", "run_check", "conversion"),
-        ("weights/forms/files.py", "kind_of", "conversion"),
-        ("weights/forms/files.py", "conversion", "weights"),
+        ("models/weights/formats/detect.py", "kind_of", "conversion"),
+        ("models/weights/formats/detect.py", "conversion", "weights"),
     ),
     ("models/test_weights.py", "test_a_dict_under_another_name_is_named"): (
-        ("weights/forms/files.py", "_named", "conversion"),
+        ("models/weights/formats/detect.py", "_named", "conversion"),
     ),
     ("cli/test_any_weights.py", "test_what_no_network_answers_with_is_refused_in_a_line_and_nothing_is_written"): (
-        ("training/find_network.py", "_refusal", "weights"),
+        ("models/weights/identify.py", "_refusal", "weights"),
     ),
     (
         "training/test_pretrained.py",
@@ -149,7 +149,7 @@ ELSEWHERE = {
         ("data/prepare/auto_prepare.py", "_class_photos", "train"),
     ),
     ("data/test_named_files.py", "test_a_set_of_named_files_is_called_by_its_own_folder"): (
-        ("tasks/predictions.py", "require_masks", "train"),
+        ("models/object_predictions.py", "require_masks", "train"),
     ),
     ("data/test_label_tools.py", "test_yolo_labels_without_a_data_yaml_get_one_to_paste_that_prepares"): (
         ("data/formats/label_tools.py", "_known_yolo", "prepare"),
@@ -163,7 +163,7 @@ ELSEWHERE = {
 }
 MENUS = ("workloads", "recipes", "rows", "systems", "decoders")
 REASONS = {
-    ("tasks/objects.py", "_limits", "prepare_again"): "prepares annotations that were corrected first",
+    ("models/object_task.py", "_limits", "prepare_again"): "prepares annotations that were corrected first",
     (
         "cli/commands/from_original.py",
         "run",
@@ -185,18 +185,18 @@ REASONS = {
         "--workload",
     ): "runs a Python file: tests/cli/test_own_workload.py types it",
     ("tools/compare/bisect.py", "again", "compare"): "runs a Python file: tests/cli/test_own_workload.py types it",
-    ("training/find_network.py", "of_its_run", "eval"): "runs a Python file: tests/cli/test_own_workload.py types it",
+    ("models/weights/identify.py", "of_its_run", "eval"): "runs a Python file: tests/cli/test_own_workload.py types it",
     ("cli/commands/weights.py", "_get", "weights"): "wants published weights",
     ("cli/commands/weights.py", "_get", "conversion"): "wants published weights",
     ("cli/commands/weights_check.py", "run_check", "weights"): "a form: timm/NAME is to be filled in",
-    ("training/find_network.py", "_refusal", "train"): "a form: timm/NAME is to be filled in",
+    ("models/weights/identify.py", "_refusal", "train"): "a form: timm/NAME is to be filled in",
     ("launch/doctor/here.py", "read_host", "doctor"): "its output goes into a variable of the host",
     ("training/logging/console.py", "_advise", "bench"): "a kind of measurement, in a sentence",
     ("tools/qualify/judgement.py", "judge", "doctor"): "who found it, before a colon",
     ("tools/qualify/judgement.py", "_input", "pack"): "names a verb, in a sentence",
     ("tools/qualify/judgement.py", "_input", "bench"): "a kind of measurement, in a sentence",
     ("tools/mlperf/logs.py", "mllog_lines", "mlperf"): "names a verb, in a sentence",
-    ("weights/forms/files.py", "_torch", "weights"): "names a verb, in a sentence",
+    ("models/weights/formats/detect.py", "_torch", "weights"): "names a verb, in a sentence",
     (
         "training/small_data.py",
         "refuse_few",

@@ -21,9 +21,9 @@ from paceline._utils.safe_read import SEAL, sealed
 from paceline.cli.main import main
 from paceline.config.recipe import Recipe
 from paceline.config.resnet import PhotoInput, ResNetModel
-from paceline.tasks.classification import ClassificationData
-from paceline.tasks.workloads import WORKLOADS
-from paceline.weights.forms.torchvision import export
+from paceline.models.registry import WORKLOADS
+from paceline.models.resnet.task import ClassificationData
+from paceline.models.weights.formats.torchvision import export
 
 pytestmark = pytest.mark.usefixtures("no_report")
 

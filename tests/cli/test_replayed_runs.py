@@ -16,7 +16,7 @@ from tape import Recorder
 from tiny_runs import TINY, Said, command, without_report
 
 import paceline.training.loop
-from paceline.boxes import forms
+from paceline.models.ops import dispatch
 from paceline.training.logging.events import MEASURED
 from paceline.training.optim.step_scalars import StepNumbers
 from paceline.training.step import TrainStep
@@ -68,7 +68,7 @@ def test_a_run_of_replayed_steps_leaves_what_the_run_leaves(recipe, steps, tmp_p
         steps_of_runs.append(TrainStep(state, plan, system, device, group, numbers=numbers, capture=tapes[-1]))
         return steps_of_runs[-1]
 
-    with forms.fixed():
+    with dispatch.fixed():
         monkeypatch.setattr(LOOP, "TrainStep", eager)
         trained(recipe, data, tmp_path / "eager", capsys, "--steps", steps)
         monkeypatch.setattr(LOOP, "TrainStep", replayed)

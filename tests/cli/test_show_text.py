@@ -17,7 +17,7 @@ from paceline.cli.recipe_text import base_recipe, cells, every_cell
 from paceline.config.recipe import differing, override
 from paceline.config.recipes import RECIPES, base_of
 from paceline.config.recipes.published_rows import ROWS
-from paceline.weights.forms.bring import PUBLISHED, fitting
+from paceline.models.weights.download import PUBLISHED, fitting
 
 FEW = ("--train-images", "900", "--val-images", "9")
 HEADS = ["recipe", "batch", "length", "rate", "size", "target", "plan", "system", "memory"]

@@ -19,12 +19,12 @@ from paceline.config.run import Controls
 from paceline.config.system import System
 from paceline.data.index.manifest import Manifest
 from paceline.data.loader.loader import Loader
-from paceline.tasks.synthetic import synthetic_task
-from paceline.tasks.task import InputRank
-from paceline.tasks.workloads import WORKLOADS
+from paceline.models.dummy_data import synthetic_task
+from paceline.models.registry import WORKLOADS
+from paceline.models.task import InputRank
+from paceline.models.weights.classes import Labels
 from paceline.tools.report.run_report import write_report
 from paceline.training.logging.events import read_events
-from paceline.weights.classes import Labels
 
 pytestmark = pytest.mark.usefixtures("no_charts")
 

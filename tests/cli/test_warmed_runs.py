@@ -15,8 +15,8 @@ import paceline.distributed.device.compiler as compiler
 import paceline.training.memory_probe as trial_steps
 import paceline.training.trainer as trainer
 from paceline._utils.errors import RecipeError
-from paceline.models.classifier import Classifier
-from paceline.tasks.data_module import DataModule
+from paceline.models.datamodule import DataModule
+from paceline.models.resnet.module import Classifier
 from paceline.tools.report.run_report import write_report
 from paceline.training.logging.event_logger import Recorder
 from paceline.training.logging.events import read_events

@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 from tiny_runs import command, refused
 
 from paceline.config.recipes import RECIPES
-from paceline.tasks.workloads import workload_of
+from paceline.models.registry import workload_of
 
 NO_WEIGHTS = {
     "page.pth": (b"\n<!DOCTYPE html><html>404</html>", "a web page"),

@@ -15,18 +15,18 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from weight_bytes import params, tf_checkpoint
 
-from paceline.boxes.anchors import boxes_a_cell
 from paceline.cli import printing
 from paceline.cli.main import main
 from paceline.config.maskrcnn import MaskHead, MaskRCNNModel, RoI
 from paceline.config.ssd import SSDModel, grids
-from paceline.models.make_trunk import make_trunk
-from paceline.models.mask_rcnn import MaskRCNN, initialise_mask_rcnn
-from paceline.models.resnet import ResNet
-from paceline.models.ssd import SSD, initialise_ssd
-from paceline.models.trunk import Form, initialise
-from paceline.weights.forms import bring
-from paceline.weights.forms.bring import PUBLISHED
+from paceline.models.backbones.base import Form, initialise
+from paceline.models.backbones.factory import make_trunk
+from paceline.models.backbones.resnet import ResNet
+from paceline.models.maskrcnn.model import MaskRCNN, initialise_mask_rcnn
+from paceline.models.ops.anchors import boxes_a_cell
+from paceline.models.ssd.model import SSD, initialise_ssd
+from paceline.models.weights import download
+from paceline.models.weights.download import PUBLISHED
 
 
 def saved(model: torch.nn.Module, file: Path) -> Path:
@@ -256,7 +256,7 @@ def test_check_fails_where_numbers_are_not_finite(tmp_path, capsys):
 
 def test_get_brings_what_its_name_promises(tmp_path, monkeypatch, capsys):
     asked = []
-    monkeypatch.setattr(bring, "fetch", lambda urls, path, **more: asked.append((urls, path, more)))
+    monkeypatch.setattr(download, "fetch", lambda urls, path, **more: asked.append((urls, path, more)))
     assert weights_verb("get") == 0
     assert "resnet34-mlperf" in capsys.readouterr().out
     assert weights_verb("get", "resnet50", "--out", tmp_path / "kept") == 0
@@ -281,7 +281,7 @@ def test_get_brings_what_its_name_promises(tmp_path, monkeypatch, capsys):
 def test_get_says_how_far_it_is(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(printing, "LINE_EVERY", -1.0)
     monkeypatch.setattr(
-        bring, "fetch", lambda urls, path, *, reporter, **__: reporter.progress(path.name, 2**20, 2**21)
+        download, "fetch", lambda urls, path, *, reporter, **__: reporter.progress(path.name, 2**20, 2**21)
     )
     assert weights_verb("get", "resnet50", "--out", tmp_path) == 0
     assert "resnet50-11ad3fa6.pth: 1.0 MiB of 2.0 MiB" in capsys.readouterr().out

@@ -15,7 +15,7 @@ from paceline.config.plan import make_plan
 from paceline.config.recipes import RECIPES
 from paceline.config.run import Controls
 from paceline.config.system import System
-from paceline.tasks.workloads import workload_of
+from paceline.models.registry import workload_of
 
 OWN = [name for name in RECIPES if name.endswith(("-custom", "-custom-cpu", "-tiny"))]
 FACES = Found(525, 267, (477, 173, 57), 2467, 0.03, 0.037, 0.2)

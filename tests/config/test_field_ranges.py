@@ -15,7 +15,7 @@ from paceline.config.recipes import RECIPES
 from paceline.config.resnet import PhotoInput
 from paceline.config.run import seconds_in
 from paceline.config.ssd import BoxInput, grids
-from paceline.tasks.workloads import workload_of
+from paceline.models.registry import workload_of
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from paceline.config.plan import make_plan
 from paceline.config.recipe import check_recipe
 from paceline.config.recipes import RECIPES
 from paceline.config.system import System
-from paceline.tasks.workloads import workload_of
+from paceline.models.registry import workload_of
 
 PHOTO = {"flip": 1.5, "std": (1.0, 0.0, 1.0), "mean": (0.0, float("nan"), 0.0)}
 OF_A_CLASS = {"vflip": -0.1, "rot90": 1.1, "erase": 1.5, "mixup": -0.2, "cutmix": float("inf")}

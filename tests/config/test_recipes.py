@@ -27,7 +27,7 @@ from paceline.config.recipes import RECIPES
 from paceline.config.run import Controls, Run, fill, read_run
 from paceline.config.system import System, check_system
 from paceline.distributed.device.systems import SYSTEMS, a100x8, h100x8, h200x8, v100x8
-from paceline.tasks.workloads import WORKLOADS
+from paceline.models.registry import WORKLOADS
 
 SHARED_FIELDS = 43  # every recipe has them, so a commit that changes the number says why all need the field
 WORLDS = (1, 8, 64, 3584)

@@ -27,7 +27,7 @@ from paceline.data.loader.sample_rng import SampleRandom
 from paceline.data.transforms.crop import Window
 from paceline.data.transforms.image_header import Header, read_header
 from paceline.data.transforms.sample import Draw, render
-from paceline.models.ssd_transforms import LEAST_SIDE, boxes_in, draw_evaluation_sample, draw_training_sample, inside
+from paceline.models.ssd.transforms import LEAST_SIDE, boxes_in, draw_evaluation_sample, draw_training_sample, inside
 
 PLAIN = BoxInput(jitter="none")
 NOTHING = (np.zeros((0, 4)), np.zeros(0, np.int32))
@@ -227,7 +227,7 @@ def test_a_sample_made_in_a_thread_starts_no_other_threads(tmp_path):
 import os, sys, threading
 import numpy as np, torch
 from paceline.config.ssd import BoxInput
-from paceline.models.ssd_transforms import draw_training_sample
+from paceline.models.ssd.transforms import draw_training_sample
 from paceline.data.transforms.sample import render
 from paceline.data.transforms.image_header import read_header
 from paceline.data.loader.sample_rng import SampleRandom

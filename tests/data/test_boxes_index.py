@@ -20,7 +20,7 @@ from paceline.data.index.manifest import Manifest
 from paceline.data.prepare.auto_prepare import ensure_prepared
 from paceline.data.prepare.box_source import prepare_boxes
 from paceline.data.prepare.class_source import prepare_folder
-from paceline.tasks.metrics.coco import GroundTruth
+from paceline.models.metrics.coco import GroundTruth
 
 
 @pytest.mark.parametrize("name", ["coco_mini", "facemask3", "bccd3"])

@@ -17,8 +17,8 @@ from paceline.data.loader.loader import Loader
 from paceline.data.loader.sample_rng import SampleRandom
 from paceline.data.transforms.image_header import read_header
 from paceline.data.transforms.sample import render, with_others
-from paceline.models.copy_paste import paste, uncovered
-from paceline.models.maskrcnn_transforms import draw_training_sample
+from paceline.models.maskrcnn.copy_paste import paste, uncovered
+from paceline.models.maskrcnn.transforms import draw_training_sample
 
 # pycocotools' own.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")

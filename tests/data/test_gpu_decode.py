@@ -125,7 +125,7 @@ def with_decoder(name: str, **more):
     ],
 )
 def test_what_follows_decoding_on_the_cpu_is_refused_by_its_flag(name, more, wanted):
-    from paceline.tasks.workloads import WORKLOADS
+    from paceline.models.registry import WORKLOADS
 
     recipe = with_decoder(name, **more)
     with pytest.raises(RecipeError, match=r"--input\.decoder nvjpeg: ") as caught:
@@ -134,7 +134,7 @@ def test_what_follows_decoding_on_the_cpu_is_refused_by_its_flag(name, more, wan
 
 
 def test_a_run_that_computes_elsewhere_is_refused_from_the_command_alone():
-    from paceline.tasks.workloads import WORKLOADS
+    from paceline.models.registry import WORKLOADS
 
     recipe, counts = with_decoder("resnet50"), {"world": 1, "most": 4096, "train_images": 100_000, "val_images": 100}
     WORKLOADS[recipe.task].network.check(recipe)

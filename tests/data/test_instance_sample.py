@@ -22,7 +22,7 @@ from paceline.data.loader.sample_rng import SampleRandom
 from paceline.data.transforms.crop import Window
 from paceline.data.transforms.image_header import read_header
 from paceline.data.transforms.sample import render
-from paceline.models.maskrcnn_transforms import (
+from paceline.models.maskrcnn.transforms import (
     LEAST_LEFT,
     boxes_in,
     crop_window,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pycocotools import mask as official
 
 from paceline.data.transforms.crop import Window
-from paceline.models.mask_targets import canvases_of, nearest
+from paceline.models.maskrcnn.mask_targets import canvases_of, nearest
 
 # pycocotools' own.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")

@@ -20,10 +20,10 @@ from paceline.data.loader.sample_rng import SampleRandom
 from paceline.data.loader.sampler import batch_indices
 from paceline.data.transforms.augment import Mix, draw_mix
 from paceline.data.transforms.sample import draw_training_photo
-from paceline.models.classifier import Classifier
-from paceline.models.mixed import mixed_images, partners_of, partners_share
-from paceline.models.resnet import ResNet
-from paceline.tasks.workloads import WORKLOADS
+from paceline.models.backbones.resnet import ResNet
+from paceline.models.registry import WORKLOADS
+from paceline.models.resnet.mixup import mixed_images, partners_of, partners_share
+from paceline.models.resnet.module import Classifier
 
 BOTH = PhotoInput(size=SIDE, area=(0.5, 1.0), mixup=0.4, cutmix=1.0)
 CLASSES = 5

@@ -24,7 +24,8 @@ from paceline.data.transforms.exif import flags_of, orientation_of, orientations
 from paceline.data.transforms.image_header import read_header
 from paceline.data.transforms.resample import resample_torch
 from paceline.data.transforms.sample import draw_evaluation_photo, render
-from paceline.models import maskrcnn_transforms, ssd_transforms
+from paceline.models.maskrcnn import transforms as maskrcnn_transforms
+from paceline.models.ssd import transforms as ssd_transforms
 
 ALL = range(1, 9)
 DECODERS = ("simplejpeg", "nvimgcodec", "pillow")

@@ -15,7 +15,7 @@ from torchvision.transforms.v2 import functional as F
 from torchvision.tv_tensors import BoundingBoxes, BoundingBoxFormat
 
 from paceline.data.loader.sample_rng import SampleRandom
-from paceline.models.maskrcnn_transforms import boxes_in, scaled_window
+from paceline.models.maskrcnn.transforms import boxes_in, scaled_window
 
 WIDE = replace(PLAIN, scale_jitter=(0.1, 2.0))
 _SIDE = st.integers(1, 400)

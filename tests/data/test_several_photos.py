@@ -22,8 +22,8 @@ from paceline.data.loader.sampler import batch_indices
 from paceline.data.transforms.crop import Window, part_of_photo
 from paceline.data.transforms.image_header import Header, read_header
 from paceline.data.transforms.sample import render, with_others
-from paceline.models.mosaic import Photo, draw_mosaic
-from paceline.models.ssd_transforms import draw_training_sample
+from paceline.models.ssd.mosaic import Photo, draw_mosaic
+from paceline.models.ssd.transforms import draw_training_sample
 
 SIDE = 120
 STILL = BoxInput(size=SIDE, crop="none", jitter="none", flip=0.0)

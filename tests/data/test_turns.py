@@ -24,9 +24,9 @@ from paceline.data.transforms.crop import Window
 from paceline.data.transforms.exif import UPRIGHT, composed, turned_boxes, turned_pixels, turned_points
 from paceline.data.transforms.image_header import read_header
 from paceline.data.transforms.sample import Draw, draw_training_photo, draw_turn, render
-from paceline.models.mask_targets import canvases_of
-from paceline.models.ssd_transforms import draw_training_sample
-from paceline.tasks.shapes import Buckets, Sizes
+from paceline.models.batch_shapes import Buckets, Sizes
+from paceline.models.maskrcnn.mask_targets import canvases_of
+from paceline.models.ssd.transforms import draw_training_sample
 
 ALL = range(1, 9)
 

@@ -21,7 +21,7 @@ from paceline.data.index.index import describe, name_arrays, open_split, write_i
 from paceline.data.index.manifest import Manifest
 from paceline.data.index.records import RECORDS, DeflatedRecords, Places, Records
 from paceline.data.prepare.auto_prepare import ensure_prepared
-from paceline.tasks.workloads import WORKLOADS
+from paceline.models.registry import WORKLOADS
 
 CASES = [workload.start for workload in WORKLOADS.values()]
 

@@ -24,10 +24,10 @@ from hostile import ESCAPE, Case, Family, fifo, sparse, unix_socket, zeros
 from safetensors.torch import save_file
 from tiny_runs import TINY, make_photos
 
-from paceline.models.resnet import ResNet
-from paceline.models.trunk import initialise
-from paceline.weights.load import load_weights
-from paceline.weights.weight_file import open_weights
+from paceline.models.backbones.base import initialise
+from paceline.models.backbones.resnet import ResNet
+from paceline.models.weights.load import load_weights
+from paceline.models.weights.weight_file import open_weights
 
 GIB = 1 << 30
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from paceline.boxes.forms import use_triton
-from paceline.models.batch_norm import BatchNorm, relu_of
+from paceline.models.layers.batch_norm import BatchNorm, relu_of
+from paceline.models.ops.dispatch import use_triton
 from paceline.tools.bench.timing import first_wait
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -23,7 +23,7 @@ LARGE = (((16, 64, 56, 56), 4), ((32, 2048, 7, 7), 1))
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize(("shape", "groups"), (*fused.SHAPES, *fused.WIDE, *LARGE))
 def test_they_are_right_to_the_last_digit_and_give_the_same_bits_again(shape, groups, dtype):
-    from paceline.models.triton_batch_norm import FusedBatchNorm
+    from paceline.models.layers.triton_batch_norm import FusedBatchNorm
 
     for shortcut, relu in ((False, False), (False, True), (True, True)):
         layer = fused.a_layer(shape, dtype, shortcut=shortcut, device="cuda")

@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from paceline.boxes.forms import use_triton
-from paceline.boxes.geometry import to_ltrb
-from paceline.boxes.matching import match, match_anchors
-from paceline.boxes.suppression import keep_fixed
+from paceline.models.ops.boxes import to_ltrb
+from paceline.models.ops.dispatch import use_triton
+from paceline.models.ops.matching import match, match_anchors
+from paceline.models.ops.nms import keep_fixed
 from paceline.tools.bench.timing import first_wait
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

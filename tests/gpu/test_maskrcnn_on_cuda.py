@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from benchmarks.maskrcnn_operations import SCORE, operations, unlike
-from paceline.boxes.paste import paste_to_rle
 from paceline.config.maskrcnn import MaskRCNNModel
 from paceline.config.system import Precision, System
+from paceline.models.ops.paste_masks import paste_to_rle
 from paceline.tools.bench.harness import compared
 from paceline.tools.bench.step import our_step
 from paceline.tools.bench.step_maskrcnn import MaskRCNNBench, scale_logits

@@ -16,8 +16,8 @@ from paceline.config.resnet import PhotoInput, ResNetModel
 from paceline.config.system import System
 from paceline.data.batch import Batch
 from paceline.data.loader.loader import Loader
-from paceline.models.trunk import initialise
-from paceline.tasks.workloads import WORKLOADS
+from paceline.models.backbones.base import initialise
+from paceline.models.registry import WORKLOADS
 from paceline.tools.bench.timing import first_wait
 from paceline.training.meters import Meters
 from paceline.training.optim.base import named_parameters

@@ -8,9 +8,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from paceline.boxes import paste
-from paceline.boxes.paste import paste_to_rle
 from paceline.data.rle import bitmap
+from paceline.models.ops import paste_masks
+from paceline.models.ops.paste_masks import paste_to_rle
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 HEIGHT, WIDTH = 300, 400
@@ -18,7 +18,7 @@ HEIGHT, WIDTH = 300, 400
 
 @pytest.mark.parametrize("chunk", [2000, 1 << 23])
 def test_pasted_masks_are_the_cpus(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paste, "CHUNK", chunk)
+    monkeypatch.setattr(paste_masks, "CHUNK", chunk)
     draw = torch.Generator().manual_seed(0)
     masks = torch.rand(60, 28, 28, generator=draw)
     corners = torch.rand(60, 2, 2, generator=draw) * 1.2 - 0.1

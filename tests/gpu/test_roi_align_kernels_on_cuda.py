@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from paceline.boxes.forms import use_triton
-from paceline.boxes.roi_pooling import levels_of, pool_regions
+from paceline.models.ops.dispatch import use_triton
+from paceline.models.ops.roi_align import levels_of, pool_regions
 from paceline.tools.bench.timing import first_wait
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

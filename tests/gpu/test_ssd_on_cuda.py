@@ -12,11 +12,11 @@ import torch
 
 from benchmarks.ssd import peer_step
 from benchmarks.ssd_operations import RULES, guesses, loss_of
-from paceline.boxes.geometry import to_ltrb
-from paceline.boxes.matching import Tie, match
-from paceline.boxes.ssd_detections import CandidatesOf, ssd_detections
 from paceline.config.system import Precision, System
-from paceline.models.detector import background_loss, hardest
+from paceline.models.ops.boxes import to_ltrb
+from paceline.models.ops.matching import Tie, match
+from paceline.models.ssd.loss import background_loss, hardest
+from paceline.models.ssd.postprocess import CandidatesOf, ssd_detections
 from paceline.tools.bench.harness import Step
 from paceline.tools.bench.step import our_step
 from paceline.tools.bench.step_ssd import Scene, SSDBench, synthetic_scene

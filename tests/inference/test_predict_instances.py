@@ -23,9 +23,9 @@ from paceline.config.recipe import Recipe
 from paceline.data.batch import FoundInstances, InstanceBatch
 from paceline.inference.drawing.boxes import colour_of
 from paceline.inference.torch_predictor import Predictor
-from paceline.models.mask_rcnn import initialise_mask_rcnn
-from paceline.tasks.predictions import InstanceScore
-from paceline.tasks.workloads import WORKLOADS
+from paceline.models.maskrcnn.model import initialise_mask_rcnn
+from paceline.models.object_predictions import InstanceScore
+from paceline.models.registry import WORKLOADS
 
 # pycocotools itself does what numpy 2 warns of.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")

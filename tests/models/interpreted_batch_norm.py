@@ -19,11 +19,17 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from paceline._utils.errors import RecipeError
-from paceline.models import batch_norm, triton_batch_norm
-from paceline.models.batch_norm import BatchNorm, batch_norms, commit_running_statistics, configure_batch_norm, relu_of
-from paceline.models.layers import change_norms
-from paceline.models.resnet import ResNet
-from paceline.models.triton_batch_norm import FusedBatchNorm, batch_norm_backward, batch_norm_forward
+from paceline.models.backbones.resnet import ResNet
+from paceline.models.layers import batch_norm, triton_batch_norm
+from paceline.models.layers.batch_norm import (
+    BatchNorm,
+    batch_norms,
+    commit_running_statistics,
+    configure_batch_norm,
+    relu_of,
+)
+from paceline.models.layers.common import change_norms
+from paceline.models.layers.triton_batch_norm import FusedBatchNorm, batch_norm_backward, batch_norm_forward
 
 OURS = FusedBatchNorm.apply
 FORMS = ((False, False), (False, True), (True, True))  # (a shortcut, ReLU)

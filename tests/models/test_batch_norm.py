@@ -8,7 +8,7 @@ from messages import raises
 from torch import nn
 
 from paceline._utils.errors import RecipeError
-from paceline.models.batch_norm import (
+from paceline.models.layers.batch_norm import (
     BatchNorm,
     average_running_statistics,
     commit_running_statistics,

@@ -14,17 +14,17 @@ from messages import check_line, check_lines, check_text, raises
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from paceline.boxes.anchors import boxes_a_cell
 from paceline.config.maskrcnn import MaskHead, MaskRCNNModel, RoI
 from paceline.config.ssd import SSDModel, grids
-from paceline.models.make_trunk import make_trunk
-from paceline.models.mask_rcnn import MaskRCNN, initialise_mask_rcnn
-from paceline.models.resnet import ResNet
-from paceline.models.ssd import SSD, FusedHead, initialise_ssd
-from paceline.models.trunk import Form, initialise
-from paceline.weights.classes import COCO, COCO_90, MOST_LINES, Labels, match_rows, row_count, take_rows
-from paceline.weights.load import WeightReport, load_weights
-from paceline.weights.load_detectors import load_mask_rcnn_weights, load_ssd_weights
+from paceline.models.backbones.base import Form, initialise
+from paceline.models.backbones.factory import make_trunk
+from paceline.models.backbones.resnet import ResNet
+from paceline.models.maskrcnn.model import MaskRCNN, initialise_mask_rcnn
+from paceline.models.ops.anchors import boxes_a_cell
+from paceline.models.ssd.model import SSD, FusedHead, initialise_ssd
+from paceline.models.weights.classes import COCO, COCO_90, MOST_LINES, Labels, match_rows, row_count, take_rows
+from paceline.models.weights.load import WeightReport, load_weights
+from paceline.models.weights.load_detectors import load_mask_rcnn_weights, load_ssd_weights
 
 THEIRS = ("person", "traffic_light", "dog", "cat")
 OURS = Labels(("Helmet", "Dog", "traffic light"))

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torchvision.ops import sigmoid_focal_loss
 
-from paceline.models.classification_loss import smoothed_cross_entropy
+from paceline.models.resnet.loss import smoothed_cross_entropy
 
 LOGITS = torch.tensor([[0.3, -1.0, 2.0, 0.1], [5.0, 0.0, 0.0, -5.0], [0.0, 0.0, 0.0, 0.0]])
 LABELS = torch.tensor([2, 3, 0])

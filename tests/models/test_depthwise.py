@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from paceline.models import depthwise
-from paceline.models.depthwise import convolve, input_gradient, slow_backward, weight_gradient
+from paceline.models.backbones import depthwise
+from paceline.models.backbones.depthwise import convolve, input_gradient, slow_backward, weight_gradient
 
 CASES = [(5, 1, 2), (5, 2, 2), (5, 2, 0), (7, 1, 3), (9, 2, 4), (3, 2, 1), (3, 2, 0), (4, 1, 0)]
 

@@ -13,10 +13,10 @@ import paceline
 from paceline.config.maskrcnn import MaskRCNNModel
 from paceline.config.resnet import TRUNKS, TrunkModel
 from paceline.config.ssd import SSDModel
-from paceline.models.batch_norm import batch_norms
-from paceline.models.make_trunk import make_trunk
-from paceline.models.mask_rcnn import MaskRCNN
-from paceline.models.trunk import Form
+from paceline.models.backbones.base import Form
+from paceline.models.backbones.factory import make_trunk
+from paceline.models.layers.batch_norm import batch_norms
+from paceline.models.maskrcnn.model import MaskRCNN
 
 PAGE = Path(paceline.__file__).parents[1] / "docs" / "extending" / "trunk.md"
 

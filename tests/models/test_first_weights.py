@@ -16,14 +16,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from paceline.boxes.anchors import boxes_a_cell
 from paceline.config.maskrcnn import MaskHead, MaskRCNNModel, RoI
 from paceline.config.ssd import SSDModel, grids
-from paceline.models.make_trunk import make_trunk
-from paceline.models.mask_rcnn import MaskRCNN, initialise_mask_rcnn
-from paceline.models.resnet import ResNet
-from paceline.models.ssd import SSD, initialise_ssd
-from paceline.models.trunk import Form, Init, initialise
+from paceline.models.backbones.base import Form, Init, initialise
+from paceline.models.backbones.factory import make_trunk
+from paceline.models.backbones.resnet import ResNet
+from paceline.models.maskrcnn.model import MaskRCNN, initialise_mask_rcnn
+from paceline.models.ops.anchors import boxes_a_cell
+from paceline.models.ssd.model import SSD, initialise_ssd
 
 # Of a parameter's numbers so many are looked at: more would take longer and say the same.
 MOST = 20_000

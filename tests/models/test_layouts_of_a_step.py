@@ -15,10 +15,10 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from paceline.boxes.forms import fixed
-from paceline.boxes.roi_pooling import pooling_maps
 from paceline.config.recipes.maskrcnn import tiny
-from paceline.tasks.workloads import WORKLOADS
+from paceline.models.ops.dispatch import fixed
+from paceline.models.ops.roi_align import pooling_maps
+from paceline.models.registry import WORKLOADS
 
 CHANNELS, LAST = 64, torch.channels_last
 COPIES = ("_to_copy", "copy_", "clone")

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from paceline.models import layers
+from paceline.models.layers import common
 
 
 @pytest.mark.parametrize(("channels", "stride"), [(4, 2), (1, 3), (8, 2)])
 def test_values_and_gradients_are_those_of_float64(monkeypatch, channels, stride):
-    monkeypatch.setattr(layers, "STRIDED_1X1_IS_BROKEN", True)  # as on a CPU with AVX2 alone
+    monkeypatch.setattr(common, "STRIDED_1X1_IS_BROKEN", True)  # as on a CPU with AVX2 alone
     torch.manual_seed(0)
-    ours = layers.Conv2d(channels, 8, 1, stride, bias=False)
+    ours = common.Conv2d(channels, 8, 1, stride, bias=False)
     torch.nn.init.normal_(ours.weight)
     ours.to(memory_format=torch.channels_last)
     images = torch.randn(4, channels, 24, 24).contiguous(memory_format=torch.channels_last).requires_grad_()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from paceline.models.layers import IMAGENET_MEAN, IMAGENET_STD, Normalise
+from paceline.models.layers.common import IMAGENET_MEAN, IMAGENET_STD, Normalise
 
 
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])

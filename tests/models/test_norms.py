@@ -13,13 +13,13 @@ from torchvision.models.resnet import BasicBlock, Bottleneck
 from torchvision.ops import FrozenBatchNorm2d
 
 from paceline.config.maskrcnn import MaskRCNNModel
-from paceline.models.batch_norm import batch_norms, commit_running_statistics
-from paceline.models.layers import FoldedConv2d, FrozenBatchNorm, change_norms, fold_frozen, group_norm
-from paceline.models.make_trunk import make_trunk
-from paceline.models.mask_rcnn import FROZEN, Backbone
-from paceline.models.resnet import ResNet
-from paceline.models.segmenter import MaskRCNN
-from paceline.models.trunk import Form, Trunk
+from paceline.models.backbones.base import Form, Trunk
+from paceline.models.backbones.factory import make_trunk
+from paceline.models.backbones.resnet import ResNet
+from paceline.models.layers.batch_norm import batch_norms, commit_running_statistics
+from paceline.models.layers.common import FoldedConv2d, FrozenBatchNorm, change_norms, fold_frozen, group_norm
+from paceline.models.maskrcnn.model import FROZEN, Backbone
+from paceline.models.maskrcnn.module import MaskRCNN
 
 EPS = 1e-3
 

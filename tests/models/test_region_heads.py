@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torchvision.models.detection.faster_rcnn import FastRCNNConvFCHead
 
-from paceline.boxes import roi_pooling
-from paceline.models.layers import group_norm
-from paceline.models.region_heads import ConvBoxHead, MaskPredictor, RPNHead, cells_of
+from paceline.models.layers.common import group_norm
+from paceline.models.maskrcnn.heads import ConvBoxHead, MaskPredictor, RPNHead, cells_of
+from paceline.models.ops import roi_align
 
 GRIDS = [(5, 7), (3, 4), (2, 2), (1, 1)]
 
@@ -49,7 +49,7 @@ def test_chosen_anchors_have_the_numbers_and_the_gradients_of_the_whole_maps(for
 
 def with_form(form: str, head: RPNHead, levels: list[torch.Tensor], places: torch.Tensor):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("paceline.models.region_heads.cell_patches", getattr(roi_pooling, form))
+        patch.setattr("paceline.models.maskrcnn.heads.cell_patches", getattr(roi_align, form))
         return head.at(levels, places)
 
 

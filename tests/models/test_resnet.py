@@ -8,9 +8,9 @@ from by_night import ONE_MORE
 from torch import nn
 
 from paceline._utils.errors import RecipeError
-from paceline.models.batch_norm import BatchNorm, commit_running_statistics, configure_batch_norm
-from paceline.models.resnet import DEPTHS, BasicBlock, Bottleneck, EndMaxPool, ResNet
-from paceline.models.trunk import initialise
+from paceline.models.backbones.base import initialise
+from paceline.models.backbones.resnet import DEPTHS, BasicBlock, Bottleneck, EndMaxPool, ResNet
+from paceline.models.layers.batch_norm import BatchNorm, commit_running_statistics, configure_batch_norm
 
 
 def tiny(depth: int = 18, seed: int = 0, **settings) -> ResNet:

@@ -12,13 +12,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from paceline.boxes import forms, regions
 from paceline.config.maskrcnn import RPN, InstanceDetect, MaskHead, MaskRCNNModel, RoI
 from paceline.data.batch import InstanceBatch, InstanceObjects, instance_batch
-from paceline.models.batch_norm import batch_norms, commit_running_statistics
-from paceline.models.mask_rcnn import initialise_mask_rcnn
-from paceline.models.mask_rcnn_loss import ACCURACIES
-from paceline.models.segmenter import MaskRCNN, Segmenter
+from paceline.models.layers.batch_norm import batch_norms, commit_running_statistics
+from paceline.models.maskrcnn import proposals
+from paceline.models.maskrcnn.loss import ACCURACIES
+from paceline.models.maskrcnn.model import initialise_mask_rcnn
+from paceline.models.maskrcnn.module import MaskRCNN, Segmenter
+from paceline.models.ops import dispatch
 
 CLASSES = 5
 HEIGHT, WIDTH = 96, 128
@@ -96,8 +97,8 @@ def fixed_forms(monkeypatch):
     with ExitStack() as stack:
 
         def switch() -> None:
-            stack.enter_context(forms.fixed())
-            for module, form in ((regions, "proposals_fixed"), (regions, "detections_fixed")):
+            stack.enter_context(dispatch.fixed())
+            for module, form in ((proposals, "proposals_fixed"), (proposals, "detections_fixed")):
                 monkeypatch.setattr(module, form, partial(settled, getattr(module, form)))
 
         yield switch
@@ -335,13 +336,13 @@ def test_what_fixed_shapes_leave_open_comes_along(fixed_forms, monkeypatch):
     fixed_forms()
     assert int(net.train()(images)["unsettled"]) == 0 and not net.eval().predict(images).open.any()
 
-    proposals_fixed = regions.proposals_fixed
+    proposals_fixed = proposals.proposals_fixed
 
     def cut_off(*inputs, **choices):
         *found, unsettled = proposals_fixed(*inputs, **choices)
         return *found, unsettled + torch.tensor([2, 5])
 
-    monkeypatch.setattr(regions, "proposals_fixed", cut_off)
+    monkeypatch.setattr(proposals, "proposals_fixed", cut_off)
     assert int(net.train()(images)["unsettled"]) == 7
     assert net.eval().predict(images).open.tolist() == [[2, 0], [5, 0]]
 

@@ -15,14 +15,14 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from paceline._utils.errors import CheckpointError, RecipeError
-from paceline.boxes.anchors import anchor_to_cell, boxes_a_cell
 from paceline.config.ssd import SSDModel, grids
-from paceline.models.batch_norm import batch_norms, commit_running_statistics, configure_batch_norm
-from paceline.models.make_trunk import make_trunk
-from paceline.models.ssd import SSD, initialise_ssd
-from paceline.models.trunk import Form, Norm
-from paceline.weights.forms.mlperf import from_reference, swap_channels, to_reference
-from paceline.weights.load_detectors import load_ssd_weights
+from paceline.models.backbones.base import Form, Norm
+from paceline.models.backbones.factory import make_trunk
+from paceline.models.layers.batch_norm import batch_norms, commit_running_statistics, configure_batch_norm
+from paceline.models.ops.anchors import anchor_to_cell, boxes_a_cell
+from paceline.models.ssd.model import SSD, initialise_ssd
+from paceline.models.weights.formats.mlperf import from_reference, swap_channels, to_reference
+from paceline.models.weights.load_detectors import load_ssd_weights
 
 
 def network(

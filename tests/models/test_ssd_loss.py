@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from paceline.boxes.anchors import default_boxes
-from paceline.boxes.forms import fixed
-from paceline.boxes.geometry import SSD_CODER, to_cxcywh, to_ltrb
-from paceline.boxes.matching import match
 from paceline.config.ssd import grids
-from paceline.models import detector as module
-from paceline.models.detector import SSDLosses, hardest, per_image, softmax_minus_one_hot, ssd_loss
+from paceline.models.ops.anchors import default_boxes
+from paceline.models.ops.boxes import SSD_CODER, to_cxcywh, to_ltrb
+from paceline.models.ops.dispatch import fixed
+from paceline.models.ops.matching import match
+from paceline.models.ssd import loss as module
+from paceline.models.ssd.loss import SSDLosses, hardest, per_image, softmax_minus_one_hot, ssd_loss
 
 ANCHORS = default_boxes(64, grids(64), (0.1, 0.3, 0.5, 0.8, 0.9))
 RULES = {"iou": 0.5, "positive": "above", "tie": "last"}

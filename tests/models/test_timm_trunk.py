@@ -12,23 +12,23 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from paceline._utils.errors import CheckpointError, RecipeError
-from paceline.boxes.anchors import boxes_a_cell
 from paceline.config.maskrcnn import MaskHead, MaskRCNNModel, RoI
 from paceline.config.recipe import Recipe
 from paceline.config.resnet import PhotoInput, ResNetModel, check_classification
 from paceline.config.ssd import SSDModel, grids
 from paceline.config.system import System
-from paceline.models.batch_norm import batch_norms, commit_running_statistics, configure_batch_norm
-from paceline.models.classifier import Classifier
-from paceline.models.make_trunk import make_trunk
-from paceline.models.mask_rcnn import MaskRCNN, initialise_mask_rcnn
-from paceline.models.ssd import SSD, initialise_ssd
-from paceline.models.timm_trunk import FrozenBatchNormAct, TimmConv2d
-from paceline.models.trunk import Form, Trunk, initialise
-from paceline.tasks.memory import memory_of
-from paceline.tasks.workloads import WORKLOADS
-from paceline.weights.load import load_weights
-from paceline.weights.load_detectors import load_mask_rcnn_weights, load_ssd_weights
+from paceline.models.backbones.base import Form, Trunk, initialise
+from paceline.models.backbones.factory import make_trunk
+from paceline.models.backbones.timm_adapter import FrozenBatchNormAct, TimmConv2d
+from paceline.models.layers.batch_norm import batch_norms, commit_running_statistics, configure_batch_norm
+from paceline.models.maskrcnn.model import MaskRCNN, initialise_mask_rcnn
+from paceline.models.memory_estimate import memory_of
+from paceline.models.ops.anchors import boxes_a_cell
+from paceline.models.registry import WORKLOADS
+from paceline.models.resnet.module import Classifier
+from paceline.models.ssd.model import SSD, initialise_ssd
+from paceline.models.weights.load import load_weights
+from paceline.models.weights.load_detectors import load_mask_rcnn_weights, load_ssd_weights
 
 timm = pytest.importorskip("timm")
 # LayerNorm alone; BatchNorm2d; both with an activation inside, stages to be cut off; epsilon 1e-3.

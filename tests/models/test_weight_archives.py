@@ -13,7 +13,7 @@ import torch
 from messages import raises
 
 from paceline._utils.errors import CheckpointError
-from paceline.weights.forms.files import read_contents
+from paceline.models.weights.formats.detect import read_contents
 
 NUMBERS = 1 << 20  # 4 MiB of zeros, and few bytes of them packed
 

@@ -16,10 +16,10 @@ from weight_bytes import masked as by_bits
 
 from paceline._utils.errors import CheckpointError
 from paceline.data.containers.tfrecord import masked_crc32c
-from paceline.weights.forms.array_pickle import read_pickled_arrays
-from paceline.weights.forms.mxnet_files import read_params
-from paceline.weights.forms.tensorflow import find_index, read_tf_checkpoint
-from paceline.weights.weight_file import open_weights
+from paceline.models.weights.formats.array_pickle import read_pickled_arrays
+from paceline.models.weights.formats.mxnet_files import read_params
+from paceline.models.weights.formats.tensorflow import find_index, read_tf_checkpoint
+from paceline.models.weights.weight_file import open_weights
 
 MOST = 2**20
 TYPES = ("f4", "f8", "f2", "u1", "i4", "i1", "i8")

@@ -21,12 +21,12 @@ from safetensors.torch import save_file
 
 from paceline._utils.errors import CheckpointError
 from paceline.cli.main import main
-from paceline.models.resnet import ResNet
-from paceline.models.trunk import initialise
-from paceline.weights.forms.array_pickle import read_pickled_arrays
-from paceline.weights.forms.torchvision import resnet_fields
-from paceline.weights.load import load_weights
-from paceline.weights.weight_file import open_weights
+from paceline.models.backbones.base import initialise
+from paceline.models.backbones.resnet import ResNet
+from paceline.models.weights.formats.array_pickle import read_pickled_arrays
+from paceline.models.weights.formats.torchvision import resnet_fields
+from paceline.models.weights.load import load_weights
+from paceline.models.weights.weight_file import open_weights
 
 
 def tiny(depth: int = 18, classes: int = 5, seed: int = 0, **settings) -> ResNet:

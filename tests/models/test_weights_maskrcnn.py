@@ -17,14 +17,14 @@ from paceline._utils.errors import CheckpointError
 from paceline.config.maskrcnn import MaskHead, MaskRCNNModel, RoI
 from paceline.config.recipes import RECIPES
 from paceline.config.ssd import SSDModel
-from paceline.models.mask_rcnn import initialise_mask_rcnn
-from paceline.models.resnet import ResNet
-from paceline.models.segmenter import MaskRCNN
-from paceline.tasks.workloads import WORKLOADS
-from paceline.weights.classes import Labels
-from paceline.weights.forms.detectron2 import from_detectron2, to_detectron2
-from paceline.weights.forms.ours import FormError, Ours
-from paceline.weights.load_detectors import load_mask_rcnn_weights, load_ssd_weights
+from paceline.models.backbones.resnet import ResNet
+from paceline.models.maskrcnn.model import initialise_mask_rcnn
+from paceline.models.maskrcnn.module import MaskRCNN
+from paceline.models.registry import WORKLOADS
+from paceline.models.weights.classes import Labels
+from paceline.models.weights.formats.detectron2 import from_detectron2, to_detectron2
+from paceline.models.weights.formats.ours import FormError, Ours
+from paceline.models.weights.load_detectors import load_mask_rcnn_weights, load_ssd_weights
 
 SMALL = MaskRCNNModel(depth=10, width=8, channels=8, roi=RoI(channels=16), mask=MaskHead(convs=2))
 CLASS_LAYERS = (

@@ -15,10 +15,10 @@ from paceline._utils.errors import CheckpointError
 from paceline._utils.safe_read import sealed
 from paceline.cli.main import main
 from paceline.config.run import FORMAT
-from paceline.models.resnet import ResNet
-from paceline.models.trunk import initialise
-from paceline.weights.forms.ours import NEEDS
-from paceline.weights.load import load_weights
+from paceline.models.backbones.base import initialise
+from paceline.models.backbones.resnet import ResNet
+from paceline.models.weights.formats.ours import NEEDS
+from paceline.models.weights.load import load_weights
 
 OTHER = [(field, value) for field, values in NEEDS.items() for value in values]
 

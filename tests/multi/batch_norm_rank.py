@@ -12,7 +12,7 @@ import torch._dynamo
 import torch.distributed as dist
 from torch import nn
 
-from paceline.models.batch_norm import (
+from paceline.models.layers.batch_norm import (
     BatchNorm,
     average_running_statistics,
     commit_running_statistics,

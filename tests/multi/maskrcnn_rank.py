@@ -30,9 +30,9 @@ from paceline.data.index.manifest import Manifest
 from paceline.data.prepare.auto_prepare import ensure_prepared
 from paceline.distributed.comm.launcher import read_launch
 from paceline.distributed.comm.world import World, open_world
-from paceline.models.mask_rcnn import initialise_mask_rcnn
-from paceline.tasks.task import InputRank
-from paceline.tasks.workloads import WORKLOADS
+from paceline.models.maskrcnn.model import initialise_mask_rcnn
+from paceline.models.registry import WORKLOADS
+from paceline.models.task import InputRank
 from paceline.training.factory import build_model, build_state
 from paceline.training.step import TrainStep
 

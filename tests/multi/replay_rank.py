@@ -11,11 +11,11 @@ import torch
 from small_steps import batch_of, plan_of, small, state_of
 from tape import Recorder
 
-from paceline.boxes import forms
 from paceline.config.plan import rates_at
 from paceline.config.system import System
 from paceline.distributed.comm.launcher import read_launch
 from paceline.distributed.comm.world import World, open_world
+from paceline.models.ops import dispatch
 from paceline.training.optim.step_scalars import StepNumbers
 from paceline.training.step import TrainStep
 
@@ -51,7 +51,7 @@ def trained(world: World, case: str, capture: Recorder | None) -> dict[str, Any]
 
 def main() -> int:
     torch.set_num_threads(1)
-    with forms.fixed(), open_world(read_launch(os.environ), device=CPU, collective_seconds=60) as world:
+    with dispatch.fixed(), open_world(read_launch(os.environ), device=CPU, collective_seconds=60) as world:
         found = {}
         for case in CASES:
             recorder = Recorder()

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from paceline.config.recipe import Optim, Quality, Recipe, Schedule
 from paceline.config.resnet import PhotoInput, ResNetModel
-from paceline.tasks.workload import Workload
-from paceline.tasks.workloads.classification import RESNET, ResNetNetwork
+from paceline.models.resnet.workload import RESNET, ResNetNetwork
+from paceline.models.workload import Workload
 
 STEPS = 30
 

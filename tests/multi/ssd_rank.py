@@ -25,8 +25,8 @@ from paceline.config.system import System
 from paceline.data.batch import DetectionBatch, Objects, detection_batch
 from paceline.distributed.comm.launcher import read_launch
 from paceline.distributed.comm.world import open_world
-from paceline.models.ssd import initialise_ssd
-from paceline.tasks.workloads import WORKLOADS
+from paceline.models.registry import WORKLOADS
+from paceline.models.ssd.model import initialise_ssd
 from paceline.training.step import TrainStep
 
 IMAGES, SIDE, CLASSES, STEPS = 8, 64, 2, 15

@@ -15,7 +15,7 @@ from paceline.config.plan import make_plan
 from paceline.config.system import System
 from paceline.data.index.manifest import Manifest
 from paceline.data.prepare.auto_prepare import ensure_prepared
-from paceline.tasks.workloads import WORKLOADS
+from paceline.models.registry import WORKLOADS
 
 pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("ranks")]
 

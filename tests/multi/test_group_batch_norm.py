@@ -7,7 +7,7 @@ import torch
 from batch_norm_rank import RANKS, net, train
 from small_run import Trainer, assert_joined
 
-from paceline.models.batch_norm import configure_batch_norm
+from paceline.models.layers.batch_norm import configure_batch_norm
 
 pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("ranks")]
 

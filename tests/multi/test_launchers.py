@@ -31,8 +31,8 @@ from paceline.config.system import System
 from paceline.data.index.manifest import Manifest
 from paceline.data.prepare.auto_prepare import ensure_prepared
 from paceline.inference.trained_model import open_trained
-from paceline.tasks.task import InputRank
-from paceline.tasks.workloads import WORKLOADS
+from paceline.models.registry import WORKLOADS
+from paceline.models.task import InputRank
 from paceline.training.evaluate import inference
 
 pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("clock")]

@@ -16,7 +16,7 @@ from maskrcnn_rank import CASES, CUTS, STEPS
 from small_run import Trainer, assert_same_run, kinds, losses, said, step_reached, wait_until
 from torch import Tensor
 
-from paceline.models.mask_rcnn_loss import TERMS
+from paceline.models.maskrcnn.loss import TERMS
 
 pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("ranks")]
 

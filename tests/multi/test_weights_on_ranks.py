@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("ranks")]
 RECIPE = """
 import os
 from small_recipe import small
-from paceline.weights.forms.bring import PUBLISHED, File, Published
+from paceline.models.weights.download import PUBLISHED, File, Published
 
 PUBLISHED["shared"] = Published("of a test", (File(os.environ["ADDRESS"], sha256_prefix=os.environ["DIGEST"]),))
 """

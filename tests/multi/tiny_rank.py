@@ -9,7 +9,7 @@ from __future__ import annotations
 from training_rank import main as command_line
 from trajectories import in_float64
 
-from paceline.tasks.task import Task
+from paceline.models.task import Task
 
 
 def main() -> int:

@@ -17,15 +17,15 @@ import tyro  # noqa: F401
 import paceline.cli.commands.train
 import paceline.config.recipes
 import paceline.data.prepare.auto_prepare
-import paceline.models.classifier
-import paceline.models.detector
-import paceline.models.make_trunk
-import paceline.models.segmenter
-import paceline.tasks.classification
-import paceline.tasks.maskrcnn
-import paceline.tasks.ssd
+import paceline.models.backbones.factory
+import paceline.models.maskrcnn.module
+import paceline.models.maskrcnn.task
+import paceline.models.resnet.module
+import paceline.models.resnet.task
+import paceline.models.ssd.loss
+import paceline.models.ssd.task
+import paceline.models.weights.formats.table
 import paceline.training.python_api
-import paceline.weights.forms.table
 from paceline.cli import main as front_door
 
 

@@ -16,7 +16,7 @@ from paceline.data.loader.sampler import stream_positions
 from paceline.distributed.comm.launcher import read_launch
 from paceline.distributed.comm.roles import Roles, assign
 from paceline.distributed.comm.world import open_world
-from paceline.models.batch_norm import batch_norms
+from paceline.models.layers.batch_norm import batch_norms
 from paceline.training.factory import build_model, build_state
 from paceline.training.memory_probe import run_that_fits
 from paceline.training.step import TrainStep

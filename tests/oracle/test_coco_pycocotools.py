@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from official_coco import assert_same, judge, loaded, results_of, truth_of
 from pycocotools.cocoeval import COCOeval
 
-from paceline.tasks.metrics.coco import Detections, GroundTruth, no_detections, score_boxes, subset
+from paceline.models.metrics.coco import Detections, GroundTruth, no_detections, score_boxes, subset
 
 
 def check(truth: GroundTruth, detections: Detections, **columns: int) -> None:

@@ -11,8 +11,8 @@ from messages import check_text
 from safetensors.torch import load_file
 from tiny_runs import command, refused
 
-from paceline.weights.forms.detectron2 import from_detectron2
-from paceline.weights.forms.ours import FormError
+from paceline.models.weights.formats.detectron2 import from_detectron2
+from paceline.models.weights.formats.ours import FormError
 
 MEAN, STD = torch.tensor([123.675, 116.28, 103.53]), torch.tensor([58.395, 57.12, 57.375])  # of R, G, B
 STEM = torch.randn(4, 3, 7, 7, generator=torch.Generator().manual_seed(0))

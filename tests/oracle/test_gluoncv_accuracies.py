@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from paceline.models.mask_rcnn_loss import (
+from paceline.models.maskrcnn.loss import (
     ACCURACIES,
     anchor_box_l1,
     class_accuracy,

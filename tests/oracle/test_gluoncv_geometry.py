@@ -11,16 +11,16 @@ import torch
 from gluoncv_recorded import Recorded, reader
 from torch import Tensor
 
-from paceline.boxes.anchors import pyramid_anchors
-from paceline.boxes.geometry import BoxCoder
-from paceline.boxes.kernels import roi_align
-from paceline.boxes.matching import inside_photo, match_anchors
-from paceline.boxes.roi_pooling import levels_of, mask_targets, pool_regions
-from paceline.boxes.sampling import random_bits, sample
 from paceline.config.maskrcnn import RPN
 from paceline.config.recipes.maskrcnn import gluoncv
 from paceline.data.transforms.crop import Window
-from paceline.models.mask_targets import canvases_of
+from paceline.models.maskrcnn.mask_targets import canvases_of
+from paceline.models.ops.anchors import pyramid_anchors
+from paceline.models.ops.boxes import BoxCoder
+from paceline.models.ops.matching import inside_photo, match_anchors
+from paceline.models.ops.roi_align import levels_of, mask_targets, pool_regions
+from paceline.models.ops.sampling import random_bits, sample
+from paceline.models.ops.torchvision_kernels import roi_align
 
 HEIGHT, WIDTH = 320, 416
 MODEL = gluoncv().model

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from paceline.config.maskrcnn import MaskRCNNModel
 from paceline.config.recipes.maskrcnn import gluoncv, mlperf
-from paceline.models.mask_rcnn import MaskRCNN, initialise_mask_rcnn
+from paceline.models.maskrcnn.model import MaskRCNN, initialise_mask_rcnn
 
 NORMAL, UNIFORM = 3.0, 1.8  # kurtosis
 LOOKED_AT = 400_000

@@ -15,14 +15,14 @@ from gluoncv_recorded import Recorded, reader
 from torch import Tensor, nn
 from torch.nn import functional
 
-from paceline.boxes.matching import inside_photo, match_anchors
-from paceline.boxes.sampling import Sample
 from paceline.config.maskrcnn import MaskRCNNModel
 from paceline.config.recipes.maskrcnn import gluoncv
 from paceline.data.batch import InstanceBatch
-from paceline.models.mask_rcnn import MaskRCNN
-from paceline.models.mask_rcnn_loss import Regions
-from paceline.models.segmenter import Segmenter
+from paceline.models.maskrcnn.loss import Regions
+from paceline.models.maskrcnn.model import MaskRCNN
+from paceline.models.maskrcnn.module import Segmenter
+from paceline.models.ops.matching import inside_photo, match_anchors
+from paceline.models.ops.sampling import Sample
 
 CLASSES, HEIGHT, WIDTH = 3, 256, 320
 PROPOSALS, SAMPLES, ANCHORS = 40, 32, 48

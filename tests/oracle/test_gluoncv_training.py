@@ -9,13 +9,13 @@ from gluoncv_recorded import Recorded, reader
 from step_rates import take
 from torch import nn
 
-from paceline.boxes import paste
 from paceline.config.recipes.maskrcnn import gluoncv, gluoncv_192
 from paceline.config.schedule import learning_rate
 from paceline.data.loader.aspect_buckets import resized, resized_all
 from paceline.data.rle import bitmap
 from paceline.data.transforms.crop import Window
 from paceline.data.transforms.resample import resample_torch
+from paceline.models.ops import paste_masks
 from paceline.training.optim.base import named_parameters
 from paceline.training.optim.sgd import SGD
 
@@ -90,14 +90,14 @@ def test_pasted_masks(recorded: Recorded, together: bool, monkeypatch: pytest.Mo
     """The same pixels; by the form for accelerators those whose probability is not a rounding from a half."""
     theirs, detect = recorded("pasting"), gluoncv().model.detect
     if together:
-        monkeypatch.setattr(paste, "changes_cpu", paste.changes_batched)
+        monkeypatch.setattr(paste_masks, "changes_cpu", paste_masks.changes_batched)
     height, width = theirs["size"].tolist()
     count = len(theirs["boxes"])
     expected = np.unpackbits(theirs["bitmaps"])[: count * height * width].reshape(count, height, width)
     masks, boxes = torch.from_numpy(theirs["masks"]), torch.from_numpy(theirs["boxes"])
     ours = np.stack(
-        [bitmap(run, height, width) for run in paste.paste_to_rle(masks, boxes, height, width, law=detect.paste)]
+        [bitmap(run, height, width) for run in paste_masks.paste_to_rle(masks, boxes, height, width, law=detect.paste)]
     )
     assert (ours != expected).sum() <= (2 if together else 0)
-    cut = np.stack([bitmap(run, height, width) for run in paste.paste_to_rle(masks, boxes, height, width)])
+    cut = np.stack([bitmap(run, height, width) for run in paste_masks.paste_to_rle(masks, boxes, height, width)])
     assert (cut != expected).sum() > 100

@@ -25,8 +25,8 @@ from paceline.config.system import System
 from paceline.data.batch import Batch
 from paceline.data.index.manifest import Manifest
 from paceline.data.prepare.auto_prepare import ensure_prepared
-from paceline.tasks.task import InputRank
-from paceline.tasks.workloads import WORKLOADS
+from paceline.models.registry import WORKLOADS
+from paceline.models.task import InputRank
 from paceline.training.factory import FIRST_LOSS_SCALE
 from paceline.training.optim.step_scalars import LossScaler
 from paceline.training.state import State

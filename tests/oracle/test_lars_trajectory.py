@@ -23,8 +23,8 @@ from trajectories import SAME, apart, column, in_float64, take_steps
 from paceline.config.recipe import Recipe, override
 from paceline.config.recipes import RECIPES
 from paceline.data.batch import Batch
-from paceline.models.classifier import Classifier
-from paceline.tasks.workloads import WORKLOADS
+from paceline.models.registry import WORKLOADS
+from paceline.models.resnet.module import Classifier
 
 IMAGES, SIDE, CLASSES, STEPS = 16, 32, 8, 20
 TRAIN = 33  # images: an epoch is 3 steps of 16, the last of them with images of the next

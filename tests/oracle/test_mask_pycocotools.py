@@ -18,7 +18,7 @@ from paceline.data.index.box_split import BoxSplit, has_masks, open_boxes, truth
 from paceline.data.index.manifest import Manifest
 from paceline.data.prepare.auto_prepare import ensure_prepared
 from paceline.data.rle import RunLengths, bitmap
-from paceline.tasks.metrics.coco import Detections, GroundTruth, score_masks
+from paceline.models.metrics.coco import Detections, GroundTruth, score_masks
 
 
 @examples(60)

@@ -32,12 +32,12 @@ from torchvision.models.detection.roi_heads import paste_masks_in_image
 from torchvision.ops import FrozenBatchNorm2d
 from trajectories import in_float64
 
-from paceline.boxes.sampling import random_bits, sample
 from paceline.config.maskrcnn import InstanceInput, MaskRCNNModel
 from paceline.data.batch import InstanceBatch, InstanceObjects, instance_batch
 from paceline.data.loader.aspect_buckets import padded_shape
 from paceline.data.shapes.render import render_shapes
-from paceline.models.segmenter import ANCHOR_STREAM, REGION_STREAM, MaskRCNN, Segmenter
+from paceline.models.maskrcnn.module import ANCHOR_STREAM, REGION_STREAM, MaskRCNN, Segmenter
+from paceline.models.ops.sampling import random_bits, sample
 
 CLASSES = 90
 PAIRS = 60  # of a region and a class that are above the threshold in an image, before suppression

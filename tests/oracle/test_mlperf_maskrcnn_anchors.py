@@ -7,16 +7,16 @@ import torch
 from mlperf_recorded import PHOTOS, inputs, outside, recorded, tensor
 from torch import Tensor
 
-from paceline.boxes.anchors import BEYOND_LAST, Rounding, pyramid_anchors
-from paceline.boxes.geometry import BoxCoder
-from paceline.boxes.matching import inside_photo, match_anchors
-from paceline.boxes.regions import proposals
 from paceline.config.recipe import override
 from paceline.config.recipes import RECIPES
 from paceline.data.batch import InstanceBatch
-from paceline.models.mask_rcnn_loss import anchor_box_loss, objectness_loss
-from paceline.models.segmenter import Segmenter
-from paceline.tasks.workloads import WORKLOADS
+from paceline.models.maskrcnn.loss import anchor_box_loss, objectness_loss
+from paceline.models.maskrcnn.module import Segmenter
+from paceline.models.maskrcnn.proposals import proposals
+from paceline.models.ops.anchors import BEYOND_LAST, Rounding, pyramid_anchors
+from paceline.models.ops.boxes import BoxCoder
+from paceline.models.ops.matching import inside_photo, match_anchors
+from paceline.models.registry import WORKLOADS
 
 RPN = RECIPES["maskrcnn"]().model.rpn
 ONES = (1.0, 1.0, 1.0, 1.0)

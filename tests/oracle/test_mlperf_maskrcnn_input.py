@@ -7,13 +7,13 @@ import pytest
 import torch
 from mlperf_recorded import PHOTOS, inputs, masks_of, outside, recorded, tensor
 
-from paceline.boxes.roi_pooling import mask_targets
 from paceline.config.recipes import RECIPES
 from paceline.config.schedule import learning_rate
 from paceline.data.loader.aspect_buckets import resized
 from paceline.data.transforms.crop import Window
-from paceline.models.mask_targets import canvases_of
-from paceline.models.maskrcnn_transforms import boxes_in
+from paceline.models.maskrcnn.mask_targets import canvases_of
+from paceline.models.maskrcnn.transforms import boxes_in
+from paceline.models.ops.roi_align import mask_targets
 
 MASK = RECIPES["maskrcnn"]().model.mask
 FLIPPED = (1, 3)

@@ -8,14 +8,14 @@ from mlperf_recorded import inputs, outside, recorded, tensor
 from pycocotools import mask as official
 from torch import Tensor
 
-from paceline.boxes import forms
-from paceline.boxes.geometry import BoxCoder
-from paceline.boxes.matching import match_regions
-from paceline.boxes.paste import paste_to_rle
-from paceline.boxes.regions import RegionRules, region_detections
-from paceline.boxes.roi_pooling import levels_of, pool_regions
 from paceline.config.recipes import RECIPES
-from paceline.models.mask_rcnn_loss import class_loss, region_box_loss
+from paceline.models.maskrcnn.loss import class_loss, region_box_loss
+from paceline.models.maskrcnn.proposals import RegionRules, region_detections
+from paceline.models.ops import dispatch
+from paceline.models.ops.boxes import BoxCoder
+from paceline.models.ops.matching import match_regions
+from paceline.models.ops.paste_masks import paste_to_rle
+from paceline.models.ops.roi_align import levels_of, pool_regions
 
 MODEL = RECIPES["maskrcnn"]().model
 ROI, DETECT = MODEL.roi, MODEL.detect
@@ -100,7 +100,7 @@ def through_detections(logits, deltas, boxes, sizes):
 
 
 def through_fixed_shapes(logits, deltas, boxes, sizes):
-    with forms.fixed():
+    with dispatch.fixed():
         return through_detections(logits, deltas, boxes, sizes)
 
 

@@ -18,14 +18,14 @@ from paceline.config.maskrcnn import MaskHead, MaskRCNNModel, RoI
 from paceline.config.recipe import refuse_outside
 from paceline.config.resnet import ResNetModel, trunk_rules
 from paceline.config.ssd import SSDModel
-from paceline.models.make_trunk import make_trunk
-from paceline.models.mask_rcnn import MaskRCNN
-from paceline.models.resnet import ResNet
-from paceline.models.ssd import SSD
-from paceline.models.trunk import Form
-from paceline.weights.forms.torchvision import export
-from paceline.weights.load import load_weights
-from paceline.weights.load_detectors import load_mask_rcnn_weights, load_ssd_weights
+from paceline.models.backbones.base import Form
+from paceline.models.backbones.factory import make_trunk
+from paceline.models.backbones.resnet import ResNet
+from paceline.models.maskrcnn.model import MaskRCNN
+from paceline.models.ssd.model import SSD
+from paceline.models.weights.formats.torchvision import export
+from paceline.models.weights.load import load_weights
+from paceline.models.weights.load_detectors import load_mask_rcnn_weights, load_ssd_weights
 
 
 @pytest.fixture(autouse=True)

@@ -9,15 +9,15 @@ import pytest
 import torch
 from two_samples import differ
 
-from paceline.boxes.geometry import SSD_CODER, to_cxcywh
-from paceline.boxes.matching import match, match_fixed
 from paceline.config.recipes.ssd import mlperf_1024
 from paceline.data.loader.sample_rng import SampleRandom
 from paceline.data.transforms.color_jitter import Colour, apply_colour
 from paceline.data.transforms.crop import Window, ssd_crop
 from paceline.data.transforms.resample import resample_torch
-from paceline.models.ssd_transforms import boxes_in
-from paceline.tasks.workloads import WORKLOADS
+from paceline.models.ops.boxes import SSD_CODER, to_cxcywh
+from paceline.models.ops.matching import match, match_fixed
+from paceline.models.registry import WORKLOADS
+from paceline.models.ssd.transforms import boxes_in
 
 RECIPE = mlperf_1024()
 

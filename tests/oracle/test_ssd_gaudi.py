@@ -12,8 +12,6 @@ import torch
 from PIL import Image
 from two_samples import differ
 
-from paceline.boxes.geometry import SSD_CODER, to_cxcywh
-from paceline.boxes.matching import match
 from paceline.config.recipes.ssd import gaudi
 from paceline.config.ssd import BoxInput
 from paceline.data.loader.sample_rng import SampleRandom
@@ -22,9 +20,11 @@ from paceline.data.transforms.crop import IOU_ABOVE, Window, ssd_crop
 from paceline.data.transforms.decode import decode_crop
 from paceline.data.transforms.image_header import read_header
 from paceline.data.transforms.sample import render
-from paceline.models.ssd_transforms import boxes_in, draw_evaluation_sample
-from paceline.tasks.workloads import WORKLOADS
-from paceline.weights.forms.tensorflow import from_tensorflow
+from paceline.models.ops.boxes import SSD_CODER, to_cxcywh
+from paceline.models.ops.matching import match
+from paceline.models.registry import WORKLOADS
+from paceline.models.ssd.transforms import boxes_in, draw_evaluation_sample
+from paceline.models.weights.formats.tensorflow import from_tensorflow
 
 RECIPE = gaudi()
 

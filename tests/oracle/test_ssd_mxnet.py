@@ -10,14 +10,14 @@ import pytest
 import torch
 from ready_outputs import NOTHING, ReadyOutputs
 
-from paceline.boxes.anchors import default_boxes
-from paceline.boxes.ssd_detections import by_image_fixed, ssd_detections
 from paceline.config.recipes.ssd import mlperf_1024
 from paceline.config.ssd import Detect, SSDModel, grids
 from paceline.data.batch import detection_batch
-from paceline.models.detector import Detector
-from paceline.tasks.predictions import to_detections
-from paceline.tasks.workloads import WORKLOADS
+from paceline.models.object_predictions import to_detections
+from paceline.models.ops.anchors import default_boxes
+from paceline.models.registry import WORKLOADS
+from paceline.models.ssd.loss import Detector
+from paceline.models.ssd.postprocess import by_image_fixed, ssd_detections
 
 # As in scripts/originals/ssd_mxnet.py: grids, default boxes of a cell, K, candidates, places, what kind of numbers, generator.
 FULL = ((38, 19, 10, 5, 3, 1), (4, 6, 6, 6, 4, 4))

@@ -11,15 +11,15 @@ from by_night import ONE_MORE
 from ready_outputs import ReadyOutputs
 from torch import Tensor
 
-from paceline.boxes.anchors import anchor_to_cell, default_boxes
-from paceline.boxes.geometry import pairwise_iou, to_cxcywh, to_ltrb
-from paceline.boxes.matching import match
-from paceline.boxes.ssd_detections import ssd_detections
 from paceline.config.recipes.ssd import mlperf
 from paceline.config.ssd import SSDModel, grids
 from paceline.data.batch import DetectionBatch, Objects, detection_batch
-from paceline.models.detector import per_image, ssd_loss
-from paceline.tasks.workloads import WORKLOADS
+from paceline.models.ops.anchors import anchor_to_cell, default_boxes
+from paceline.models.ops.boxes import pairwise_iou, to_cxcywh, to_ltrb
+from paceline.models.ops.matching import match
+from paceline.models.registry import WORKLOADS
+from paceline.models.ssd.loss import per_image, ssd_loss
+from paceline.models.ssd.postprocess import ssd_detections
 
 IMAGES = 7
 # Of the default boxes in cell order, as the network has them: in which order the reference has them.

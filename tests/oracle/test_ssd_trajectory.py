@@ -18,13 +18,13 @@ import torch.nn.functional as F
 from torch import Tensor
 from trajectories import SAME, apart, in_float64, take_steps
 
-from paceline.boxes.anchors import default_boxes
 from paceline.config.recipe import Optim, Recipe, Schedule
 from paceline.config.ssd import BoxInput, SSDModel, grids
 from paceline.data.batch import DetectionBatch, Objects, detection_batch
-from paceline.models.detector import Detector
-from paceline.models.ssd import initialise_ssd
-from paceline.tasks.workloads import WORKLOADS
+from paceline.models.ops.anchors import default_boxes
+from paceline.models.registry import WORKLOADS
+from paceline.models.ssd.loss import Detector
+from paceline.models.ssd.model import initialise_ssd
 
 IMAGES, SIDE, CLASSES, STEPS, WARMUP, DROP = 4, 64, 2, 30, 10, 25
 PEAK, MOMENTUM, DECAY = 0.004, 0.9, 5e-3

@@ -24,10 +24,10 @@ from paceline.config.recipe import Optim, Recipe, Schedule
 from paceline.config.resnet import PhotoInput, ResNetModel
 from paceline.config.system import System
 from paceline.data.batch import Batch
-from paceline.models.classifier import Classifier
-from paceline.models.trunk import initialise
-from paceline.tasks.workloads import WORKLOADS
-from paceline.weights.forms.torchvision import export
+from paceline.models.backbones.base import initialise
+from paceline.models.registry import WORKLOADS
+from paceline.models.resnet.module import Classifier
+from paceline.models.weights.formats.torchvision import export
 
 IMAGES, SIDE, CLASSES, STEPS, WARMUP = 8, 32, 8, 20, 4
 PEAK, MOMENTUM, DECAY, SMOOTHING = 0.005, 0.9, 5e-3, 0.1

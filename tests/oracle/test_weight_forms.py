@@ -16,17 +16,17 @@ from torch import Tensor
 from weight_bytes import params, tf_checkpoint
 
 from paceline._utils.errors import CheckpointError
-from paceline.boxes.anchors import boxes_a_cell
 from paceline.config.maskrcnn import MaskHead, MaskRCNNModel, RoI
 from paceline.config.ssd import SSDModel, grids
-from paceline.models.make_trunk import make_trunk
-from paceline.models.mask_rcnn import MaskRCNN
-from paceline.models.resnet import ResNet
-from paceline.models.ssd import SSD, initialise_ssd
-from paceline.models.trunk import Form
-from paceline.weights.load import load_weights
-from paceline.weights.load_detectors import load_mask_rcnn_weights, load_ssd_weights
-from paceline.weights.weight_file import open_weights
+from paceline.models.backbones.base import Form
+from paceline.models.backbones.factory import make_trunk
+from paceline.models.backbones.resnet import ResNet
+from paceline.models.maskrcnn.model import MaskRCNN
+from paceline.models.ops.anchors import boxes_a_cell
+from paceline.models.ssd.model import SSD, initialise_ssd
+from paceline.models.weights.load import load_weights
+from paceline.models.weights.load_detectors import load_mask_rcnn_weights, load_ssd_weights
+from paceline.models.weights.weight_file import open_weights
 
 MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)  # of R, G and B in 0..255: ImageNet's
 # In float64: what is left is the rounding of weights that were multiplied in float32.

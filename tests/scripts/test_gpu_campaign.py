@@ -18,8 +18,8 @@ from paceline.config.plan import make_plan
 from paceline.config.recipe import override
 from paceline.config.recipes import RECIPES
 from paceline.distributed.device.systems import h200x8
-from paceline.tasks.memory import images_that_fit, memory_of
-from paceline.tasks.workloads import WORKLOADS
+from paceline.models.memory_estimate import images_that_fit, memory_of
+from paceline.models.registry import WORKLOADS
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = ROOT / "scripts" / "gpu"

@@ -28,7 +28,7 @@ def never(x):
 '''
 TOY_TEST = """
 import pytest
-from paceline.boxes.toy import scaled
+from paceline.models.ops.toy import scaled
 
 def test_scaled_doubles():
     assert scaled(3) == 6
@@ -61,18 +61,20 @@ sys.exit(mutate.main())
 
 def mutate(toy, *words):
     """Run the script on the toy's package."""
-    command = [sys.executable, "-c", LIGHT, "--root", str(toy), "--packages", "boxes", *map(str, words)]
+    command = [sys.executable, "-c", LIGHT, "--root", str(toy), "--packages", "models", *map(str, words)]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 @pytest.fixture
 def toy(tmp_path):
     for path, text in (
-        ("paceline/boxes/toy.py", TOY),
+        ("paceline/models/ops/toy.py", TOY),
         ("paceline/__init__.py", ""),
-        ("paceline/boxes/__init__.py", ""),
-        ("tests/boxes/test_toy.py", TOY_TEST),
+        ("paceline/models/__init__.py", ""),
+        ("paceline/models/ops/__init__.py", ""),
+        ("tests/models/test_toy.py", TOY_TEST),
         ("tests/oracle/readme", ""),
+        ("tests/training/readme", ""),
     ):
         (tmp_path / "toy" / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "toy" / path).write_text(text)
@@ -80,7 +82,7 @@ def toy(tmp_path):
 
 
 def test_each_kind_of_change_is_found_and_messages_are_left_alone(changes):
-    found = changes.changes_of("boxes/toy.py", TOY)
+    found = changes.changes_of("models/ops/toy.py", TOY)
     assert [(change.start[0], change.was, change.became, change.at_import) for change in found] == [
         (3, "2", "1", True),
         (3, "2", "3", True),
@@ -113,39 +115,41 @@ def test_each_kind_of_change_is_found_and_messages_are_left_alone(changes):
     ],
 )
 def test_a_change_replaces_its_own_text_alone(changes, line, became):
-    assert became in [change.planted(line) for change in changes.changes_of("boxes/toy.py", line)]
+    assert became in [change.planted(line) for change in changes.changes_of("models/ops/toy.py", line)]
 
 
 def test_a_sample_follows_from_its_seed_and_not_from_other_lines(changes, toy):
     package = toy / "paceline"
-    found = changes.changes_of("boxes/toy.py", TOY)
+    found = changes.changes_of("models/ops/toy.py", TOY)
     drawn = [change.key for change in changes.sample(found, 4, 1, package)]
     assert drawn == [change.key for change in changes.sample(found, 9, 1, package)][:4]
     assert drawn != [change.key for change in changes.sample(found, 4, 2, package)]
     moved = TOY.replace("FACTOR = 2\n", "FACTOR = 2\n\n# A comment.\n")
-    (package / "boxes/toy.py").write_text(moved)
-    assert drawn == [change.key for change in changes.sample(changes.changes_of("boxes/toy.py", moved), 4, 1, package)]
+    (package / "models/ops/toy.py").write_text(moved)
+    assert drawn == [
+        change.key for change in changes.sample(changes.changes_of("models/ops/toy.py", moved), 4, 1, package)
+    ]
 
 
 def test_a_sample_takes_changes_from_each_package_in_turn(changes, tmp_path):
     found = []
-    for name, lines in (("boxes", 40), ("optim", 2), ("tasks", 1)):
+    for name, lines in (("models", 40), ("optim", 2), ("tasks", 1)):
         (tmp_path / name).mkdir()
         text = "".join(f"a{line} = {line} + 1.5\n" for line in range(lines))
         (tmp_path / name / "one.py").write_text(text)
         found += changes.changes_of(f"{name}/one.py", text)
     drawn = [change.file.split("/")[0] for change in changes.sample(found, 6, 1, tmp_path)]
-    assert sorted(drawn[:3]) == sorted(drawn[3:]) == ["boxes", "optim", "tasks"]
+    assert sorted(drawn[:3]) == sorted(drawn[3:]) == ["models", "optim", "tasks"]
 
 
 def test_what_a_test_notices_and_what_none_does(changes, toy, tmp_path):
     pytest.importorskip("coverage", reason="needs coverage: pip install coverage")
     before = {path: path.read_bytes() for path in toy.rglob("*.py")}
-    out, known = tmp_path / "out", changes.asked_for("boxes/toy.py:3: 2 -> 3", toy / "paceline")[0]
+    out, known = tmp_path / "out", changes.asked_for("models/ops/toy.py:3: 2 -> 3", toy / "paceline")[0]
     out.write_text(json.dumps({"key": known.key, "ended": "noticed"}) + "\n")  # of an earlier run: not planted again
     given = ["3: 2 -> 3", "6: 100 -> 99", "7: not  -> ", "9: min -> max", "13: - -> ", "9: FACTOR -> never"]
     options = ["--covered", tmp_path / "covered", "--out", out]
-    done = mutate(toy, *options, *(f"--only=boxes/toy.py:{one}" for one in given))
+    done = mutate(toy, *options, *(f"--only=models/ops/toy.py:{one}" for one in given))
     assert done.returncode == 1, done.stderr
     assert "6 changes: 4 noticed, 2 not" in done.stdout
     rows = [json.loads(line) for line in out.read_text().splitlines()][1:]
@@ -165,12 +169,12 @@ def test_the_same_changes_are_planted_again_after_tests_are_deleted(toy, tmp_pat
     mutate(toy, *options, "--sample", 60, "--seeds", 1, "--out", tmp_path / "before")
     first = [json.loads(line) for line in (tmp_path / "before").read_text().splitlines()]
     assert {one["ended"] for one in first} == {"noticed", "survived", "not covered"}
-    assert all(one["by"].startswith("tests/boxes/test_toy.py::") for one in first if one["ended"] == "noticed")
-    test = toy / "tests/boxes/test_toy.py"
+    assert all(one["by"].startswith("tests/models/test_toy.py::") for one in first if one["ended"] == "noticed")
+    test = toy / "tests/models/test_toy.py"
     test.write_text(test.read_text().replace("assert scaled(3) == 6", "scaled(3)"))
     less = mutate(toy, *options, "--against", tmp_path / "before", "--out", tmp_path / "after")
     assert less.returncode == 1, less.stderr
-    assert "boxes/toy.py:9: '*' -> '+'" in less.stdout.split("are not noticed now")[1]
+    assert "models/ops/toy.py:9: '*' -> '+'" in less.stdout.split("are not noticed now")[1]
     names = ("file", "line", "column", "was", "became")
     second = [json.loads(line) for line in (tmp_path / "after").read_text().splitlines()]
     assert sorted([one[name] for name in names] for one in first) == sorted(
@@ -179,10 +183,10 @@ def test_the_same_changes_are_planted_again_after_tests_are_deleted(toy, tmp_pat
     shutil.copyfile(tmp_path / "after", tmp_path / "equal")
     assert mutate(toy, *options, "--against", tmp_path / "after", "--out", tmp_path / "equal").returncode == 0
 
-    (toy / "paceline/boxes/toy.py").write_text("\n" + TOY)
+    (toy / "paceline/models/ops/toy.py").write_text("\n" + TOY)
     moved = mutate(toy, *options, "--against", tmp_path / "before")
     assert moved.returncode == 2
-    assert "boxes/toy.py" in moved.stderr and "Traceback" not in moved.stderr
+    assert "models/ops/toy.py" in moved.stderr and "Traceback" not in moved.stderr
 
 
 @pytest.fixture
@@ -200,7 +204,7 @@ def tables(changes, monkeypatch):
 def test_the_table_names_every_computing_package_and_tests_that_exist(tables):
     tests, problems = tables
     assert problems == []
-    assert {"boxes", "data", "models", "tasks", "training"} <= tests.keys()
+    assert {"data", "models", "training"} <= tests.keys()
     assert all(tests.values())
 
 

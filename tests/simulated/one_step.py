@@ -31,8 +31,8 @@ from paceline.config.system import System
 from paceline.distributed.comm.launcher import read_launch
 from paceline.distributed.comm.world import open_world
 from paceline.distributed.device.setup import choose_kernels, make_exact
-from paceline.tasks.memory import memory_of
-from paceline.tasks.workloads import WORKLOADS
+from paceline.models.memory_estimate import memory_of
+from paceline.models.registry import WORKLOADS
 from paceline.training.factory import build_model, build_state
 from paceline.training.step import TrainStep
 

@@ -15,7 +15,7 @@ from messages import check_text, raises
 from PIL import Image
 
 import paceline.data.index.records
-import paceline.tasks.data_module as task_module
+import paceline.models.datamodule as task_module
 from benchmarks.input_fetch import FETCH_THREADS, KEPT, run_fetch_bench
 from benchmarks.input_simulation import boundary, memory, simulate
 from benchmarks.input_torchvision import coco_detection, loader_of

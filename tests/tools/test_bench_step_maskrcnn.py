@@ -13,12 +13,12 @@ from messages import raises
 from benchmarks.maskrcnn import detectron2_model
 from benchmarks.shapes_maskrcnn import count_shapes
 from paceline._utils.errors import RecipeError, UserError
-from paceline.boxes.geometry import pairwise_iou
-from paceline.boxes.roi_pooling import mask_targets
 from paceline.cli.commands import bench as benches
 from paceline.cli.printing import Printer
 from paceline.config.maskrcnn import InstanceInput, MaskRCNNModel
 from paceline.config.system import System
+from paceline.models.ops.boxes import pairwise_iou
+from paceline.models.ops.roi_align import mask_targets
 from paceline.tools.bench import step
 from paceline.tools.bench.step import our_step, run_step_bench
 from paceline.tools.bench.step_maskrcnn import MaskRCNNBench, synthetic_scene

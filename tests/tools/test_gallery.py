@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from paceline.tasks.metrics.error_kinds import error_kinds
+from paceline.models.metrics.tide import error_kinds
 from paceline.tools.report.detected import read_found
 from paceline.tools.report.gallery import (
     LEAST_REGION,

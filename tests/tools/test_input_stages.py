@@ -99,7 +99,7 @@ def test_no_other_demand_is_taken(text):
 
 
 def test_rates_are_of_workloads_that_there_are_and_a_workload_of_ones_own_has_none():
-    from paceline.tasks.workloads import WORKLOADS
+    from paceline.models.registry import WORKLOADS
 
     assert set(RATES) == set(WORKLOADS)
     with raises(RecipeError, "images", "second"):

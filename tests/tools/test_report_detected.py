@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 from messages import check_text
 from PIL import Image
 
-from paceline.tasks.metrics.confusion import confusion
+from paceline.models.metrics.confusion import confusion
 from paceline.tools.report import detected as scene_pictures
 from paceline.tools.report.confusions import confusion_matrix, mistakes
 from paceline.tools.report.detected import Scene, read_found, with_pictures, worst_and_best

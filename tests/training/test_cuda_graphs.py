@@ -22,11 +22,11 @@ from tape import HostReadError, Recorder
 from torch import Tensor
 
 from paceline._utils.errors import RecipeError
-from paceline.boxes import forms
 from paceline.config.plan import Plan, rates_at
 from paceline.config.recipe import Recipe
 from paceline.config.system import System, check_system
 from paceline.data.batch import Batch
+from paceline.models.ops import dispatch
 from paceline.training import cuda_graphs
 from paceline.training.cuda_graphs import WARM_UPS
 from paceline.training.evaluate import inference
@@ -40,7 +40,7 @@ STEPS = 20
 
 @pytest.fixture(autouse=True)
 def fixed_forms() -> Iterator[None]:
-    with forms.fixed():
+    with dispatch.fixed():
         yield
 
 

@@ -22,10 +22,10 @@ from paceline.config.resnet import PhotoInput, ResNetModel
 from paceline.config.run import fill
 from paceline.config.ssd import BoxInput, SSDModel
 from paceline.config.system import System
-from paceline.models.batch_norm import commit_running_statistics
-from paceline.models.make_trunk import make_trunk
-from paceline.models.trunk import Form, Trunk, rate_factors
-from paceline.tasks.workloads import WORKLOADS
+from paceline.models.backbones.base import Form, Trunk, rate_factors
+from paceline.models.backbones.factory import make_trunk
+from paceline.models.layers.batch_norm import commit_running_statistics
+from paceline.models.registry import WORKLOADS
 from paceline.training.factory import build_state
 from paceline.training.optim.step_scalars import StepNumbers
 

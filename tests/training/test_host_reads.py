@@ -18,12 +18,12 @@ from tape import HostReadError, NoHostReads
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from paceline.boxes import forms
 from paceline.config.plan import rates_at
 from paceline.config.recipe import Recipe
 from paceline.config.system import System
 from paceline.data.batch import Batch
-from paceline.models.batch_norm import commit_running_statistics
+from paceline.models.layers.batch_norm import commit_running_statistics
+from paceline.models.ops import dispatch
 from paceline.training.optim.step_scalars import LossScaler, StepNumbers
 from paceline.training.state import State
 from paceline.training.step import TrainStep
@@ -51,7 +51,7 @@ def stepped(task: str, device: str) -> tuple[TrainStep, list[Batch]]:
 def test_no_step_lets_the_host_learn_a_value(task: str, device: str) -> None:
     import torchvision  # noqa: F401  # its kernels' shapes for the meta device
 
-    with forms.fixed():
+    with dispatch.fixed():
         take, batches = stepped(task, device)
         with NoHostReads() as counted:
             losses = take.run_step(batches)

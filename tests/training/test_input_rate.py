@@ -16,8 +16,8 @@ from paceline.config.run import RunRecord
 from paceline.config.system import System
 from paceline.data.index.manifest import Manifest
 from paceline.data.prepare.auto_prepare import ensure_prepared
-from paceline.tasks.task import InputRank
-from paceline.tasks.workloads import WORKLOADS
+from paceline.models.registry import WORKLOADS
+from paceline.models.task import InputRank
 from paceline.training import input_rate
 from paceline.training.input_rate import Feeding, chosen_decoder, feeding_of, settle_decoder
 

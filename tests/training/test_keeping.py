@@ -18,7 +18,7 @@ from paceline._utils.reporter import SILENT, Lines
 from paceline.config.system import System, cache_bytes, check_system
 from paceline.data.index.index import index_over, whole_files
 from paceline.data.storage.memory_cache import CachedRecords
-from paceline.tasks.data_module import DataModule
+from paceline.models.datamodule import DataModule
 from paceline.training import data_cache
 from paceline.training.data_cache import file_system, is_far, photos_in_memory
 

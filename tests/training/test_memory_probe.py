@@ -20,7 +20,7 @@ from paceline.distributed.comm.launcher import read_launch
 from paceline.distributed.comm.roles import Roles
 from paceline.distributed.comm.world import open_world
 from paceline.distributed.device import accelerators
-from paceline.models.batch_norm import batch_norms
+from paceline.models.layers.batch_norm import batch_norms
 from paceline.training.memory_probe import run_that_fits, worth_trying
 from paceline.training.step import TrainStep
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from checked_logs import check, records
 
-from paceline.tasks.mlperf import optimiser_facts
+from paceline.models.mllog_keys import optimiser_facts
 from paceline.training.logging.mllog import MLLog
 
 LARS = dict(base_lr=11.0, end_lr=1e-4, poly_power=2, decay_epochs=37, warmup_epochs=2, momentum=0.9, weight_decay=5e-5)

@@ -18,7 +18,7 @@ from paceline.config.recipes import RECIPES
 from paceline.config.recipes.published_rows import ROWS
 from paceline.config.run import Controls, Run
 from paceline.distributed.device.systems import SYSTEMS
-from paceline.tasks.workloads import WORKLOADS
+from paceline.models.registry import WORKLOADS
 from paceline.tools.mlperf.compliance import package_folder
 
 PAGE = Path(__file__).parents[2] / "docs" / "mlperf.md"

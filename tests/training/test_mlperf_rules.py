@@ -17,7 +17,7 @@ from paceline.config.recipe import DATA_CLASSES, DATA_IMAGES
 from paceline.config.recipes import RECIPES
 from paceline.config.run import Controls, Run
 from paceline.distributed.device.systems import SYSTEMS
-from paceline.tasks.workloads import WORKLOADS
+from paceline.models.registry import WORKLOADS
 from paceline.tools.mlperf.compliance import Verdict, compliance
 from paceline.training.logging.console import Console
 from paceline.training.logging.event_logger import Recorder
@@ -161,7 +161,7 @@ def test_the_log_has_the_numbers_that_the_submissions_log(name, tmp_path):
 
 
 def test_tensors_of_ssd_stand_for_ours_one_by_one():
-    from paceline.tasks.mlperf import ssd_tensor_names
+    from paceline.models.mllog_keys import ssd_tensor_names
 
     ours = parameters("ssd-mlperf-1024")
     theirs = dict(zip(ours, ssd_tensor_names(ours), strict=True))

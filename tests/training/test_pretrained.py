@@ -24,9 +24,9 @@ from paceline.config.recipes import RECIPES
 from paceline.config.recipes.published_rows import ROWS
 from paceline.config.run import Controls, check_first_weights, read_run
 from paceline.config.system import System
-from paceline.tasks.memory import MemoryEstimate
+from paceline.models.memory_estimate import MemoryEstimate
+from paceline.models.weights.download import PUBLISHED, File, Published, bring, kept_weights
 from paceline.training.plan_text import describe
-from paceline.weights.forms.bring import PUBLISHED, File, Published, bring, kept_weights
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from paceline.distributed.comm.launcher import SINGLE
 from paceline.distributed.comm.world import open_world
-from paceline.tasks.task import Evaluation
+from paceline.models.task import Evaluation
 from paceline.training.evaluate import Scoring, json_in_pieces
 
 FOUND = Evaluation({"top1": 0.25}, 4, {"images": [1, 2]})

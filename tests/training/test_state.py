@@ -11,7 +11,7 @@ from messages import raises
 from torch import nn
 
 from paceline._utils.errors import CheckpointError
-from paceline.models.batch_norm import BatchNorm
+from paceline.models.layers.batch_norm import BatchNorm
 from paceline.training.state import State
 
 

@@ -13,7 +13,7 @@ from paceline._utils.errors import RecipeError
 from paceline.config.plan import Plan, Rates, make_plan
 from paceline.config.recipe import Optim
 from paceline.config.system import System
-from paceline.models.batch_norm import configure_batch_norm
+from paceline.models.layers.batch_norm import configure_batch_norm
 from paceline.training.logging.events import COUNT
 from paceline.training.loss_normalization import configure_loss_groups, group_losses
 from paceline.training.meters import Meters

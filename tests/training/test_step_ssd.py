@@ -13,9 +13,9 @@ from paceline.config.recipe import Optim, override
 from paceline.config.recipes import RECIPES
 from paceline.config.system import System
 from paceline.data.batch import DIVIDE_BY, DetectionBatch, Objects, detection_batch
-from paceline.models.batch_norm import configure_batch_norm
-from paceline.models.ssd import initialise_ssd
-from paceline.tasks.workloads import WORKLOADS
+from paceline.models.layers.batch_norm import configure_batch_norm
+from paceline.models.registry import WORKLOADS
+from paceline.models.ssd.model import initialise_ssd
 from paceline.training.meters import Meters
 from paceline.training.optim.base import named_parameters
 from paceline.training.optim.sgd import SGD

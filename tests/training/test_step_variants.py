@@ -18,7 +18,7 @@ from paceline.config.plan import make_plan
 from paceline.config.recipes import RECIPES
 from paceline.config.system import FORMS, System
 from paceline.distributed.device.step_rates import RATES
-from paceline.tasks.workloads import WORKLOADS
+from paceline.models.registry import WORKLOADS
 from paceline.training import plan_run, step_variants
 from paceline.training.step_variants import LAYOUTS, Layout, choose_forms
 

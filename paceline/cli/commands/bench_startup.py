@@ -13,7 +13,7 @@ from paceline._utils.errors import UserError
 from paceline.cli.flags import parse
 from paceline.cli.printing import Printer, write_answer
 from paceline.config.constraints import Help
-from paceline.tasks.workloads import WORKLOADS, workload_of
+from paceline.models.registry import WORKLOADS, workload_of
 from paceline.tools.bench.peers import needed_peers
 
 

@@ -13,7 +13,7 @@ from paceline.cli.flags import parse
 from paceline.cli.printing import Printer, write_answer
 from paceline.config.constraints import Help
 from paceline.config.system import Precision
-from paceline.tasks.workloads import WORKLOADS
+from paceline.models.registry import WORKLOADS
 from paceline.tools.bench.peers import needed_peers
 from paceline.training.select import choose_system
 

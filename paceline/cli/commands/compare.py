@@ -2,7 +2,7 @@
 
 Runs that differ by their seed alone are one side. Two kinds of chance are told apart: another seed (a permutation test over the runs
 of two sides, with LEAST_SEEDS or more each; with fewer no verdict is given), and other photos (a paired interval from the
-predictions of both sides on the same photos, tasks/metrics/interval.py).
+predictions of both sides on the same photos, models/metrics/bootstrap.py).
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from paceline.cli.flags import parse
 from paceline.cli.printing import Printer
 from paceline.config.constraints import Help
 from paceline.config.run import RunRecord, run_folder
-from paceline.tasks.metrics.interval import difference
-from paceline.tasks.metrics.stored import kind_of, read_predictions, stored_draws
+from paceline.models.metrics.bootstrap import difference
+from paceline.models.metrics.stored import kind_of, read_predictions, stored_draws
 from paceline.tools.compare.run_groups import key_of
 from paceline.training.logging.events import metrics_of, read_events
 from paceline.training.previous_run import ENDED

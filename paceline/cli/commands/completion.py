@@ -94,7 +94,7 @@ def _flags(text: str) -> list[str]:
 
 def _values() -> tuple[str, str]:
     from paceline.distributed.device.systems import SYSTEMS
-    from paceline.weights.forms.bring import PUBLISHED
+    from paceline.models.weights.download import PUBLISHED
 
     return " ".join(SYSTEMS), " ".join([*PUBLISHED, "none"])
 

@@ -43,7 +43,7 @@ from paceline.config.run import (
 from paceline.config.system import System
 from paceline.data.index.splits import fold_in_words, half_in_words
 from paceline.distributed.comm.launcher import read_launch
-from paceline.tasks.workloads import workload_of
+from paceline.models.registry import workload_of
 from paceline.training.logging.console import open_console
 from paceline.training.request import check_request
 from paceline.training.run_arguments import means_weights, named_recipe, open_run, saved_count
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from paceline.data.index.manifest import Manifest
     from paceline.distributed.comm.world import World
     from paceline.inference.external_scores import Answers
-    from paceline.tasks.task import Evaluation, Task
+    from paceline.models.task import Evaluation, Task
 
 
 @dataclass(frozen=True)
@@ -86,8 +86,8 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
     from paceline.distributed.comm.world import open_world
     from paceline.distributed.device.affinity import bound, choose_adapter
     from paceline.distributed.device.setup import choose_device, choose_kernels, set_threads
-    from paceline.tasks.metrics.interval import intervals
-    from paceline.tasks.task import InputRank
+    from paceline.models.metrics.bootstrap import intervals
+    from paceline.models.task import InputRank
     from paceline.training.evaluate import predictions_of
     from paceline.training.rank_consistency import data_facts, request_facts, weight_facts
 
@@ -318,7 +318,7 @@ def _batch(subject: Subject, task: Task, world: int) -> int:
     """Images in one forward, as the run did; for weights, as training would."""
     if subject.facts is not None and subject.facts.plan:
         return evaluation_batch(saved_count(subject.facts, "images_per_forward"), task.data.val_images, world)
-    from paceline.tasks.memory import images_that_fit
+    from paceline.models.memory_estimate import images_that_fit
 
     most = images_that_fit(task.memory(subject.system), subject.system)
     return evaluation_batch(min(most, subject.recipe.global_batch), task.data.val_images, world)

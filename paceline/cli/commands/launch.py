@@ -32,14 +32,14 @@ from paceline.launch.config import Where, check_walltime, check_where, job_of, l
 from paceline.launch.job import Batch
 from paceline.launch.log_follow import CODES, INTERRUPTED
 from paceline.launch.runner import launch
-from paceline.tasks.workloads import workload_of
+from paceline.models.registry import workload_of
+from paceline.models.weights.download import in_cache, is_published
 from paceline.tools.estimate.summary import check_rates
 from paceline.tools.mlperf.logs import LEAST_FOR_MEAN, olympic_mean
 from paceline.training.logging.events import read_events
 from paceline.training.previous_run import FinishedError
 from paceline.training.request import check_not_finished, check_request, check_weights_named
 from paceline.training.select import is_folder
-from paceline.weights.forms.bring import in_cache, is_published
 
 ABOUT = """Start a training on one node or on many: write the files that start it (sbatch script, mpirun line, container command) into
 the run's folder, print them, run them, follow the log, and return the run's own exit code. Three things are chosen by themselves:

@@ -70,7 +70,7 @@ def _print_menu(printer: Printer, arguments: Sequence[str], kind: str) -> int:
 
 def _workloads() -> list[dict[str, Any]]:
     from paceline.config.recipes import RECIPES
-    from paceline.tasks.workloads import WORKLOADS
+    from paceline.models.registry import WORKLOADS
 
     recipes: dict[str, list[str]] = {}
     for name, make in RECIPES.items():

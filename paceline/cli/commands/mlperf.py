@@ -17,7 +17,7 @@ from paceline._utils.text import printable
 from paceline.cli.flags import parse, run_kind
 from paceline.cli.printing import Printer, print_error
 from paceline.config.constraints import Help
-from paceline.tasks.workloads import WORKLOADS
+from paceline.models.registry import WORKLOADS
 from paceline.tools.mlperf import compliance
 from paceline.tools.mlperf.analysis import analyse, summaries
 from paceline.tools.mlperf.logs import Row, benchmark_of, find_logs, read_mllog, value_of

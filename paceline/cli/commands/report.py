@@ -45,7 +45,7 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
         )
     # What is wrong is named before anything is written.
     is_own = is_in_file(str(read_run(folder, changed=print_error).recipe.get("task")))
-    from paceline.tasks.workloads import workload_of
+    from paceline.models.registry import workload_of
     from paceline.tools.report.run_report import write_report
 
     try:

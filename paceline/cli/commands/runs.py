@@ -21,7 +21,7 @@ from paceline.cli.flags import parse
 from paceline.cli.printing import Printer, print_error
 from paceline.config.constraints import Help
 from paceline.config.run import RunRecord, read_run
-from paceline.tasks.workloads import WORKLOADS
+from paceline.models.registry import WORKLOADS
 from paceline.tools.compare.run_groups import groups_of, in_lines
 from paceline.training.logging.events import metrics_of, read_events
 

@@ -28,7 +28,8 @@ from paceline.config.recipes.published_rows import LIKE
 from paceline.config.recipes.published_rows import Row as PublishedRow
 from paceline.config.run import FOLD, NONE, Controls, RunRecord, check_fold, run_file, run_folder
 from paceline.data.index.splits import fold_in_words, half_in_words
-from paceline.tasks.workloads import workload_of
+from paceline.models.registry import workload_of
+from paceline.models.weights.download import fitting
 from paceline.tools.estimate.summary import check_rates, estimate_of, not_known, speed_for, speed_of_run
 from paceline.training.input_stats import settle_pixels
 from paceline.training.logging.events import read_events
@@ -38,10 +39,9 @@ from paceline.training.request import check_request
 from paceline.training.run_arguments import saved_count
 from paceline.training.select import MARK, choose_recipe, is_folder
 from paceline.training.small_data import refuse_auto, refuse_few, report_length
-from paceline.weights.forms.bring import fitting
 
 if TYPE_CHECKING:
-    from paceline.tasks.memory import MemoryEstimate
+    from paceline.models.memory_estimate import MemoryEstimate
 
 ABOUT = """Print what `train` would do: recipe, system, plan (steps, batches, learning rate, evaluations) and an estimate of the
 memory. Needs no accelerator: --system names the machine to plan for. RECIPE is a name (paceline list recipes), a published row
@@ -179,7 +179,7 @@ def _planned(
 ) -> tuple[Recipe, Plan, MemoryEstimate, RunRecord, str]:
     """-> (the recipe with the target that a run here has, its plan, its memory, the facts of the run with those of the data, of
     --auto the command that trains so)."""
-    from paceline.tasks.memory import images_that_fit, memory_of
+    from paceline.models.memory_estimate import images_that_fit, memory_of
     from paceline.training.factory import check_weights
 
     asked, flags, facts = shown.asked, shown.asked.controls, shown.facts

@@ -21,7 +21,7 @@ from paceline.cli.printing import Printer
 from paceline.config.constraints import Help
 
 if TYPE_CHECKING:
-    from paceline.weights.weight_file import WeightFile
+    from paceline.models.weights.weight_file import WeightFile
 
 
 KINDS = """usage: paceline weights KIND ...
@@ -50,7 +50,7 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
 
 def _get(printer: Printer, arguments: Sequence[str]) -> int:
     flags = parse(printer, arguments, GetFlags(), "weights get", "Bring published weights.")
-    from paceline.weights.forms.bring import PUBLISHED, bring
+    from paceline.models.weights.download import PUBLISHED, bring
 
     if not flags.name:
         width = max(map(len, PUBLISHED))
@@ -75,7 +75,7 @@ def _get(printer: Printer, arguments: Sequence[str]) -> int:
         printer.say(f"{flags.out / file.name}: {'its checksum is right' if known else 'nobody published its checksum'}")
     printer.say(f"next:  {command('weights', 'check', kept)}")
     if kept.suffix == ".pkl":
-        from paceline.weights.forms.files import conversion
+        from paceline.models.weights.formats.detect import conversion
 
         printer.say(f"then:  {conversion(kept)}")
         kept = kept.with_suffix(".safetensors")
@@ -106,7 +106,7 @@ def run_convert(printer: Printer, arguments: Sequence[str]) -> int:
     flags = parse(printer, arguments, Flags(), "weights convert", "Convert weights into another form.")
     if not flags.file and flags.to:
         raise UserError("name a weight file: paceline weights convert FILE --to ours --out FILE.safetensors")
-    from paceline.weights.forms.table import writable, write_form
+    from paceline.models.weights.formats.table import writable, write_form
 
     forms = {form.name: form for form in writable()}
     if not flags.to:
@@ -121,8 +121,8 @@ def run_convert(printer: Printer, arguments: Sequence[str]) -> int:
     out = Path(flags.out)
     if out.suffix not in form.suffixes:
         raise UserError(f"--out {flags.out}: must end in {' or '.join(form.suffixes)} for --to {form.name}.")
+    from paceline.models.weights.weight_file import broken, open_weights
     from paceline.training.factory import weights_file
-    from paceline.weights.weight_file import broken, open_weights
 
     path = weights_file(flags.file, pickles=True)
     if out.exists() and path.exists() and out.samefile(path):
@@ -179,7 +179,7 @@ def _names(place: str, file: WeightFile) -> tuple[str, ...]:
     except (OSError, ValueError, AttributeError, TypeError, RecursionError) as problem:
         reason = getattr(problem, "strerror", None) or "it is neither lines nor a JSON list of names"
         raise UserError(f"--classes {place}: cannot be read ({reason}).") from None
-    from paceline.weights.classes import row_count
+    from paceline.models.weights.classes import row_count
 
     rows = row_count(file.ours.tensors)
     if len(names) != rows:

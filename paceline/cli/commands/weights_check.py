@@ -22,7 +22,7 @@ from paceline.config.model_card import has_card, in_words, read_card
 
 if TYPE_CHECKING:
     from paceline.config.recipe import Recipe
-    from paceline.training.find_network import Fit
+    from paceline.models.weights.identify import Fit
 
 # Recipes that stand for the networks there are; GluonCV's Mask R-CNN has one layer more, Habana's SSD pads in another way.
 NETWORKS = ("resnet50", "ssd", "maskrcnn", "fasterrcnn", "maskrcnn-gluoncv")
@@ -44,11 +44,11 @@ def run_check(printer: Printer, arguments: Sequence[str]) -> int:
     flags, asked = _flags(printer, arguments)
     if not flags.file:
         raise UserError("name a weight file: paceline weights check FILE")
+    from paceline.models.weights.formats.detect import PICKLED, conversion
+    from paceline.models.weights.identify import SMALL, fits, timm_trunk
+    from paceline.models.weights.weight_file import broken, open_weights
     from paceline.training.factory import weights_file
-    from paceline.training.find_network import SMALL, fits, timm_trunk
     from paceline.training.select import choose_recipe
-    from paceline.weights.forms.files import PICKLED, conversion
-    from paceline.weights.weight_file import broken, open_weights
 
     path = weights_file(flags.file, pickles=True)
     if asked is not None:
@@ -138,7 +138,7 @@ def _flags(printer: Printer, arguments: Sequence[str]) -> tuple[Flags, Asked | N
 
 def _of_its_run(printer: Printer, path: Path) -> dict[str, Recipe]:
     """The recipe of the run whose checkpoint this is; none where it is no checkpoint, or its run cannot be read."""
-    from paceline.training.find_network import of_its_run
+    from paceline.models.weights.identify import of_its_run
 
     try:
         return of_its_run(path)

@@ -14,7 +14,7 @@ import numpy as np
 
 from paceline.data.index.index import Index
 from paceline.data.index.manifest import Manifest
-from paceline.tasks.metrics.confusion import overlaps
+from paceline.models.metrics.confusion import overlaps
 from paceline.tools.report.check.parts import Notice
 
 # Two pixels of a network input of 300: below, an object leaves no trace after the first stride.

@@ -102,7 +102,7 @@ class BoxSplit:
         return self.rle_counts[self.object_rles[row] : self.object_rles[row + 1]]
 
     def truth_arrays(self) -> dict[str, np.ndarray]:
-        """The ground truth, under the names of tasks/metrics/coco.py's GroundTruth (less num_classes)."""
+        """The ground truth, under the names of models/metrics/coco.py's GroundTruth (less num_classes)."""
         names = ("image_ids", "heights", "widths", "boxes", "classes", "crowd", "areas")
         return {"starts": self.object_starts, **{name: getattr(self, name) for name in names}}
 

@@ -12,7 +12,6 @@ import torch
 
 from paceline._utils.errors import RecipeError
 from paceline._utils.reporter import SILENT, Reporter
-from paceline.boxes.forms import use_triton
 from paceline.config.system import MOST_THREADS, System
 from paceline.distributed.comm.collectives import smallest
 from paceline.distributed.comm.launcher import pty_note
@@ -20,6 +19,7 @@ from paceline.distributed.comm.world import World
 from paceline.distributed.device.accelerators import NAMES, count
 from paceline.distributed.device.detect import cpu_cores
 from paceline.distributed.device.torch_builds import no_code_for
+from paceline.models.ops.dispatch import use_triton
 
 # Number formats of matrix products that autocast knows; fp32 needs none.
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}

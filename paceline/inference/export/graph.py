@@ -21,13 +21,13 @@ from torch.export import Dim
 from torch.fx.experimental import _config
 
 from paceline._utils.errors import UserError
-from paceline.boxes.forms import Suppression, fixed
 from paceline.config.model_card import MOST_PHOTOS, MOST_SIDE
 from paceline.data.batch import Batch, DetectionBatch, InstanceBatch
 from paceline.data.loader.aspect_buckets import buckets
 from paceline.inference.graph.graph_model import BOXES, CLASSES
 from paceline.inference.trained_model import Trained
-from paceline.tasks.workloads import WORKLOADS
+from paceline.models.ops.dispatch import Suppression, fixed
+from paceline.models.registry import WORKLOADS
 
 if TYPE_CHECKING:
     from paceline.inference.export.formats import ExportOptions

@@ -27,8 +27,8 @@ from paceline.inference.graph.evaluate import evaluate_file
 from paceline.inference.graph.graph_model import Input, calls, open_graph
 from paceline.inference.photos import Photo
 from paceline.inference.trained_model import Trained
-from paceline.tasks.data_module import spread
-from paceline.tasks.task import Task
+from paceline.models.datamodule import spread
+from paceline.models.task import Task
 from paceline.training.open_data import open_task
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from paceline.inference.photo_paths import find_photos
 from paceline.inference.photos import Photo, encoded
 from paceline.inference.torch_predictor import Predictor
 from paceline.inference.trained_model import Trained
-from paceline.tasks.data_module import spread
+from paceline.models.datamodule import spread
 
 if TYPE_CHECKING:
     from paceline.inference.export.formats import ExportOptions

@@ -15,7 +15,6 @@ import torch
 from paceline._utils.atomic_write import folder_part, whole, write_output
 from paceline._utils.errors import UserError
 from paceline._utils.text import counted, some
-from paceline.boxes.geometry import pairwise_iou
 from paceline.config.model_card import NCHW, NHWC, make_card
 from paceline.distributed.device.provenance import versions
 from paceline.inference.export.graph import Graph
@@ -24,6 +23,7 @@ from paceline.inference.graph.graph_model import Input, through
 from paceline.inference.graph.runtimes import Run, run_of
 from paceline.inference.torch_predictor import Predictor
 from paceline.inference.trained_model import Trained
+from paceline.models.ops.boxes import pairwise_iou
 from paceline.training.checkpoint.write import safetensors_chunks
 from paceline.training.logging.events import metrics_of
 
@@ -144,7 +144,7 @@ def card_of(trained: Trained) -> str:
 
 # Compares a written form's answers with the run's own, matched one to one, and finds the largest difference.
 #
-# The run's own are those of the CPU's forms (boxes/forms.py), which share neither suppression nor pooling with a graph's.
+# The run's own are those of the CPU's forms (models/ops/dispatch.py), which share neither suppression nor pooling with a graph's.
 # A detection has its partner where class and place are the same: IoU above a half, the nearest. It may be without one where the
 # other list may have ended before it: at the threshold, or at the last place of a full list, within the bound.
 #

@@ -16,7 +16,7 @@ from paceline.data.workers.crew import in_order
 from paceline.distributed.comm.world import World
 from paceline.distributed.device.detect import cpu_cores
 from paceline.inference.graph.graph_model import GraphModel, Input, Outputs, detections
-from paceline.tasks.task import Evaluation, Task
+from paceline.models.task import Evaluation, Task
 from paceline.training.evaluate import Scoring
 
 if TYPE_CHECKING:

@@ -32,8 +32,8 @@ from paceline.inference.graph.runtimes import FORMS, Port, Run, Runner
 from paceline.inference.photos import Photo, encoded
 from paceline.inference.predictor import PhotoPredictor, Seen, best_in, found_in
 from paceline.inference.results import Result
-from paceline.tasks.workload import Workload
-from paceline.tasks.workloads import WORKLOADS, saved_recipe
+from paceline.models.registry import WORKLOADS, saved_recipe
+from paceline.models.workload import Workload
 
 KEPT = 5  # classes of an answer, as of a run's
 # Outputs by name.

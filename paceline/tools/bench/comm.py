@@ -26,7 +26,7 @@ from paceline.distributed.comm.collectives import smallest
 from paceline.distributed.comm.gloo import without_gloo_lines
 from paceline.distributed.comm.world import World
 from paceline.distributed.device.accelerators import device_name, synchronise
-from paceline.tasks.workloads import WORKLOADS
+from paceline.models.registry import WORKLOADS
 from paceline.tools.bench.timing import seconds_of_block
 
 OURS, PEER = "paceline", "torch"

@@ -34,7 +34,7 @@ from paceline.data.prepare.auto_prepare import ensure_prepared
 from paceline.data.transforms.decode import require_decoder
 from paceline.data.transforms.image_header import read_header
 from paceline.distributed.device.detect import cpu_cores
-from paceline.tasks.workloads import WORKLOADS
+from paceline.models.registry import WORKLOADS
 from paceline.tools.bench.harness import all_rounds, format_ratio, machine_facts, ratio
 from paceline.tools.bench.input_contenders import bare_decode, of_task, ours, records_of
 from paceline.tools.bench.peers import WHERE, peers

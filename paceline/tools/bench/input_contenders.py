@@ -30,7 +30,7 @@ from paceline.data.loader.sampler import batch_indices
 from paceline.data.transforms.decode import Decoder
 from paceline.data.transforms.image_header import Header, read_header
 from paceline.data.transforms.sample import Draw, draw_training_photo
-from paceline.tasks.task import InputRank, Task
+from paceline.models.task import InputRank, Task
 
 BATCH = 64
 Take = Callable[[], int]

@@ -37,8 +37,8 @@ from paceline.data.transforms.sample import Draw, render, with_others
 from paceline.data.workers.crew import Crew
 from paceline.distributed.device.accelerators import streams_of, synchronise
 from paceline.distributed.device.detect import cpu_cores
-from paceline.tasks.data_module import records_for
-from paceline.tasks.task import Task
+from paceline.models.datamodule import records_for
+from paceline.models.task import Task
 from paceline.tools.bench.input_advice import Demand
 from paceline.tools.bench.input_contenders import task_loader
 from paceline.tools.bench.process_tree import cpu_seconds
@@ -96,7 +96,7 @@ class Samples:
 
 def bench_task_recipe(recipe: Recipe) -> Recipe:
     """The recipe's data treatment, with a batch and a length of the benchmark's own."""
-    from paceline.tasks.workloads import workload_of
+    from paceline.models.registry import workload_of
 
     pixels = prod(workload_of(recipe.task).network.largest(recipe))
     batch = 1

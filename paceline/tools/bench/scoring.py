@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from paceline.tasks.metrics.coco import Detections, GroundTruth, score_boxes
+from paceline.models.metrics.coco import Detections, GroundTruth, score_boxes
 from paceline.tools.bench.harness import OURS, Operation, compared, machine_facts
 from paceline.tools.bench.peers import peers
 

@@ -17,13 +17,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from paceline.boxes.forms import use_triton
 from paceline.config.plan import Rates, make_plan
 from paceline.config.recipe import Recipe
 from paceline.config.system import Kernels, Precision, System
 from paceline.data.batch import Batch
 from paceline.distributed.device.host_memory import keep_freed_memory
 from paceline.distributed.device.setup import autocast_for, choose_kernels, make_exact
+from paceline.models.ops.dispatch import use_triton
 from paceline.tools.bench import harness
 from paceline.tools.bench.peers import WHERE, needed_peers, peers
 from paceline.tools.bench.profile import Part

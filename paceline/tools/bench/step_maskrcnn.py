@@ -17,19 +17,12 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from paceline.boxes.geometry import pairwise_iou
-from paceline.boxes.matching import match_anchors, match_regions
-from paceline.boxes.paste import paste_to_rle
-from paceline.boxes.regions import proposals
-from paceline.boxes.roi_pooling import levels_of, mask_targets, pool_regions
-from paceline.boxes.sampling import random_bits, sample
 from paceline.config.maskrcnn import InstanceInput, MaskRCNNModel
 from paceline.config.recipe import Optim, Recipe
 from paceline.config.system import Precision
 from paceline.data.batch import InstanceBatch
-from paceline.models import segmenter
-from paceline.models.mask_rcnn import MaskRCNN, initialise_mask_rcnn
-from paceline.models.mask_rcnn_loss import (
+from paceline.models.maskrcnn import module
+from paceline.models.maskrcnn.loss import (
     anchor_box_loss,
     class_loss,
     mask_loss,
@@ -37,7 +30,14 @@ from paceline.models.mask_rcnn_loss import (
     per_image,
     region_box_loss,
 )
-from paceline.models.segmenter import Segmenter
+from paceline.models.maskrcnn.model import MaskRCNN, initialise_mask_rcnn
+from paceline.models.maskrcnn.module import Segmenter
+from paceline.models.maskrcnn.proposals import proposals
+from paceline.models.ops.boxes import pairwise_iou
+from paceline.models.ops.matching import match_anchors, match_regions
+from paceline.models.ops.paste_masks import paste_to_rle
+from paceline.models.ops.roi_align import levels_of, mask_targets, pool_regions
+from paceline.models.ops.sampling import random_bits, sample
 from paceline.tools.bench.profile import Part, part
 from paceline.tools.bench.step import StepBench, placed, predicting
 
@@ -113,12 +113,12 @@ class MaskRCNNBench(StepBench):
             *part("proposal head", rpn.head, rpn.head.at),  # pyright: ignore[reportAttributeAccessIssue]
             *part("box head", heads.boxes),
             *part("mask head", heads.masks),
-            *part("proposals", proposals, called_in=segmenter),
-            *part("matching and sampling", match_anchors, match_regions, sample, random_bits, called_in=segmenter),
-            *part("pooling", levels_of, pool_regions, called_in=segmenter),
-            *part("mask targets", mask_targets, called_in=segmenter),
-            *part("losses", objectness_loss, anchor_box_loss, class_loss, region_box_loss, called_in=segmenter),
-            *part("losses", mask_loss, per_image, called_in=segmenter),
+            *part("proposals", proposals, called_in=module),
+            *part("matching and sampling", match_anchors, match_regions, sample, random_bits, called_in=module),
+            *part("pooling", levels_of, pool_regions, called_in=module),
+            *part("mask targets", mask_targets, called_in=module),
+            *part("losses", objectness_loss, anchor_box_loss, class_loss, region_box_loss, called_in=module),
+            *part("losses", mask_loss, per_image, called_in=module),
         )
 
     def trained(self, scene: Scene, device: torch.device) -> Segmenter:
@@ -151,9 +151,9 @@ class MaskRCNNBench(StepBench):
 def scale_residuals(trunk: nn.Module, names: tuple[str, str], depth: int) -> None:
     """Let each residual block add LAST_NORM of what it would; names: its last norm's with three convolutions, with two."""
     name = names[0] if depth >= 50 else names[1]
-    for path, module in trunk.named_modules():
+    for path, part_of_trunk in trunk.named_modules():
         if path.endswith(name):
-            cast(Tensor, module.weight).detach().fill_(LAST_NORM)
+            cast(Tensor, part_of_trunk.weight).detach().fill_(LAST_NORM)
 
 
 def give_proposals(model: Segmenter, regions: Tensor) -> None:

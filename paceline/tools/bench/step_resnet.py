@@ -11,9 +11,9 @@ import torch
 from paceline.config.recipe import Optim, Recipe
 from paceline.config.resnet import PhotoInput, ResNetModel
 from paceline.data.batch import Batch
-from paceline.models.classifier import Classifier
-from paceline.models.trunk import initialise
-from paceline.tasks.workloads.classification import RESNET
+from paceline.models.backbones.base import initialise
+from paceline.models.resnet.module import Classifier
+from paceline.models.resnet.workload import RESNET
 from paceline.tools.bench.step import StepBench, placed
 
 CLASSES = 1000

@@ -14,15 +14,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paceline.boxes.anchors import default_boxes
 from paceline.config.recipes.ssd import MLPERF_IMAGES, MLPERF_LR, SSDRecipe, mlperf
 from paceline.config.ssd import grids
 from paceline.config.system import Precision
 from paceline.data.batch import DetectionBatch, Objects, detection_batch
-from paceline.models import detector
-from paceline.models.detector import Detector, per_image, ssd_loss
-from paceline.models.ssd import initialise_ssd
-from paceline.tasks.workloads.ssd import SSD
+from paceline.models.ops.anchors import default_boxes
+from paceline.models.ssd import loss
+from paceline.models.ssd.loss import Detector, per_image, ssd_loss
+from paceline.models.ssd.model import initialise_ssd
+from paceline.models.ssd.workload import SSD
 from paceline.tools.bench.harness import OURS, Menu, variants
 from paceline.tools.bench.profile import Part, part
 from paceline.tools.bench.step import StepBench, our_step, placed, predicting
@@ -75,7 +75,7 @@ class SSDBench(StepBench):
 
     def parts(self, model: Any) -> Sequence[Part]:
         """The loss; what else there is has a kind."""
-        return part("matching and loss", ssd_loss, per_image, called_in=detector)
+        return part("matching and loss", ssd_loss, per_image, called_in=loss)
 
     def ours(self, precision: Precision, scene: Scene, device: torch.device) -> Menu:
         """With separate heads, and with one head convolution a level, its channels padded to a multiple of 8 as tensor cores

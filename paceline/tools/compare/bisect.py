@@ -19,7 +19,7 @@ from paceline._utils.commands import command
 from paceline._utils.errors import UserError
 from paceline.cli.printing import Printer
 from paceline.config.run import RunRecord, read_run, run_folder
-from paceline.tasks.workloads import saved_recipe
+from paceline.models.registry import saved_recipe
 from paceline.tools.compare.bisect_text import recorded_lines, replayed_lines
 
 if TYPE_CHECKING:

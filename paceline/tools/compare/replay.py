@@ -25,7 +25,7 @@ from paceline.data.batch import Batch
 from paceline.distributed.comm.launcher import SINGLE
 from paceline.distributed.comm.world import World, open_world
 from paceline.distributed.device.setup import TYPES, choose_device, choose_kernels, set_threads
-from paceline.tasks.task import InputRank
+from paceline.models.task import InputRank
 from paceline.tools.compare.step_trace import StepTrace, difference, states_apart
 from paceline.training.checkpoint.layout import list_steps, step_name
 from paceline.training.checkpoint.read import load_checkpoint

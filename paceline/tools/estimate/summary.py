@@ -19,7 +19,7 @@ from paceline.config.run import RunRecord, run_folder
 from paceline.config.system import FORMS, HALF, Precision, System
 from paceline.distributed.device.step_rates import IMAGES, fastest
 from paceline.distributed.device.systems import SYSTEMS
-from paceline.tasks.workloads import WORKLOADS
+from paceline.models.registry import WORKLOADS
 from paceline.tools.estimate.run_time import (
     Estimate,
     Speed,

@@ -35,8 +35,8 @@ from paceline.distributed.device.detect import allowed_cpus, cpu_cores
 from paceline.distributed.device.host_memory import keep_freed_memory
 from paceline.distributed.device.provenance import cpu_name
 from paceline.distributed.device.setup import TYPES, make_exact, set_threads
-from paceline.tasks.metrics.coco import score_boxes
-from paceline.tasks.workloads import WORKLOADS
+from paceline.models.metrics.coco import score_boxes
+from paceline.models.registry import WORKLOADS
 from paceline.tools.bench.comm import OURS, Message, gradient_sizes, measure
 from paceline.tools.bench.harness import in_turn
 from paceline.tools.bench.input_contenders import task_loader

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from paceline.tasks.metrics.confusion import BACKGROUND
+from paceline.models.metrics.confusion import BACKGROUND
 
 
 class Cell(NamedTuple):

@@ -27,10 +27,10 @@ from paceline.inference.drawing.boxes import Mark, beside, largest_first, marks_
 from paceline.inference.drawing.masks import RunLengths
 from paceline.inference.drawing.pictures import jpeg_uri
 from paceline.inference.drawing.stored_photo import read_rgb
-from paceline.tasks.metrics.best_f1 import AtThreshold, best_f1
-from paceline.tasks.metrics.coco import Detections, GroundTruth
-from paceline.tasks.metrics.confusion import MATCH_IOU, SHOWN_SCORE, overlaps
-from paceline.tasks.metrics.error_kinds import BACKGROUND_IOU, Pairs
+from paceline.models.metrics.best_f1 import AtThreshold, best_f1
+from paceline.models.metrics.coco import Detections, GroundTruth
+from paceline.models.metrics.confusion import MATCH_IOU, SHOWN_SCORE, overlaps
+from paceline.models.metrics.tide import BACKGROUND_IOU, Pairs
 
 # Where nothing is sure enough to be shown, so many of the best boxes are.
 UNSURE = 3

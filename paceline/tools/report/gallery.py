@@ -18,8 +18,8 @@ from paceline.config.resnet import Exif
 from paceline.inference.drawing.boxes import Mark, marks_picture
 from paceline.inference.drawing.pictures import jpeg_uri
 from paceline.inference.drawing.stored_photo import read_rgb
-from paceline.tasks.metrics.confusion import BACKGROUND, overlaps
-from paceline.tasks.metrics.error_kinds import KINDS, RIGHT, ErrorKinds
+from paceline.models.metrics.confusion import BACKGROUND, overlaps
+from paceline.models.metrics.tide import KINDS, RIGHT, ErrorKinds
 from paceline.tools.report.confusions import pair_of
 from paceline.tools.report.detected import Found
 

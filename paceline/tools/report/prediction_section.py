@@ -25,12 +25,12 @@ from paceline.config.resnet import Exif
 from paceline.config.run import RunRecord
 from paceline.data.index.splits import fold_in_words, half_in_words
 from paceline.inference.drawing.stored_photo import listed
-from paceline.tasks.metrics.best_f1 import at_thresholds
-from paceline.tasks.metrics.coco import Detections
-from paceline.tasks.metrics.confusion import SHOWN_SCORE, confusion
-from paceline.tasks.metrics.error_kinds import RIGHT, UNCOUNTED, ErrorKinds, costs, error_kinds
-from paceline.tasks.workload import Workload
-from paceline.tasks.workloads import WORKLOADS
+from paceline.models.metrics.best_f1 import at_thresholds
+from paceline.models.metrics.coco import Detections
+from paceline.models.metrics.confusion import SHOWN_SCORE, confusion
+from paceline.models.metrics.tide import RIGHT, UNCOUNTED, ErrorKinds, costs, error_kinds
+from paceline.models.registry import WORKLOADS
+from paceline.models.workload import Workload
 from paceline.tools.report.classified import (
     Answer,
     class_accuracies,

@@ -33,9 +33,9 @@ from paceline._utils.reporter import Lines
 from paceline._utils.text import counted
 from paceline.config.run import RunRecord, read_run
 from paceline.data.index.splits import fold_in_words
-from paceline.tasks.metrics.coco import ABSENT
-from paceline.tasks.workload import Workload
-from paceline.tasks.workloads import WORKLOADS
+from paceline.models.metrics.coco import ABSENT
+from paceline.models.registry import WORKLOADS
+from paceline.models.workload import Workload
 from paceline.tools.report.html import templates
 from paceline.tools.report.prediction_section import predictions_section
 from paceline.tools.report.training_curves import Event, metric_names, of_kind, targets_first, training_charts

@@ -17,8 +17,8 @@ from paceline._utils.formatting import duration, leading_metrics, metric_label, 
 from paceline._utils.reporter import Lines
 from paceline._utils.text import counted
 from paceline.config.run import Controls, RunRecord
-from paceline.tasks.metrics.coco import ABSENT
-from paceline.tasks.workloads import WORKLOADS
+from paceline.models.metrics.coco import ABSENT
+from paceline.models.registry import WORKLOADS
 from paceline.tools.report.html import WIDE, Chart, Line, draw_chart, smoothed, templates
 from paceline.tools.report.prediction_section import one_picture
 from paceline.tools.report.run_report import STATUS, fact_rows

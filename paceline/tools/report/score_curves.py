@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from paceline.tasks.metrics.best_f1 import AtThreshold
+from paceline.models.metrics.best_f1 import AtThreshold
 from paceline.tools.report.html import WIDE, Chart, Line, draw_chart
 
 MOST_CURVES = 5  # classes with a curve of their own, beside the mean

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from paceline._utils.formatting import duration, leading_metrics, metric_label, metric_text, quantity, target_text
-from paceline.tasks.metrics.coco import ABSENT
+from paceline.models.metrics.coco import ABSENT
 from paceline.tools.report.html import FULL, NARROW, WIDE, Chart, Line, draw_chart, smoothed
 from paceline.training.logging.console import SLOW_INPUT
 from paceline.training.logging.events import metrics_of

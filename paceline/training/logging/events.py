@@ -58,7 +58,9 @@ class TrainEvent(RunEvent):
     samples: int  # images seen so far
     images_per_second: float
     data_wait: float  # share of the interval spent waiting for input, 0..1
-    flop_per_second: float | None = None  # of all ranks, forward and backward, by the count of tasks/memory.py
+    flop_per_second: float | None = (
+        None  # of all ranks, forward and backward, by the count of models/memory_estimate.py
+    )
     recompilations: int | None = None  # of a compiled network: graphs that the warm-up had not compiled
     # Means over the interval, each under its name: loss; loss_NAME of several parts; GluonCV's six accuracies where asked for.
     losses: Mapping[str, float]
@@ -102,7 +104,7 @@ class EvalEvent(RunEvent):
     # number that suppression takes.
     approximated: Mapping[str, int] | None = None
     # Of boxes: iou, and the score (threshold) from which on F1 is best on these very photos, with f1, precision, recall; absent where
-    # none has an F1 above 0 (tasks/metrics/best_f1.py).
+    # none has an F1 above 0 (models/metrics/best_f1.py).
     best_f1: Mapping[str, float] | None = None
 
 
@@ -155,7 +157,7 @@ class EndEvent(RunEvent):
     reason: str = ""
     discarded_steps: int = 0  # those of the evaluation that ended the run; `step` is that evaluation's
     # {metric: [low, high]} of the evaluation after intervals_step steps, the best: the ends of 95 percent over such sets of photos
-    # (tasks/metrics/interval.py); absent where there are more than 1,000 photos, and of an interrupted run
+    # (models/metrics/bootstrap.py); absent where there are more than 1,000 photos, and of an interrupted run
     intervals: Mapping[str, Sequence[float]] | None = None
     intervals_step: int | None = None
     joules: int | None = None  # energy since this start, of the meters named in joules_by

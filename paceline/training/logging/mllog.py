@@ -11,7 +11,7 @@ Where training continues beside scoring, block_stop and the next block's block_s
 time when training continued, as in NVIDIA's Mask R-CNN logs.
 
 Epochs count from 1, steps are optimiser steps done. The lines are those that the mlperf-logging package would write, byte for byte.
-The workload defines the keys of its benchmark (`Reporting` in tasks/workload.py: benchmark, log_facts, log_accuracy, log_tensors).
+The workload defines the keys of its benchmark (`Reporting` in models/workload.py: benchmark, log_facts, log_accuracy, log_tensors).
 Source: MLPerf training rules; mlperf_logging/compliance_checker; keys as in the submissions to v0.7 (SSD) and v3.0.
 """
 

@@ -17,7 +17,6 @@ from torch.export import Dim
 
 import paceline
 from paceline._utils.errors import CheckpointError
-from paceline.boxes.suppression import top_k
 from paceline.cli.commands.export import Flags
 from paceline.config.model_card import make_card
 from paceline.config.recipes import RECIPES
@@ -25,8 +24,9 @@ from paceline.inference.export.graph import Graph, _any_shape
 from paceline.inference.export.sample_photos import inputs
 from paceline.inference.graph.graph_model import Input, through
 from paceline.inference.graph.onnx_reader import as_input
-from paceline.models.segmenter import Segmenter
-from paceline.tasks.workloads import WORKLOADS
+from paceline.models.maskrcnn.module import Segmenter
+from paceline.models.ops.nms import top_k
+from paceline.models.registry import WORKLOADS
 
 pytestmark = [
     pytest.mark.xdist_group("onnx"),  # whose import takes seconds

@@ -34,7 +34,7 @@ from paceline.config.model_card import make_card
 from paceline.config.recipes import RECIPES
 from paceline.inference.graph import graph_model
 from paceline.inference.results import Answer, Found
-from paceline.tasks.workloads import WORKLOADS
+from paceline.models.registry import WORKLOADS
 
 pytestmark = [
     pytest.mark.xdist_group("onnx"),  # whose import takes seconds

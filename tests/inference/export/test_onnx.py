@@ -25,11 +25,11 @@ from tiny_runs import Said, command, forge, refused
 from torch import Tensor, nn
 
 import paceline
-from paceline.boxes.forms import fixed
-from paceline.boxes.suppression import keep_cpu, keep_fixed
 from paceline.inference.export import onnx_export
 from paceline.inference.graph.runtimes import run_of
 from paceline.inference.torch_predictor import Predictor
+from paceline.models.ops.dispatch import fixed
+from paceline.models.ops.nms import keep_cpu, keep_fixed
 
 pytestmark = [
     pytest.mark.xdist_group("onnx"),  # whose import takes seconds

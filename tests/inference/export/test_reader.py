@@ -13,13 +13,13 @@ import torch
 from hotcoco.mask import decode
 from PIL import Image
 
-from paceline.boxes.paste import paste_to_rle
 from paceline.config.recipes import RECIPES
 from paceline.data.transforms.image_header import read_header
 from paceline.data.transforms.sample import render
 from paceline.inference.export.onnx_export import READER
 from paceline.inference.graph.onnx_reader import as_input, pasted
-from paceline.tasks.workloads import workload_of
+from paceline.models.ops.paste_masks import paste_to_rle
+from paceline.models.registry import workload_of
 
 
 def photos() -> Iterator[tuple[str, bytes]]:

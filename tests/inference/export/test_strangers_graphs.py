@@ -20,7 +20,7 @@ from paceline._utils.atomic_write import IN_ZIP
 from paceline._utils.errors import CheckpointError
 from paceline.config.model_card import METADATA, make_card, read_card
 from paceline.config.recipes import RECIPES
-from paceline.tasks.workloads import WORKLOADS
+from paceline.models.registry import WORKLOADS
 
 
 def packed(method: int) -> Callable[[Path], object]:

@@ -18,7 +18,7 @@ import numpy as np
 from paceline.data.checks.suspicious_boxes import KINDS, Kind, Suspect, coordinate_notices, find_suspicious
 from paceline.data.index.index import Index
 from paceline.data.loader.sample_rng import hash_keys
-from paceline.tasks.objects import class_limits, detection_limit
+from paceline.models.object_task import class_limits, detection_limit
 from paceline.tools.report.check import parts
 from paceline.tools.report.check.tiles import Tile, make_tile
 

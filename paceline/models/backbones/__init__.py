@@ -1,0 +1,1 @@
+"""Backbones: ResNet and ResNeXt, any network of timm's, and the feature pyramid."""

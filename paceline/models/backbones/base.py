@@ -1,0 +1,142 @@
+"""A trunk turns images into feature maps, and every workload takes those it needs.
+
+Letters: B images   C_i channels and s_i stride of map i, finest first   H, W input pixels   K classes
+A classifier pools the last map, SSD takes the one of stride 8, Mask R-CNN those of stride 4 to 32.
+To add a trunk: a file with a subclass of Trunk, and a line in make_trunk.py (docs/extending/trunk.md).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from paceline._utils.errors import RecipeError
+from paceline.config.recipe import Optim
+from paceline.models.layers.common import Init, Linear
+
+Part = Literal["none", "stem", "first_convolution", "first_stage"]
+Norm = Literal["frozen", "batch", "group"]
+
+
+@dataclass(frozen=True)
+class Form:
+    """What a network needs of its trunk, beside the recipe's fields."""
+
+    stride: Literal[0, 8, 32] = 0  # of the coarsest map; 0 = the trunk's own coarsest
+    finest: int = 0  # of a pyramid, the stride of the finest map that it uses; 0 = only the last map is used
+    norm: Norm = "batch"  # frozen: BatchNorms with fixed statistics; group: GroupNorms in their places
+    stem: Literal["imagenet", "small"] = "imagenet"
+    stem_channels: Literal[3, 4] = 3
+
+
+class Trunk(nn.Module, ABC):
+    """Images in, feature maps out. Parameters are drawn by `draw`, or loaded; the names of their modules are a checkpoint's."""
+
+    channels: list[int]  # C_i
+    strides: list[int]  # s_i; a map has about H / s_i rows
+    fc: Linear  # behind `add_classes` alone
+    # Recipe fields that weights may depend on, as this trunk is built
+    built: Mapping[str, str] = {"stride_in": "3x3", "padding": "both"}
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.still: list[nn.Module] = []
+
+    @abstractmethod
+    def forward(self, images: Tensor) -> list[Tensor]:
+        """(B, 3, H, W) float, normalised -> maps (B, C_i, about H / s_i, W / s_i), finest first."""
+
+    @abstractmethod
+    def frozen_modules(self, part: Part) -> list[nn.Module]:
+        """The modules up to and including `part`, to be frozen. Raises RecipeError for a part that it does not have."""
+
+    @abstractmethod
+    def draw(self, init: Init, generator: torch.Generator, *, zero_init_last_gamma: bool) -> None:
+        """Draw first weights, `fc`'s with them, on the CPU: a function of the generator's state alone."""
+
+    @abstractmethod
+    def of_file(self, saved: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], tuple[str, ...]]:
+        """A file's tensors under this trunk's names, and the prefixes of names that a whole classifier has beyond it.
+
+        `saved` may be the trunk's or a whole classifier's; where it is neither, ({}, ()).
+        """
+
+    def freeze(self, part: Part) -> None:
+        """Freeze a part: no gradients, and its BatchNorms use their running statistics and do not update them."""
+        still = self.frozen_modules(part)
+        for module in still:
+            module.requires_grad_(False)
+        self.still += still
+
+    def stage_of(self) -> dict[str, int]:
+        """Name -> stage of each parameter but `fc`'s: 0 beside the images, then 1, 2, ... Raises RecipeError without stages."""
+        raise RecipeError(
+            f"--model.freeze and --optim.layer-decay: {type(self).__name__} has no stages. Leave them at 0 and 1."
+        )
+
+    def freeze_stages(self, count: int) -> None:
+        """Freeze the first `count` stages, as `freeze` does a part. Raises RecipeError where the trunk has fewer."""
+        if not count:
+            return
+        stage_of = self.stage_of()
+        if count > (stages := max(stage_of.values()) + 1):
+            raise RecipeError(f"--model.freeze {count}: this trunk has {stages} stages. Name 0 to {stages}.")
+        for name, stage in stage_of.items():
+            if stage < count:
+                self.get_parameter(name).requires_grad_(False)
+        for module in self.modules():
+            weights = [weight.requires_grad for weight in module.parameters()]
+            if module is not self and weights and not any(weights):
+                self.still.append(module)
+
+    def train(self, mode: bool = True) -> Trunk:
+        """As nn.Module's, except for what is frozen."""
+        super().train(mode)
+        for module in self.still:
+            module.train(False)
+        return self
+
+    def add_classes(self, classes: int) -> None:
+        """Add the linear layer `fc` on the last map's mean, for `classify`."""
+        self.fc = Linear(self.channels[-1], classes)
+
+    def pooled(self, images: Tensor) -> Tensor:
+        """(B, 3, H, W) float, normalised -> (B, C), the last map's mean."""
+        return F.adaptive_avg_pool2d(self(images)[-1], 1).flatten(1)
+
+    def classify(self, images: Tensor) -> Tensor:
+        """(B, 3, H, W) float, normalised -> logits (B, K) float32."""
+        return self.fc(self.pooled(images)).float()
+
+
+def initialise(trunk: Trunk, init: Init, generator: torch.Generator, *, zero_init_last_gamma: bool = False) -> None:
+    """Draw a trunk's weights by its own rule; see `Trunk.draw`. The generator is on the CPU, and so must the trunk be."""
+    trunk.draw(init, generator, zero_init_last_gamma=zero_init_last_gamma)
+
+
+def rate_factors(model: nn.Module, optim: Optim) -> dict[str, float]:
+    """Name -> factor on the learning rate by where a parameter is; {} where all are 1.
+
+    F^k for the trunk's k-th stage from the top, F = layer_decay (Bao et al. 2022, BEiT, by stages); head_rate outside of it.
+    Raises RecipeError for a network without a trunk, and for a trunk without stages.
+    """
+    if optim.head_rate == 1 and optim.layer_decay == 1:
+        return {}
+    trunks = [(name, module) for name, module in model.named_modules() if isinstance(module, Trunk)]
+    if not trunks:
+        raise RecipeError("--optim.head-rate and --optim.layer-decay: this network has no trunk. Leave both at 1.")
+    factors = {name: optim.head_rate for name, _ in model.named_parameters()}
+    for prefix, trunk in trunks:
+        if optim.layer_decay == 1:
+            own = {name: 1.0 for name, _ in trunk.named_parameters() if not name.startswith("fc.")}
+        else:
+            stage_of = trunk.stage_of()
+            own = {name: optim.layer_decay ** (max(stage_of.values()) + 1 - stage) for name, stage in stage_of.items()}
+        factors |= {f"{prefix}.{name}" if prefix else name: factor for name, factor in own.items()}
+    return factors

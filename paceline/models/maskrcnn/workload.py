@@ -1,0 +1,163 @@
+"""Mask R-CNN: objects by their boxes and masks; without its mask head Faster R-CNN, by boxes alone.
+
+MLPerf's keys are those of rules 3.1.0 (mlperf_logging/compliance_checker/training_3.1.0/closed_maskrcnn.yaml), with values as the
+v3.0 submissions (NVIDIA) log them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paceline._utils.errors import RecipeError
+from paceline.config.maskrcnn import InstanceInput, InstanceRecipe, MaskRCNNModel, check_instances
+from paceline.config.plan import Plan
+from paceline.models.mllog_keys import base_facts, whole
+from paceline.models.ssd.workload import SSD
+from paceline.models.workload import NetworkFactory, Reporting, Workload
+
+if TYPE_CHECKING:
+    import torch
+
+    from paceline.config.run import Run
+    from paceline.models.datamodule import DataModule
+    from paceline.models.maskrcnn.module import Segmenter
+    from paceline.models.weights.classes import Labels
+    from paceline.models.weights.load import WeightReport
+
+
+# A warm-up that starts below this share of the rate starts at about 0: the published ones start at 0, 0.0025, 0.03 or 1/3.
+AT_REST = 0.01
+
+
+class MaskRCNNNetwork(NetworkFactory):
+    """Builds Mask R-CNNs and Faster R-CNNs."""
+
+    no_compile = "it is not compiled as a whole; each of its input shapes would take minutes"
+    no_exact = "the gradient of torchvision's RoIAlign and RoIPool is added up in any order there"
+
+    def check(self, recipe: InstanceRecipe) -> None:
+        check_instances(recipe)
+
+    def exact_in_triton(self, recipe: InstanceRecipe) -> bool:
+        """RoIAlign; of RoIPool we have no kernel."""
+        return recipe.model.roi.mode == "align"
+
+    def check_plan(self, recipe: InstanceRecipe, plan: Plan) -> None:
+        """Raises RecipeError where the best proposals of a loss group would be chosen from a part of it."""
+        if recipe.model.rpn.post_of == "batch" and plan.loss_forwards * plan.loss_join > 1:
+            raise RecipeError(
+                f"--model.rpn.post-of batch: the best proposals of {plan.loss_group} images are kept together, but a "
+                f"forward holds {plan.images_per_forward} of them. Give forwards room for the group "
+                f"(--system.images-per-forward {plan.loss_group}), or count proposals by image: --model.rpn.post-of image"
+            )
+
+    def largest(self, recipe: InstanceRecipe) -> tuple[int, int]:
+        """The widest photo's. A forward that has to mix portraits with landscapes is larger still, and rare: a run's discarded first
+        step tries the largest of its order.
+        """
+        photo = recipe.input
+        short, long, multiple = max(photo.short), photo.long, photo.multiple
+        return -(-short // multiple) * multiple, -(-long // multiple) * multiple
+
+    def eval_shape(self, recipe: InstanceRecipe, height: int, width: int) -> tuple[int, int]:
+        """The padded shape of one photo."""
+        from paceline.data.loader.aspect_buckets import padded_shape, resized
+
+        photo, short = recipe.input, recipe.input.short[-1]
+        return padded_shape(*resized(height, width, short, photo.long, photo.sides), photo, short)
+
+    def build(self, recipe: InstanceRecipe, classes: int) -> Segmenter:
+        from paceline.models.maskrcnn.model import MaskRCNN
+        from paceline.models.maskrcnn.module import Segmenter
+
+        photo = recipe.input
+        return Segmenter(MaskRCNN(recipe.model, classes), mean=photo.mean, std=photo.std, settings=recipe.model)
+
+    def initialise(self, recipe: InstanceRecipe, model: Any, generator: torch.Generator) -> None:
+        from paceline.models.maskrcnn.model import initialise_mask_rcnn
+
+        initialise_mask_rcnn(model.network, generator, recipe.model.init)
+
+    def load_weights(self, model: Any, path: Path, labels: Labels) -> WeightReport:
+        """A classifier for the trunk, or a Mask R-CNN of any form; classes that the file has, by name, keep their rows."""
+        from paceline.models.weights.load_detectors import load_mask_rcnn_weights
+
+        return load_mask_rcnn_weights(model.network, path, labels)
+
+
+def instance_data() -> type[DataModule]:
+    """The data module's class, imported when it is used: it needs torch."""
+    from paceline.models.maskrcnn.task import InstanceData
+
+    return InstanceData
+
+
+def log_facts(run: Run) -> dict[str, Any]:
+    """All keys between init_start and init_stop by Mask R-CNN's rules.
+
+    num_image_candidates is the number of proposals that a device keeps, as the submissions log it: of all images of a loss group
+    where these share one limit, else of each image. opt_learning_rate_warmup_factor has two meanings in published logs: the
+    reference's, the fraction of the rate at which the warm-up starts; and NVIDIA's, whose warm-ups start at about 0 and whose
+    rules require a number above it: the growth of the rate in a step.
+    """
+    recipe, plan = run.recipe, run.plan
+    optim, schedule, rpn = recipe.optim, recipe.schedule, recipe.model.rpn
+    shared = rpn.post_of == "batch"
+    factor = schedule.warmup_from
+    if factor < AT_REST:
+        factor = optim.lr * (1 - factor) / plan.warmup_steps if plan.warmup_steps else 1.0
+    facts = {
+        **base_facts(run),
+        "num_image_candidates": rpn.post_group or rpn.post_train * (max(1, recipe.model.loss_group) if shared else 1),
+        "opt_name": "sgd_with_momentum" if optim.kind == "sgd" else optim.kind,
+        "opt_base_learning_rate": optim.lr,
+        "opt_weight_decay": optim.weight_decay,
+        "opt_learning_rate_warmup_steps": whole(plan.warmup_steps),
+        "opt_learning_rate_warmup_factor": factor,
+        "min_image_size": min(recipe.input.short),
+        "max_image_size": recipe.input.long,
+    }
+    if plan.boundaries:
+        facts["opt_learning_rate_decay_factor"] = schedule.factor
+        facts["opt_learning_rate_decay_steps"] = [whole(boundary) for boundary in plan.boundaries]
+    return facts
+
+
+class MaskRCNNReporting(Reporting):
+    """A recipe without masks has only the metrics of boxes."""
+
+    def measured(self, recipe: InstanceRecipe) -> Sequence[str]:
+        """A recipe without masks has only the metrics of boxes."""
+        return super().measured(recipe) if recipe.model.masks else SSD.reporting.metrics
+
+    def rules(self, recipe: InstanceRecipe) -> tuple[str, str]:
+        """None without masks: MLPerf has no Faster R-CNN."""
+        return super().rules(recipe) if recipe.model.masks else ("", "")
+
+    def log_accuracy(self, metrics: Mapping[str, float]) -> Any:
+        """Both APs, each with a target; of boxes alone where no masks are found."""
+        return {name: metrics[key] for name, key in (("BBOX", "box_ap"), ("SEGM", "mask_ap")) if key in metrics}
+
+
+MASK_RCNN = Workload(
+    about="Mask R-CNN: objects by their boxes and masks",
+    start="maskrcnn-tiny",
+    layout=f"{SSD.layout}, with polygons or run lengths",
+    kind="boxes",
+    finds_objects=True,
+    photos_at_once=4,
+    model=MaskRCNNModel(),
+    input=InstanceInput(),
+    network=MaskRCNNNetwork(),
+    data=instance_data,
+    reporting=MaskRCNNReporting(
+        headline="mask_ap",
+        metrics=(*SSD.reporting.metrics, *(name.replace("box", "mask", 1) for name in SSD.reporting.metrics)),
+        template="detected.html.jinja",
+        benchmark="maskrcnn",
+        ruleset="3.1.0",
+        log_facts=log_facts,
+    ),
+)

@@ -1,0 +1,273 @@
+"""Detections and masks of an evaluation: in pixels of the photos, joined over ranks, scored, and described for the report.
+
+Letters: N photos of the validation split   n photos of this evaluation   M objects   D detections   K classes, 1..K   B, S as in
+batch.py
+No bitmap of a photo is kept or sent: a mask is a string of run lengths from its first pixel on.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import repeat
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from paceline._utils.errors import DataError
+from paceline.data.batch import APPROXIMATED, Batch, FoundInstances
+from paceline.data.index.box_split import BoxSplit, has_masks, truth_masks
+from paceline.data.rle import RunLengths
+from paceline.models.metrics import coco
+from paceline.models.metrics.best_f1 import BestF1, best_f1
+from paceline.models.metrics.bootstrap import Draws, box_draws, mask_draws
+from paceline.models.metrics.coco_pack import Share, join_masks, pack, unpack
+from paceline.models.ops.paste_masks import PasteLaw, paste_to_rle
+
+# Detections of an image in the predictions file: as many as the benchmark counts.
+MOST_WRITTEN = 100
+# A class's AP by the size of its objects.
+SIZES = ("ap_small", "ap_medium", "ap_large")
+
+
+def to_detections(rows: np.ndarray, heights: np.ndarray, widths: np.ndarray, plus_one: bool) -> coco.Detections:
+    """Fractions of the photo to pixels.
+
+    rows             (D, 7) float64: image number, left, top, right, bottom as fractions, score, class
+    heights, widths  (N,) of every photo, by number
+    plus_one         widths and heights one pixel larger, as the MXNet system reported them
+    """
+    numbers = rows[:, 0].astype(np.int64)
+    across, down = widths[numbers].astype(np.float64), heights[numbers].astype(np.float64)
+    left, top, right, bottom = (rows[:, place] * size for place, size in zip(range(1, 5), (across, down, across, down)))
+    more = 1.0 if plus_one else 0.0
+    boxes = np.column_stack((left, top, right - left + more, bottom - top + more))
+    return coco.Detections(numbers, boxes, rows[:, 6].astype(np.int64), rows[:, 5])
+
+
+def describe(
+    truth: coco.GroundTruth,
+    found: coco.Detections,
+    scores: coco.BoxScores,
+    best: BestF1 | None,
+    files: Sequence[str],
+    numbers: np.ndarray,
+    classes: Sequence[str],
+    category_ids: Sequence[int],
+) -> dict[str, Any]:
+    """JSON content of RUN/predictions/step-N.json (kind "boxes"): every image's detections beside its ground truth.
+
+    found    its `images` are rows of `truth`
+    best     of `best_f1`, where it has found a threshold
+    files    (N,) of the images, relative to the data set's root or absolute
+    numbers  (N,) of the images in the validation index
+    """
+    starts = np.searchsorted(found.images, np.arange(len(truth.image_ids) + 1))
+    images = []
+    for row, (file, number) in enumerate(zip(files, numbers.tolist())):
+        mine = most_written(found.scores, int(starts[row]), int(starts[row + 1]))
+        real = slice(truth.starts[row], truth.starts[row + 1])
+        images.append(
+            {
+                "index": number,
+                "image_id": int(truth.image_ids[row]),
+                "file": file,
+                "width": int(truth.widths[row]),
+                "height": int(truth.heights[row]),
+                "boxes": found.boxes[mine].round(2).tolist(),
+                "labels": found.classes[mine].tolist(),
+                "scores": found.scores[mine].astype(np.float64).round(5).tolist(),
+                "truth": {
+                    "boxes": truth.boxes[real].round(2).tolist(),
+                    "labels": truth.classes[real].tolist(),
+                    "crowd": truth.crowd[real].tolist(),
+                },
+            }
+        )
+    names = ("f1", "precision", "recall")
+    at_best = (
+        [{name: getattr(one, name, coco.ABSENT) for name in names} for one in best.per_class] if best else repeat({})
+    )
+    return {
+        "kind": "boxes",
+        "classes": list(classes),
+        "category_ids": list(category_ids),
+        **({} if best is None else {"best_f1": best.record()}),
+        "images": images,
+        "per_class": [
+            {"name": name, "ap": score.ap, "ap50": score.ap50, "ar100": score.ar100, "objects": score.objects}
+            | dict(zip(SIZES, score.by_size))
+            | more
+            for name, score, more in zip(classes, scores.per_class, at_best)
+        ],
+        "curves": curves(scores, classes),
+    }
+
+
+def most_written(scores: np.ndarray, first: int, last: int) -> np.ndarray:
+    """Of an image's detections, rows first..last - 1, those for the predictions file, best first."""
+    mine = np.arange(first, last)
+    return mine[np.argsort(-scores[mine], kind="stable")[:MOST_WRITTEN]]
+
+
+def curves(scores: coco.BoxScores, classes: Sequence[str]) -> dict[str, Any]:
+    """The precision of each class, and their mean, over recall."""
+    return {
+        "iou": coco.CURVE_IOU,
+        "recall": np.linspace(0, 1, coco.RECALL_POINTS).round(2).tolist(),
+        "classes": {name: curve.round(5).tolist() for name, curve in zip(classes, scores.curves)},
+        "mean": scores.mean_curve.round(5).tolist(),
+    }
+
+
+class InstanceTruth(NamedTuple):
+    """The ground truth of the n photos of an evaluation."""
+
+    boxes: coco.GroundTruth
+    masks: RunLengths  # M, of the rows of `boxes`
+    known: (
+        np.ndarray
+    )  # (M,) bool; an object without a mask need not be detected as one, and nothing on its box counts as wrong
+
+    @property
+    def for_masks(self) -> coco.GroundTruth:
+        """The ground truth for scoring masks: an object without a mask is treated as a crowd."""
+        return replace(self.boxes, crowd=np.where(self.known, self.boxes.crowd, 1).astype(np.uint8))
+
+
+class ScoredInstances(NamedTuple):
+    """An evaluation's outcome."""
+
+    found: coco.Detections  # their `images` are rows of the truth
+    masks: RunLengths  # D
+    box_scores: coco.BoxScores
+    mask_scores: coco.BoxScores
+    best: BestF1 | None  # of the boxes
+    approximated: Mapping[str, int]  # what accelerators left open in all photos, by name; empty on a CPU
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The 24 numbers by their names."""
+        return {**self.box_scores.metrics, **self.mask_scores.metrics}
+
+    def draws(self, truth: InstanceTruth) -> Draws:
+        """Of boxes and masks; the truth is the one that was scored by."""
+        of_masks = mask_draws(truth.for_masks, truth.masks, self.found, self.masks)
+        return {**box_draws(truth.boxes, self.found), **of_masks}
+
+
+class InstanceScore:
+    """One rank's share of an evaluation."""
+
+    def __init__(
+        self, heights: np.ndarray, widths: np.ndarray, mask_above: float = 0.5, law: PasteLaw = "torchvision"
+    ) -> None:
+        """heights, widths: (N,) of every validation photo, pixels; mask_above: see `InstanceDetect`; law: `paste_to_rle`."""
+        self.heights, self.widths, self.mask_above = heights, widths, mask_above
+        self.law: PasteLaw = law
+        self.scored: list[np.ndarray] = []
+        self.rows: list[np.ndarray] = []
+        self.masks: list[RunLengths] = []
+        self.open: list[Tensor] = []
+
+    def add(self, batch: Batch, outputs: FoundInstances) -> None:
+        """Paste the masks of B photos, where there are masks, into their pixels; `batch.indices` are numbers of validation photos."""
+        numbers = batch.indices.cpu().numpy()
+        found = outputs.detections.cpu()
+        self.scored.append(numbers)
+        if outputs.open is not None:
+            self.open.append(outputs.open.sum(dim=0))
+        for image, number in enumerate(numbers.tolist()):
+            places = (found[image, :, 5] > 0).nonzero()[:, 0]
+            mine = found[image, places].to(torch.float64)
+            height, width = int(self.heights[number]), int(self.widths[number])
+            boxes = mine[:, :4] * torch.tensor([width, height, width, height])
+            if outputs.masks is not None:
+                masks = outputs.masks[image][places.to(outputs.masks.device)]
+                runs = paste_to_rle(masks, boxes, height, width, threshold=self.mask_above, law=self.law)
+                self.masks.append(runs)
+            self.rows.append(np.column_stack((np.full(len(mine), number), mine.numpy())))
+
+    def pack(self) -> bytes:
+        """For rank 0."""
+        scored = np.concatenate([np.zeros(0, np.int64), *self.scored])
+        rows = np.concatenate([np.zeros((0, 7)), *self.rows])
+        detections = to_detections(rows, self.heights, self.widths, plus_one=False)
+        left_open = torch.stack(self.open).sum(dim=0).cpu().numpy() if self.open else None
+        return pack(Share(scored, detections, RunLengths.join(self.masks), left_open))
+
+
+def instance_truth(boxes: coco.GroundTruth, split: BoxSplit, numbers: np.ndarray) -> InstanceTruth:
+    """The ground truth of some photos of a split, its masks as strings; about 30 microseconds an object.
+
+    boxes    of these photos
+    numbers  (n,) of the photos, each once
+    """
+    return InstanceTruth(boxes, *truth_masks(split, numbers))
+
+
+def require_masks(split: BoxSplit, data: Path) -> None:
+    """Raises DataError where the split has objects and not a single mask. data: the set's name for --data."""
+    if len(split.classes) and not has_masks(split):
+        named = shlex.quote(str(data))
+        raise DataError(
+            f"{data}: its objects have boxes but no masks, and this recipe learns masks.\n"
+            f"Train the same network without masks:  paceline train fasterrcnn-custom --data {named} --weights fasterrcnn\n"
+            f"or a faster detector of boxes:  paceline train ssd-custom --data {named} --weights resnet34\n"
+            'or give the objects a "segmentation" (polygons or run lengths) in the JSON, then prepare it again.'
+        )
+
+
+def score_instances(truth: InstanceTruth, packed: Sequence[bytes], numbers: np.ndarray) -> ScoredInstances:
+    """All ranks' shares, joined and scored twice.
+
+    packed   the `InstanceScore.pack` of each rank
+    numbers  (n,) of the photos, as in `instance_truth`
+    Raises RuntimeError unless every photo was scored exactly once.
+    """
+    shares = [unpack(share) for share in packed]
+    found, masks = join_masks(shares, numbers)
+    of_masks = coco.score_masks(truth.for_masks, truth.masks, found, masks)
+    best = best_f1(truth.boxes, found)
+    return ScoredInstances(found, masks, coco.score_boxes(truth.boxes, found), of_masks, best, approximated(shares))
+
+
+def approximated(shares: Sequence[Share]) -> dict[str, int]:
+    """What accelerators left open in all photos, by name; {} on a CPU."""
+    left_open = [share.left_open for share in shares if share.left_open is not None]
+    return dict(zip(APPROXIMATED, np.sum(left_open, axis=0).tolist())) if left_open else {}
+
+
+def describe_instances(
+    truth: InstanceTruth,
+    scored: ScoredInstances,
+    files: Sequence[str],
+    numbers: np.ndarray,
+    classes: Sequence[str],
+    category_ids: Sequence[int],
+) -> dict[str, Any]:
+    """JSON content of RUN/predictions/step-N.json (kind "instances"): as kind "boxes", with the masks beside the boxes.
+
+    Each image has "masks" beside "boxes", and its truth too: run-length strings at the photo's size, null for an object without a
+    mask. Each class has "mask_ap", "mask_ap50" and AP by size; "mask_curves" are the masks' precision as "curves" are the boxes'.
+    files, numbers, classes, category_ids  as in `describe`
+    """
+    named = files, numbers, classes, category_ids
+    described = describe(truth.boxes, scored.found, scored.box_scores, scored.best, *named)
+    starts = np.searchsorted(scored.found.images, np.arange(len(truth.boxes.image_ids) + 1))
+    for row, image in enumerate(described["images"]):
+        mine = most_written(scored.found.scores, int(starts[row]), int(starts[row + 1]))
+        image["masks"] = [scored.masks[int(place)].decode("ascii") for place in mine]
+        image["truth"]["masks"] = [
+            truth.masks[place].decode("ascii") if truth.known[place] else None
+            for place in range(int(truth.boxes.starts[row]), int(truth.boxes.starts[row + 1]))
+        ]
+    for entry, score in zip(described["per_class"], scored.mask_scores.per_class):
+        entry.update(mask_ap=score.ap, mask_ap50=score.ap50)
+        entry.update({f"mask_{name}": value for name, value in zip(SIZES, score.by_size)})
+    described.update(kind="instances", mask_curves=curves(scored.mask_scores, classes))
+    return described

@@ -1,0 +1,64 @@
+"""The workloads, by name; and one of your own, from its file. Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from paceline._utils.errors import RecipeError
+from paceline._utils.user_code import from_file, is_in_file
+from paceline.config.recipe import Recipe, check_recipe
+from paceline.config.run import RunRecord, fill, run_file
+from paceline.models.maskrcnn.workload import MASK_RCNN
+from paceline.models.resnet.workload import RESNET
+from paceline.models.ssd.workload import SSD
+from paceline.models.workload import Workload
+
+WORKLOADS: dict[str, Workload] = {"classification": RESNET, "ssd": SSD, "maskrcnn": MASK_RCNN}
+
+
+def workload_of(task: str) -> Workload:
+    """The workload that a recipe's `task` names: one of WORKLOADS, or `./file.py:name`, which is run as Python.
+
+    Such a name must come from the user, never from a file's content: see `saved_recipe`.
+    Raises RecipeError where there is none.
+    """
+    if not is_in_file(task):
+        if task not in WORKLOADS:
+            known = ", ".join(WORKLOADS)
+            raise RecipeError(f"--task {task}: there is no such task. Known: {known}. One of your own: ./file.py:name")
+        return WORKLOADS[task]
+    found = from_file(task, "workload")
+    if not isinstance(found, Workload):
+        raise RecipeError(f"{task}: is a {type(found).__name__}, not a paceline.models.workload.Workload.")
+    return found
+
+
+def saved_recipe(facts: RunRecord, path: Path, *, named: str, again: Callable[[str], str]) -> Recipe:
+    """The recipe in run.json. The recipe's own Python file is not needed for that; its workload's is.
+
+    path   the run folder or run.json, for the message
+    named  the workload that the command line names instead of the one in run.json
+    again  the name of a file's workload -> the command that trusts it, for a message
+    Raises RecipeError for a task that is not ours or not named, for keys of another version, for invalid values.
+    """
+    if named and not (isinstance(named, str) and is_in_file(named)):
+        raise RecipeError(f"--workload {named!r:.80}: name the file and the workload in it: ./file.py:name")
+    name = named or facts.recipe.get("task")
+    if not isinstance(name, str) or (name not in WORKLOADS and not is_in_file(name)):
+        raise RecipeError(f"{run_file(path)}: its task {name!r} is not one of ours ({', '.join(WORKLOADS)}).")
+    if is_in_file(name) and not named:
+        shown = name if name.isprintable() else "FILE.py:NAME"
+        raise RecipeError(
+            f"{run_file(path)}: its task is {name!r}: Python code that a run names is not run unasked. Where you trust it:\n"
+            f"  {again(shown)}"
+        )
+    workload = workload_of(name)
+    try:
+        template = Recipe(task=name, model=workload.model, input=workload.input)
+        recipe = fill(template, {**facts.recipe, "task": name}, "recipe")
+        check_recipe(recipe)
+        workload.network.check(recipe)
+    except RecipeError as problem:
+        raise RecipeError(f"{run_file(path)}: {problem}") from None
+    return recipe

@@ -1,0 +1,1 @@
+"""Classification of photos by any backbone: loss, mixup, task, workload."""

@@ -1,0 +1,100 @@
+"""ResNet: classes of photos."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paceline._utils.errors import RecipeError
+from paceline.config.plan import Plan
+from paceline.config.resnet import PhotoInput, PhotoRecipe, ResNetModel, check_classification, mixes
+from paceline.models.workload import NetworkFactory, Reporting, Workload
+
+if TYPE_CHECKING:
+    import torch
+
+    from paceline.models.datamodule import DataModule
+    from paceline.models.resnet.module import Classifier
+    from paceline.models.weights.classes import Labels
+    from paceline.models.weights.load import WeightReport
+
+
+class ResNetNetwork(NetworkFactory):
+    """Builds classifiers."""
+
+    working_share = 0.15
+
+    def check(self, recipe: PhotoRecipe) -> None:
+        check_classification(recipe)
+
+    def check_plan(self, recipe: PhotoRecipe, plan: Plan) -> None:
+        """Raises RecipeError where photos that are mixed with each other would lie in two forwards."""
+        if mixes(recipe.input) and plan.images_per_forward % 2:
+            raise RecipeError(
+                f"--input.mixup {recipe.input.mixup:g} --input.cutmix {recipe.input.cutmix:g}: pairs of photos of a forward are "
+                f"mixed, and a forward holds {plan.images_per_forward}. Use fewer ranks, or other images a forward: "
+                "--system.images-per-forward"
+            )
+
+    def eval_shape(self, recipe: PhotoRecipe, height: int, width: int) -> tuple[int, int]:
+        return recipe.input.eval_size, recipe.input.eval_size
+
+    def build(self, recipe: PhotoRecipe, classes: int) -> Classifier:
+        import torch
+
+        from paceline.models.backbones.base import Form
+        from paceline.models.backbones.factory import make_trunk
+        from paceline.models.layers.batch_norm import batch_norms
+        from paceline.models.resnet.module import Classifier
+
+        net, photo = recipe.model, recipe.input
+        trunk = make_trunk(net, Form(norm=net.norm, stem=net.stem, stem_channels=net.stem_channels))
+        if net.first_head == "fitted" and any(norm.training for norm in batch_norms(trunk.train())):
+            raise RecipeError(
+                "--model.first-head fitted: it is fitted behind the trunk's own statistics, and training would use its batches' "
+                "in their place, behind which it answers at random. Add --model.norm frozen."
+            )
+        trunk.add_classes(classes)
+        return Classifier(
+            trunk,
+            mean=photo.mean,
+            std=photo.std,
+            channels=net.stem_channels,
+            smoothing=net.label_smoothing,
+            convention=net.smoothing,
+            gamma=net.focal_gamma if net.loss == "focal" else 0.0,
+            class_weights=torch.ones(classes) if net.class_weights == "balanced" else None,
+        )
+
+    def initialise(self, recipe: PhotoRecipe, model: Any, generator: torch.Generator) -> None:
+        settings = recipe.model
+        model.network.draw(settings.init, generator, zero_init_last_gamma=settings.zero_init_last_gamma)
+
+    def load_weights(self, model: Any, path: Path, labels: Labels) -> WeightReport:
+        """A classifier of any form; classes that the file has, by name, keep their rows of the last layer, others are new."""
+        from paceline.models.weights.load import load_weights
+
+        return load_weights(model.network, path, labels)
+
+
+def photo_data() -> type[DataModule]:
+    """The data module's class, imported when it is used: it needs torch."""
+    from paceline.models.resnet.task import ClassificationData
+
+    return ClassificationData
+
+
+RESNET = Workload(
+    about="ResNet: classes of photos",
+    start="resnet50-tiny",
+    layout="train/CLASS/*.jpg and val/CLASS/*.jpg",
+    kind="class-folder",
+    classes=1000,
+    finds_objects=False,
+    photos_at_once=32,
+    model=ResNetModel(),
+    input=PhotoInput(),
+    network=ResNetNetwork(),
+    data=photo_data,
+    reporting=Reporting("top1", ("top1", "top5"), "classification.html.jinja", benchmark="resnet", ruleset="4.0.0"),
+)

@@ -1,0 +1,1 @@
+"""SSD: network, loss, decoding, transforms, task, workload."""

@@ -1,0 +1,138 @@
+"""SSD: objects by their boxes. A detector of boxes of your own has the same data and another network: `replace(SSD, ...)` with its
+`about`, `model` and `network`.
+
+MLPerf's keys are those of rules 1.1.0 (mlperf_logging/compliance_checker/training_1.1.0/closed_ssd.yaml), with values as the v0.7
+submissions (Dell, NVIDIA) log them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paceline.config.ssd import BoxInput, BoxRecipe, SSDModel, check_detection, grids
+from paceline.models.mllog_keys import base_facts, in_epochs, ssd_tensor_names, whole
+from paceline.models.workload import NetworkFactory, Reporting, Workload
+
+if TYPE_CHECKING:
+    import torch
+
+    from paceline.config.run import Run
+    from paceline.models.datamodule import DataModule
+    from paceline.models.ssd.loss import Detector
+    from paceline.models.weights.classes import Labels
+    from paceline.models.weights.load import WeightReport
+
+
+class SSDNetwork(NetworkFactory):
+    """Builds SSDs."""
+
+    def check(self, recipe: BoxRecipe) -> None:
+        check_detection(recipe)
+
+    def build(self, recipe: BoxRecipe, classes: int) -> Detector:
+        import torch
+
+        from paceline.models.backbones.base import Form
+        from paceline.models.backbones.factory import make_trunk
+        from paceline.models.ops.anchors import boxes_a_cell, default_boxes, default_corners, tie_order
+        from paceline.models.ssd.loss import Detector
+        from paceline.models.ssd.model import SSD
+
+        settings, photo = recipe.model, recipe.input
+        cells = grids(photo.size)
+        network = SSD(
+            make_trunk(settings, Form(*((32, 8) if settings.pyramid else (8, 0)), norm=settings.norm)),
+            classes,
+            cells=cells,
+            boxes_a_cell=boxes_a_cell(len(cells)),
+            extras=settings.extras,
+            extras_norm=settings.extras_norm,
+            pyramid=settings.pyramid,
+            heads=settings.heads,
+            head_multiple=settings.head_multiple,
+            frozen=settings.frozen,
+            padding=settings.padding,
+            bn_eps=settings.bn_eps,
+            bn_momentum=settings.bn_momentum,
+        )
+        with torch.device("cpu"):  # see models/layers/common.py
+            scales = settings.scales[: len(cells) + 1]
+            anchors, order = default_boxes(photo.size, cells, scales), tie_order(settings.box_order, cells)
+            corners = default_corners(photo.size, cells, scales) if settings.box_corners == "float64" else None
+        weights = torch.ones(classes + 1) if settings.class_weights == "balanced" else None
+        return Detector(
+            network,
+            anchors,
+            mean=photo.mean,
+            std=photo.std,
+            settings=settings,
+            corners=corners,
+            order=order,
+            class_weights=weights,
+        )
+
+    def initialise(self, recipe: BoxRecipe, model: Any, generator: torch.Generator) -> None:
+        from paceline.models.ssd.model import initialise_ssd
+
+        zeros, bias = recipe.model.zero_init_last_gamma, recipe.model.new_bias
+        initialise_ssd(model.network, generator, zero_init_last_gamma=zeros, new_bias=bias)
+
+    def load_weights(self, model: Any, path: Path, labels: Labels) -> WeightReport:
+        """A classifier for the trunk, or an SSD of any form; classes that the file has, by name, keep their rows."""
+        from paceline.models.weights.load_detectors import load_ssd_weights
+
+        return load_ssd_weights(model.network, path, labels)
+
+
+def box_data() -> type[DataModule]:
+    """The data module's class, imported when it is used: it needs torch."""
+    from paceline.models.ssd.task import BoxData
+
+    return BoxData
+
+
+def log_facts(run: Run) -> dict[str, Any]:
+    """All keys between init_start and init_stop by SSD's rules. max_samples: proposals for one drawn crop."""
+    recipe, plan = run.recipe, run.plan
+    facts = {
+        **base_facts(run),
+        "model_bn_span": plan.bn_span,
+        "max_samples": recipe.input.crop_attempts,
+        "opt_name": recipe.optim.kind,
+        "opt_base_learning_rate": recipe.optim.lr,
+        "opt_weight_decay": recipe.optim.weight_decay,
+        "opt_learning_rate_warmup_factor": recipe.schedule.warmup_from,
+        "opt_learning_rate_warmup_steps": whole(plan.warmup_steps),
+    }
+    if plan.boundaries:
+        facts["opt_learning_rate_decay_boundary_epochs"] = [in_epochs(boundary, run) for boundary in plan.boundaries]
+    return facts
+
+
+SSD = Workload(
+    about="SSD: objects by their boxes",
+    start="ssd-tiny",
+    layout=(
+        "annotations in COCO's, Pascal VOC's or YOLO's form beside its images (annotations/instances_train2017.json and "
+        "train2017/, data.yaml, or Annotations/ and JPEGImages/)"
+    ),
+    kind="boxes",
+    finds_objects=True,
+    model=SSDModel(),
+    input=BoxInput(),
+    network=SSDNetwork(),
+    data=box_data,
+    reporting=Reporting(
+        headline="box_ap",
+        metrics=(
+            "box_ap", "box_ap50", "box_ap75", "box_ap_small", "box_ap_medium", "box_ap_large",
+            "box_ar1", "box_ar10", "box_ar100", "box_ar_small", "box_ar_medium", "box_ar_large",
+        ),
+        template="detected.html.jinja",
+        benchmark="ssd",
+        ruleset="1.1.0",
+        log_facts=log_facts,
+        log_tensors=ssd_tensor_names,
+    ),
+)  # fmt: skip

@@ -1,0 +1,198 @@
+"""Weights of MXNet's systems under our names, read: the MLPerf systems', and GluonCV's ResNets v1b and Mask R-CNN.
+
+Letters: K classes
+NVIDIA's ResNet (a folder with one `<name>.npy` per array): conv0, bn0, stage<S>_unit<U>_conv<1..3>, _bn<1..3>, for the
+shortcut _conv1sc and _sc, and fc1; statistics are moving_mean and moving_var; convolutions are OHWI.
+Gluon's (the SSD's pickled ResNet-34 backbone): conv0, batchnorm0, stage<S>_conv<K>, stage<S>_batchnorm<K>, with K
+counted from 0 through the stage and a first unit's shortcut after its own convolutions; statistics are running_mean
+and running_var; convolutions are OIHW.
+GluonCV's v1b strides in the 3x3, as ours; its boxes and masks have no row for the background, its class scores have it first, as ours.
+Source of GluonCV's names: its model_zoo (resnetv1b.py, rcnn/mask_rcnn) as `save_parameters` writes them, checked with files that
+GluonCV 0.10 wrote.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from paceline.models.weights.classes import published, row_count
+from paceline.models.weights.formats.ours import Facts, FormError, Ours, Tensors
+
+# MXNet's last part of a name -> torch's.
+PARTS = {
+    "weight": "weight",
+    "bias": "bias",
+    "gamma": "weight",
+    "beta": "bias",
+    "moving_mean": "running_mean",
+    "moving_var": "running_var",
+    "running_mean": "running_mean",
+    "running_var": "running_var",
+}
+NAME = re.compile(rf"(?P<owner>.+?)_(?P<part>{'|'.join(PARTS)})")
+UNIT = re.compile(r"stage(?P<stage>[1-4])_unit(?P<unit>\d+)_(?P<layer>conv1sc|sc|conv[1-3]|bn[1-3])")
+COUNTED = re.compile(r"stage(?P<stage>[1-4])_(?P<layer>conv|batchnorm)(?P<count>\d+)")
+OUTSIDE = {"conv0": "conv1", "bn0": "bn1", "batchnorm0": "bn1", "fc1": "fc", "dense0": "fc"}
+
+
+def is_mxnet(names: Tensors, _: Facts) -> bool:
+    """Whether names are MXNet's: no dots, and a stem called conv0; or those of the SSD as it is saved in training."""
+    return _is_trained_ssd(names) or ("conv0_weight" in names and not any("." in name for name in names))
+
+
+def _is_trained_ssd(names: Tensors) -> bool:
+    return any(name.endswith("expand_trans_conv0_weight") for name in names)
+
+
+def from_mxnet(saved: Tensors, _: Facts) -> Ours:
+    """The same weights under torchvision's names, convolutions as OIHW. Names that fit no scheme stay as they are.
+
+    Raises FormError for an SSD that was trained there.
+    """
+    if _is_trained_ssd(saved):
+        raise FormError(
+            "the MXNet system's SSD as it is saved in training, which is not read: none was published to compare a reading with. "
+            "The backbone that it starts from is (--weights resnet34-mlperf)"
+        )
+    stem = saved["conv0_weight"]
+    # A stem has 3 or 4 input channels and a square kernel that is neither: its shape tells the whole file's layout.
+    inputs_last = stem.ndim == 4 and stem.shape[1] == stem.shape[2] and stem.shape[3] in (3, 4)
+    per_unit, shortcut = _units(saved, inputs_last)
+    renamed = {}
+    for name, tensor in saved.items():
+        if tensor.ndim == 4 and inputs_last:
+            tensor = tensor.permute(0, 3, 1, 2).contiguous()
+        renamed[_torchvision_name(name, per_unit, shortcut)] = tensor
+    return Ours(renamed, classes=published(len(renamed["fc.bias"])) if "fc.bias" in renamed else ())
+
+
+def _units(arrays: Tensors, inputs_last: bool) -> tuple[int, dict[int, bool]]:
+    """Of Gluon's counted names: (convolutions in a unit, stage -> whether its first unit has one in its shortcut)."""
+    first = arrays.get("stage1_conv0_weight")
+    per_unit = 3 if first is not None and first.shape[1 if inputs_last else 2] == 1 else 2
+    stages = [match[1] for name in arrays if (match := re.fullmatch(r"stage([1-4])_conv\d+_weight", name))]
+    return per_unit, {stage: stages.count(str(stage)) % per_unit == 1 for stage in range(1, 5)}
+
+
+def _torchvision_name(name: str, per_unit: int, shortcut: Mapping[int, bool]) -> str:
+    parsed = NAME.fullmatch(name)
+    if parsed is None:
+        return name
+    owner, part = parsed["owner"], PARTS[parsed["part"]]
+    if owner in OUTSIDE:
+        return f"{OUTSIDE[owner]}.{part}"
+    unit = UNIT.fullmatch(owner)
+    if unit is not None:
+        layer = {"conv1sc": "downsample.0", "sc": "downsample.1"}.get(unit["layer"], unit["layer"])
+        return f"layer{unit['stage']}.{int(unit['unit']) - 1}.{layer}.{part}"
+    counted = COUNTED.fullmatch(owner)
+    if counted is None:
+        return name
+    stage, count, conv = int(counted["stage"]), int(counted["count"]), counted["layer"] == "conv"
+    if shortcut[stage] and count == per_unit:
+        return f"layer{stage}.0.downsample.{0 if conv else 1}.{part}"
+    if shortcut[stage] and count > per_unit:
+        count -= 1
+    number, layer = divmod(count, per_unit)
+    return f"layer{stage}.{number}.{'conv' if conv else 'bn'}{layer + 1}.{part}"
+
+
+PART = "|".join(PARTS)
+# Of a detector's trunk: convolutions and norms are counted through a stage, shortcuts stand apart.
+TRUNK = re.compile(
+    rf"features\.resnetv1b_((?P<where>layers|down)(?P<stage>[1-4])_)?(?P<layer>conv|batchnorm)(?P<count>\d+)_(?P<part>{PART})"
+)
+PYRAMID = re.compile(r"features\.P(?P<level>[2-6])_(?P<layer>conv_lat|conv1)_(?P<part>weight|bias)")
+HEADS = {
+    "box_features.1": "roi_heads.box_head.fc6",
+    "box_features.3": "roi_heads.box_head.fc7",
+    "class_predictor": "roi_heads.box_predictor.cls_score",
+    "box_predictor": "roi_heads.box_predictor.bbox_pred",
+    "rpn.rpn_head.conv1.0": "rpn.head.conv.0.0",
+    "rpn.rpn_head.score": "rpn.head.cls_logits",
+    "rpn.rpn_head.loc": "rpn.head.bbox_pred",
+    "mask.mask": "roi_heads.mask_predictor.mask_fcn_logits",
+}
+# Convolutions of the mask head with a ReLU behind each; the last of them is transposed.
+MASK = re.compile(r"mask\.deconv\.(?P<place>\d+)\.(?P<part>weight|bias)")
+WITHOUT_BACKGROUND = {"roi_heads.box_predictor.bbox_pred": 4, "roi_heads.mask_predictor.mask_fcn_logits": 1}
+NO_WEIGHTS = re.compile(r".*anchor_generator\..*")
+BODY = "backbone.body."
+
+
+def is_gluoncv(names: Tensors, _: Facts) -> bool:
+    """Whether the names are GluonCV's: of a classifier, or of a detector."""
+    norms = (
+        name.removesuffix("gamma") for name in names if name.endswith(".gamma")
+    )  # other networks have scales of that name
+    return any(f"{norm}running_var" in names for norm in norms) or any(
+        name.startswith("features.resnetv1b_") for name in names
+    )
+
+
+def from_gluoncv(saved: Tensors, _: Facts) -> Ours:
+    """Under our names. Raises FormError for its other networks."""
+    if any(name.startswith("features.resnetv1b_") for name in saved):
+        return _detector(saved)
+    if "conv1.0.weight" in saved:
+        raise FormError(
+            "GluonCV's ResNet with three convolutions in its stem (v1c, v1d, v1e, v1s, ResNeSt), and ours have one: use resnet*_v1b"
+        )
+    if "conv1.weight" not in saved or "bn1.gamma" not in saved:
+        raise FormError("GluonCV's, of a network that ours cannot be: ResNet v1b and Mask R-CNN on one are read")
+    state = {}
+    for name, tensor in saved.items():
+        parts = name.split(".")
+        state[".".join((*parts[:-1], PARTS.get(parts[-1], parts[-1])))] = tensor
+    return Ours(state, classes=published(len(state["fc.bias"])) if "fc.bias" in state else ())
+
+
+def _detector(saved: Tensors) -> Ours:
+    per_unit = 3 if saved["features.resnetv1b_layers1_conv0_weight"].shape[2:] == (1, 1) else 2
+    last = max((int(found["place"]) for name in saved if (found := MASK.fullmatch(name))), default=0)
+    state: dict[str, Tensor] = {}
+    left_out, converted = [], []
+    for name, tensor in saved.items():
+        if NO_WEIGHTS.fullmatch(name):
+            left_out.append(name)
+            continue
+        ours = _trunk_name(name, per_unit) or _head_name(name, last) or name
+        owner = ours.rpartition(".")[0]
+        if owner in WITHOUT_BACKGROUND:
+            tensor = torch.cat((tensor.new_zeros(WITHOUT_BACKGROUND[owner], *tensor.shape[1:]), tensor))
+            converted.append(ours)
+        state[ours] = tensor
+    return Ours(state, tuple(converted), classes=published(row_count(state)), left_out=tuple(left_out))
+
+
+def _trunk_name(name: str, per_unit: int) -> str | None:
+    found = TRUNK.fullmatch(name)
+    if found is None or (found["where"] != "layers" and int(found["count"])):
+        return None
+    kind, part = "conv" if found["layer"] == "conv" else "bn", PARTS[found["part"]]
+    if found["where"] is None:
+        return f"{BODY}{kind}1.{part}"
+    if found["where"] == "down":
+        return f"{BODY}layer{found['stage']}.0.downsample.{0 if kind == 'conv' else 1}.{part}"
+    unit, layer = divmod(int(found["count"]), per_unit)
+    return f"{BODY}layer{found['stage']}.{unit}.{kind}{layer + 1}.{part}"
+
+
+def _head_name(name: str, last: int) -> str | None:
+    if found := PYRAMID.fullmatch(name):
+        level, part = int(found["level"]), found["part"]
+        if level == 6:
+            return f"backbone.fpn.top.{part}"
+        blocks = "inner_blocks" if found["layer"] == "conv_lat" else "layer_blocks"
+        return f"backbone.fpn.{blocks}.{level - 2}.0.{part}"
+    if found := MASK.fullmatch(name):
+        place = int(found["place"])
+        if place == last:
+            return f"roi_heads.mask_predictor.conv5_mask.{found['part']}"
+        return f"roi_heads.mask_head.{place // 2}.0.{found['part']}"
+    owner, _, part = name.rpartition(".")
+    return f"{HEADS[owner]}.{part}" if owner in HEADS else None

@@ -1,0 +1,233 @@
+"""Find the network that a file of weights belongs to: the recipes of its author's networks are tried one after the other.
+
+A network *takes* a file that training could start from; it takes it *whole* where nothing is missing and nothing is new, so that it
+can predict. Shapes reveal a trunk's depth and width and the number of classes. They do not reveal the rules of anchors, resizing and
+suppression, which differ by author, so the recipes are listed by the form of the file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from torch import nn
+
+from paceline._utils.commands import command
+from paceline._utils.errors import CheckpointError, UserError
+from paceline.config.model_card import has_card
+from paceline.config.recipe import Recipe, override
+from paceline.config.recipes import RECIPES
+from paceline.config.run import read_run
+from paceline.models.registry import saved_recipe, workload_of
+from paceline.models.weights.classes import Labels, row_count
+from paceline.models.weights.download import PUBLISHED
+from paceline.models.weights.formats.torchvision import resnet_fields
+from paceline.models.weights.load import WeightReport, is_counter
+from paceline.models.weights.weight_file import WeightFile, run_beside
+
+# Beginnings of names in timm's networks that are no plain ResNet.
+TIMMS = r"(stem|conv_stem|conv1\.0|stages|blocks|layers|patch_embed|features|cls_token|pos_embed)(_\w+)?(\.|$)"
+
+PADDED = "heads.0.fused.bias"  # SSD's head for classes and boxes in one
+
+# A recipe of the menu, and the dotted fields that the author's networks have otherwise.
+Row: TypeAlias = tuple[str, Mapping[str, Any]]
+
+TORCHVISION = {"input.resize": "bilinear", "input.padding": "multiple"}
+DETECTRON2 = {"model.roi.aligned": True, "model.rpn.rounding": "none"}
+MSRA_MEAN = {"input.mean": (0.481458, 0.454692, 0.403844)}
+PLAIN: tuple[Row, ...] = (
+    ("resnet50", {}),
+    ("ssd", {}),
+    ("maskrcnn-custom", TORCHVISION),
+    ("fasterrcnn-custom", TORCHVISION),
+    ("maskrcnn-gluoncv", {}),
+)
+SMALL: tuple[Row, ...] = tuple(
+    (name, {})
+    for name in ("resnet50-tiny", "ssd-tiny", "maskrcnn-tiny", "maskrcnn-custom-cpu", "fasterrcnn-custom-cpu")
+)
+# Recipes by form of the file; the first that takes it whole is used. A form without a row has PLAIN.
+ROWS: dict[str, tuple[Row, ...]] = {
+    "reference": (("ssd", {}),),
+    "maskrcnn-benchmark": (("maskrcnn", MSRA_MEAN),),
+    "detectron2": (("resnet50", {}), ("maskrcnn-custom", DETECTRON2), ("fasterrcnn-custom", DETECTRON2)),
+    "gluoncv": (("resnet50", {}), ("maskrcnn-gluoncv", {})),
+    "mxnet": (("resnet50", {}), ("ssd-mlperf-1024", {})),
+    "tensorflow": (("ssd-gaudi", {}),),
+    "ours": (*PLAIN, ("ssd-mlperf-1024", {}), ("ssd-gaudi", {}), *SMALL),
+}
+
+
+@dataclass(frozen=True)
+class Fit:
+    """The result of loading a file into the network of one recipe."""
+
+    called: str  # the recipe, with the flags that the file asks for
+    recipe: Recipe
+    changed: int  # fields that the file has otherwise than the recipe
+    classes: int = 0  # rows of its heads, without a background
+    model: nn.Module | None = (
+        None  # with the file's tensors; missing ones have no values. None: it does not take the file
+    )
+    report: WeightReport | None = None
+    why: str = ""  # why it does not take the file, in a line
+
+    @property
+    def lacking(self) -> list[str]:
+        """Tensors of the network that are not in the file; counters of batches are no weights."""
+        if self.report is None:
+            return []
+        return [name for name in (*self.report.missing, *self.report.reinitialised) if not is_counter(name)]
+
+    @property
+    def distance(self) -> tuple[int, int, int]:
+        """-> (tensors left out, fields that differ, tensors that had to be converted) between the recipe's network and the file's."""
+        left_out, converted = (
+            (0, 0) if self.report is None else map(len, (self.report.unexpected, self.report.converted))
+        )
+        return left_out, self.changed, converted
+
+    @property
+    def whole(self) -> bool:
+        """Whether the network can predict: every tensor of it is in the file."""
+        return self.report is not None and not self.lacking
+
+
+def fits(file: WeightFile, recipes: Mapping[str, Recipe], given: Collection[str] = ()) -> Iterator[Fit]:
+    """The file in the network of each recipe, one at a time, with the fields that the file needs.
+
+    given   dotted fields that were set by hand, and stay
+    """
+    rows, trunk = row_count(file.ours.tensors), {**file.ours.needs, **resnet_fields(file.ours.tensors)}
+    for name, recipe in recipes.items():
+        workload = workload_of(recipe.task)
+        known = {
+            field: value
+            for field, value in trunk.items()
+            if hasattr(recipe.model, field) and f"model.{field}" not in given
+        }
+        changed = [field for field in known if getattr(recipe.model, field) != known[field]]
+        called = " ".join([name, *(f"--model.{field.replace('_', '-')} {known[field]}" for field in changed)])
+        recipe = replace(recipe, model=replace(recipe.model, **known))
+        try:
+            # Its tensors have no values yet: nothing is drawn, and what the file lacks is only named.
+            classes = rows or len(file.classes) or workload.classes
+            network = workload.network.build(recipe, classes)
+            report = workload.network.load_weights(network, file, Labels(()))  # type: ignore[arg-type]
+        except UserError as problem:  # another network, or one that this recipe cannot have
+            why = str(problem)
+            why = why if isinstance(problem, CheckpointError) else why.splitlines()[0]
+            yield Fit(called, recipe, len(changed), why=why.removeprefix(f"{file.path}: "))
+            continue
+        yield Fit(called, recipe, len(changed), classes, network, report)
+
+
+def answering(file: WeightFile, asked: Mapping[str, Recipe], given: Collection[str] = ()) -> Fit:
+    """The network that can predict with a file's weights.
+
+    asked   the named recipe, by its name; {}: it is found from the file
+    Raises CheckpointError, in a line, where none is whole: what the file is, and what the nearest network lacks.
+    """
+    recipes = with_rules(file, asked, given) if asked else of_its_run(file.path) or _menu(file)
+    if not asked and not file.classes and not row_count(file.ours.tensors) and PADDED in file.ours.tensors:
+        name = command("predict", file.path, "PHOTO", "--recipe", "ssd-mlperf-1024")
+        raise CheckpointError(
+            f"{file.path}: its padded heads do not tell how many classes there are; where they are COCO's 80:  {name}"
+        )
+    found: list[Fit] = []
+    for fit in fits(file, recipes, given):
+        if fit.whole and not any(fit.distance):
+            return fit
+        found.append(replace(fit, model=None) if not fit.whole else fit)  # a network is large
+    if best := min((fit for fit in found if fit.whole), key=lambda fit: fit.distance, default=None):
+        return best
+    raise CheckpointError(f"{file.path}: {_refusal(file, found, asked)}")
+
+
+def of_its_run(path: Path) -> dict[str, Recipe]:
+    """The recipe of the run that this file is of, by the file where it has a card, else by the run's folder; {} where it is no run's.
+
+    Raises UserError where that run cannot be read, or has a workload from a user's file.
+    """
+    run = path if has_card(path) else run_beside(path)
+    if run is None:
+        return {}
+    return {
+        str(run): saved_recipe(
+            read_run(run), run, named="", again=lambda name: command("eval", run, "--workload", name)
+        )
+    }
+
+
+def with_rules(file: WeightFile, asked: Mapping[str, Recipe], given: Collection[str]) -> dict[str, Recipe]:
+    """A named recipe with its author's differences, but for the fields that were set by hand."""
+    rules = {name: _rules(file, name, changes) for name, changes in ROWS.get(file.form.name, PLAIN)}
+    made = {}
+    for words, recipe in asked.items():
+        changes = {field: value for field, value in rules.get(words.split()[0], {}).items() if field not in given}
+        made[words + _flags(changes)] = override(recipe, changes)
+    return made
+
+
+def _menu(file: WeightFile) -> dict[str, Recipe]:
+    """The recipes to try, each with its author's differences, in the order of the file's form."""
+    return with_rules(file, {name: RECIPES[name]() for name, _ in ROWS.get(file.form.name, PLAIN)}, ())
+
+
+def _rules(file: WeightFile, name: str, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """A row's changes, with those of the published file that has this file's name."""
+    recipe, own = RECIPES[name](), {}
+    for published in PUBLISHED.values():
+        if file.path.name == published.files[-1].name:
+            own = {
+                field: tuple(value) if isinstance(value, list) else value  # JSON has no tuples
+                for field, value in published.rules.items() if _has(recipe, field)
+            }  # fmt: skip
+    return {**changes, **own}
+
+
+def _flags(changes: Mapping[str, Any]) -> str:
+    """Fields as their flags, each behind a space."""
+    text = ""
+    for field, value in changes.items():
+        parts = value if isinstance(value, tuple) else () if value is True else (value,)
+        text += " ".join(("", f"--{field.replace('_', '-')}", *map(str, parts)))
+    return text
+
+
+def timm_trunk(file: WeightFile) -> str:
+    """timm/NAME of a file whose tensors are named as timm's networks' are, NAME as the file is called; "" of all others."""
+    if not any(re.match(TIMMS, name) for name in file.ours.tensors):
+        return ""
+    try:
+        import timm
+    except ImportError:
+        return "timm/NAME"
+    name = re.split(r"[.-]", file.path.name)[0]
+    return f"timm/{name if timm.is_model(name) else 'NAME'}"
+
+
+def _has(recipe: Recipe, dotted: str) -> bool:
+    part, _, field = dotted.partition(".")
+    return hasattr(getattr(recipe, part), field)
+
+
+def _refusal(file: WeightFile, found: list[Fit], asked: Mapping[str, Recipe]) -> str:
+    """Why no network can predict with the file, and what to do."""
+    look = command("weights", "check", file.path)
+    near = min((fit for fit in found if fit.report is not None), key=lambda fit: len(fit.lacking), default=None)
+    if asked and near is None:
+        return f"--recipe {found[0].called} does not take it ({found[0].why.rstrip('.')}). What it is:  {look}"
+    if near is None and (trunk := timm_trunk(file)):
+        again = command("train", "resnet50", "--model.trunk", trunk, "--weights", file.path)
+        return f"a network of timm's that is no plain ResNet: its trunk can be trained on, and its classifier is not read:  {again}"
+    if near is None:
+        known = file.ours.lacks or f"none of our networks takes it (names as of {file.form.about})"
+        return f"{known}. What it is:  {look}"
+    some = ", ".join(near.lacking[:2]) + (", ..." if len(near.lacking) > 2 else "")
+    known = file.ours.lacks or f"weights of a part of {near.called}"
+    return f"{known}: {len(near.lacking)} tensors of {near.called} are not in it ({some}), so it answers nothing. What it is:  {look}"

@@ -1,0 +1,167 @@
+"""A file of weights, opened: its kind, its form, and its tensors under our names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from paceline._utils.errors import CheckpointError, UserError
+from paceline._utils.text import short
+from paceline.config.model_card import has_card
+from paceline.config.resnet import RESNET
+from paceline.config.run import RunRecord, read_run
+from paceline.models.backbones.base import Trunk
+from paceline.models.weights.formats.detect import NOT_READ, conversion, read_contents
+from paceline.models.weights.formats.ours import COLOURS, KNOWN_COLOURS, NEEDS, FormError, Ours, UnknownColours
+from paceline.models.weights.formats.table import Form, form_of
+from paceline.models.weights.formats.torchvision import resnet_fields
+
+# First weights of a ResNet-D, as timm names them.
+DEEP_STEMS = {f"{body}conv1.0.weight" for body in ("", "trunk.", "backbone.body.")}
+
+
+# Files of tensors in a run's checkpoint; and what one lacks that was taken out of its run.
+OF_A_RUN = ("model.safetensors", "average.safetensors")
+ALONE = (
+    "no run.json says whose it is: names of its classes, --model.bn-eps, --model.stride-in and --model.padding are not known; a "
+    "run's checkpoint has them in its run's folder, or as  paceline weights convert RUN/checkpoints/best/model.safetensors --to ours"
+)
+
+
+@dataclass(frozen=True)
+class WeightFile:
+    """What a file of weights holds."""
+
+    path: Path
+    kind: str  # of file, in words
+    form: Form
+    ours: Ours
+    # Of each class row its names (readable, folder's); () = unknown
+    classes: tuple[tuple[str, ...], ...]
+    certain: bool  # whether the names are in the file or beside it; else those published with so many rows
+    eps: float | None = None  # of the BatchNorms that it was trained with; None = unknown
+    others: tuple[str, ...] = ()  # notes on other weights in the file
+
+    def require(self, trunk: Trunk) -> None:
+        """Raises CheckpointError where the numbers are for a trunk of another build than this one."""
+        if isinstance(getattr(trunk, "conv1", None), nn.Conv2d) and DEEP_STEMS & self.ours.tensors.keys():
+            depth = resnet_fields(self.ours.tensors).get("depth", 50)
+            raise CheckpointError(
+                f"{self.path}: a ResNet with a stem of three convolutions, and this network's has one. "
+                f"timm's have it: choose --model.trunk timm/resnet{depth}d, or the timm/NAME that the file is of."
+            )
+        for field, value in self.ours.needs.items():
+            if trunk.built.get(field) != value:
+                raise CheckpointError(
+                    f"{self.path}: made for a network where {NEEDS[field][value]}; this one would give other outputs. "
+                    f"Choose it with --model.{field.replace('_', '-')} {value}."
+                )
+
+    def notes_for(self, trunk: Trunk) -> list[str]:
+        """What a user of these weights in this trunk should know, a line each."""
+        notes = [*self.ours.notes, *self.others]
+        eps = next((module.eps for module in trunk.modules() if isinstance(getattr(module, "eps", None), float)), None)
+        if self.eps is not None and eps is not None and self.eps != eps:
+            notes.append(
+                f"trained with --model.bn-eps {self.eps:g}, and this network has {eps:g}: its outputs are others"
+            )
+        return notes
+
+
+def open_weights(path: Path, *, pickles: bool = False, colours: str = "", key: str = "") -> WeightFile:
+    """Read a weight file or folder as data, on the CPU; nothing in it is executed.
+
+    pickles   whether pickled arrays are read too, as `paceline weights` alone asks
+    colours   "rgb" or "bgr", of a file that does not say it
+    key       as for `read_contents`
+    Raises CheckpointError for a file that is absent, too large, damaged, holds anything but tensors, is of a network that none
+    of ours can be, does not say its colours, or says them itself.
+    """
+    kind, (tensors, facts) = read_contents(path, pickles=pickles, key=key)
+    other = facts.pop(NOT_READ, "")
+    form = form_of(tensors, facts)
+    try:
+        try:
+            ours = form.read(tensors, facts)
+        except UnknownColours as problem:
+            if not colours:
+                ways = "\n  ".join(conversion(path, order) for order in KNOWN_COLOURS)
+                raise CheckpointError(
+                    f"{path}: {problem}. Write it anew with the one that it was trained with:\n  {ways}"
+                ) from None
+            ours = form.read(tensors, {**facts, COLOURS: colours})
+        else:
+            if colours:
+                raise CheckpointError(
+                    f"{path}: it says itself what its pixels are, or no order matters; leave --colours out."
+                )
+    except FormError as problem:
+        raise CheckpointError(f"{path}: {problem}.") from None
+    except (KeyError, ValueError, IndexError, RuntimeError, TypeError) as problem:  # shapes that no such network has
+        reason = short(str(problem), 200)
+        raise CheckpointError(f"{path}: weights of {form.about}, with an array of no use there ({reason}).") from None
+    run = run_facts(path)
+    needs, eps = _of_network(run)
+    ours = replace(ours, needs={**ours.needs, **needs})
+    written = _names(run)
+    certain = bool(written) or ours.certain
+    if path.name in OF_A_RUN and not run.name and not ours.classes and not facts:
+        ours = replace(ours, notes=(*ours.notes, ALONE))
+    classes = written or tuple((name,) for name in ours.classes)
+    others = (
+        (f"the file also has {other}, which was not read; to read it:  {conversion(path, key=other)}",) if other else ()
+    )
+    return WeightFile(path, kind, form, ours, classes, certain, eps, others)
+
+
+def broken(tensors: dict[str, Tensor]) -> list[str]:
+    """Names of tensors that hold values which are no finite numbers."""
+    return [name for name, tensor in tensors.items() if not torch.isfinite(tensor).all()]
+
+
+def run_beside(path: Path) -> Path | None:
+    """The folder of the run whose checkpoint this file is; None where it is no run's."""
+    folders = path.absolute().parents
+    if path.name not in OF_A_RUN or len(folders) < 3:
+        return None
+    return folders[2] if folders[1].name == "checkpoints" and (folders[2] / "run.json").is_file() else None
+
+
+def names_of_run(path: Path) -> tuple[tuple[str, ...], ...]:
+    """Names of each class of the run that a file of weights is of; () where it is none's, or its run says nothing."""
+    return _names(run_facts(path))
+
+
+def run_facts(path: Path) -> RunRecord:
+    """The facts of the run that a file of weights is of: on its card, else in the run.json next to it; empty without both.
+
+    Raises CheckpointError for a card that is none of ours.
+    """
+    if has_card(path):
+        return read_run(path)
+    run = run_beside(path)
+    try:
+        return read_run(run) if run is not None else RunRecord()
+    except UserError:  # the weights are whole all the same: only what they are for is unknown
+        return RunRecord()
+
+
+def _names(facts: RunRecord) -> tuple[tuple[str, ...], ...]:
+    names, folders = facts.classes, facts.data.get("class_folders") or ()
+    rows = zip(
+        *(column for column in (names, folders) if isinstance(column, (list, tuple)) and len(column) == len(names))
+    )
+    return tuple(tuple(str(name) for name in row) for row in rows)
+
+
+def _of_network(facts: RunRecord) -> tuple[dict[str, str], float | None]:
+    """What else a run's weights are for than the usual network, as `Ours.needs`; and the epsilon of a ResNet's BatchNorms."""
+    model = facts.recipe.get("model")
+    if not isinstance(model, dict):
+        return {}, None
+    eps = model.get("bn_eps") if model.get("trunk", RESNET) == RESNET else None
+    needs = {name: model[name] for name, values in NEEDS.items() if str(model.get(name)) in values}
+    return needs, float(eps) if isinstance(eps, (int, float)) else None

@@ -1,0 +1,140 @@
+"""Detections: the CPU's short way, the fixed shapes and the obvious loop agree (the reference itself: tests/oracle)."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from example_counts import examples
+from hypothesis import given
+from hypothesis import strategies as st
+from slow_suppression import slow_detections
+from torch import Tensor
+
+from paceline.config.ssd import grids
+from paceline.models.ops import dispatch
+from paceline.models.ops.anchors import default_boxes
+from paceline.models.ssd.postprocess import ssd_detections
+
+ANCHORS = default_boxes(64, grids(64), (0.1, 0.3, 0.5, 0.8, 0.9))
+REFERENCE = {"score_above": 0.05, "iou": 0.5, "candidates": 20, "candidates_of": "class", "keep": 15, "clip": False}
+SYSTEM_A = {"score_above": 0.0, "iou": 0.5, "candidates": 40, "candidates_of": "image", "keep": 30, "clip": True}
+
+
+def outputs(images: int, classes: int, spread: float, seed: int, boxes: int = 150) -> tuple[Tensor, Tensor, Tensor]:
+    random = torch.Generator().manual_seed(seed)
+    places = torch.randperm(len(ANCHORS), generator=random)[:boxes]
+    logits = spread * torch.randn(images, boxes, classes + 1, generator=random)
+    return logits, torch.randn(images, boxes, 4, generator=random), ANCHORS[places]
+
+
+fixed_shapes = dispatch.fixed()(ssd_detections)  # what an accelerator runs, on the CPU
+
+
+def assert_same(found: Tensor, expected) -> None:
+    for rows, image in zip(found, expected):
+        count = int((rows[:, 5] > 0).sum())
+        assert count == len(image)
+        assert rows[:count, 5].tolist() == [number for _, number, _, _ in image]
+        assert rows[:count, 4].tolist() == pytest.approx([score for _, _, score, _ in image])
+        for row, (_, _, _, box) in zip(rows[:count, :4].tolist(), image):
+            assert row == pytest.approx(box, rel=1e-5, abs=1e-6)
+        assert not rows[count:].any()
+
+
+@pytest.mark.parametrize("rules", [REFERENCE, SYSTEM_A, {**REFERENCE, "score_above": 0.0, "clip": True}])
+@pytest.mark.parametrize("spread", [0.3, 3.0])
+def test_both_forms_are_the_obvious_loop(rules, spread) -> None:
+    logits, deltas, anchors = outputs(2, 4, spread, seed=1)
+    expected = slow_detections(logits, deltas, anchors, **rules)
+    assert_same(ssd_detections(logits, deltas, anchors, **rules), expected)
+    assert_same(fixed_shapes(logits, deltas, anchors, **rules), expected)
+
+
+@examples(60)
+@given(
+    seed=st.integers(0, 10**6),
+    spread=st.sampled_from([0.0, 0.3, 1.0, 4.0]),
+    score_above=st.sampled_from([0.0, 0.01, 0.05, 0.3, 0.9]),
+    candidates=st.sampled_from([1, 3, 30, 1000]),
+    candidates_of=st.sampled_from(["class", "image"]),
+    keep=st.sampled_from([1, 4, 50, 2000]),
+    crowd=st.booleans(),
+)
+def test_the_cpus_short_way_is_the_fixed_shapes(
+    seed, spread, score_above, candidates, candidates_of, keep, crowd
+) -> None:
+    logits, deltas, anchors = outputs(1, 3, spread, seed, boxes=60)
+    if crowd:  # every default box predicts nearly the same place: few stay, and the short way must look again
+        anchors = anchors[:1].expand(60, -1)
+        deltas = 0.1 * deltas
+    if spread == 0.0 and candidates < 1000:  # equal scores: which of them makes the cut is not promised
+        candidates = 1000
+    rules = dict(
+        score_above=score_above, iou=0.5, candidates=candidates, candidates_of=candidates_of, keep=keep, clip=False
+    )
+    found, fixed = ssd_detections(logits, deltas, anchors, **rules), fixed_shapes(logits, deltas, anchors, **rules)
+    assert torch.equal(found[..., 4:], fixed[..., 4:])
+    assert torch.allclose(found[..., :4], fixed[..., :4], atol=1e-6)
+
+
+@pytest.mark.parametrize("candidates_of", ["class", "image"])
+def test_what_lies_elsewhere_is_found_behind_a_crowd_of_candidates(candidates_of) -> None:
+    """29 default boxes predict one place, and the last of the candidates another one."""
+    anchors = torch.tensor([[0.3, 0.3, 0.2, 0.2]] * 29 + [[0.7, 0.7, 0.2, 0.2]])
+    logits = torch.stack((torch.zeros(30), torch.linspace(4, 3, 30)), dim=1).unsqueeze(0)
+    rules = {**SYSTEM_A, "candidates_of": candidates_of, "candidates": 30, "keep": 3}
+    for form in (ssd_detections, fixed_shapes):
+        found = form(logits, torch.zeros(1, 30, 4), anchors, **rules)[0]
+        assert found[:, 5].tolist() == [1.0, 1.0, 0.0]
+        assert found[:2, 0].tolist() == pytest.approx([0.2, 0.6])
+
+
+@pytest.mark.parametrize(("images", "boxes", "classes"), [(0, 5, 3), (2, 0, 3), (2, 5, 0)])
+def test_nothing_to_find_gives_empty_places(images, boxes, classes) -> None:
+    found = ssd_detections(
+        torch.zeros(images, boxes, classes + 1), torch.zeros(images, boxes, 4), ANCHORS[:boxes], **REFERENCE
+    )
+    assert found.shape == (images, 15, 6)
+    assert not found.any()
+
+
+def test_nothing_above_the_threshold_gives_empty_places() -> None:
+    logits, deltas, anchors = outputs(1, 4, 0.1, seed=0)
+    logits[..., 0] += 20
+    assert not ssd_detections(logits, deltas, anchors, **REFERENCE).any()
+    assert not fixed_shapes(logits, deltas, anchors, **REFERENCE).any()
+
+
+def test_a_broken_network_gives_no_detections_and_no_error() -> None:
+    logits, deltas, anchors = outputs(1, 4, 0.1, seed=0)
+    logits[:] = float("nan")
+    assert not ssd_detections(logits, deltas, anchors, **REFERENCE).any()
+
+
+def test_half_precision_is_scored_in_float32() -> None:
+    logits, deltas, anchors = outputs(1, 4, 3.0, seed=2)
+    found = ssd_detections(logits.bfloat16(), deltas.bfloat16(), anchors, **REFERENCE)
+    assert found.dtype == torch.float32
+    assert torch.equal(
+        found, ssd_detections(logits.bfloat16().float(), deltas.bfloat16().float(), anchors, **REFERENCE)
+    )
+
+
+@pytest.mark.parametrize("rules", [REFERENCE, SYSTEM_A])
+def test_fixed_shapes_do_not_depend_on_the_data(rules) -> None:
+    """The meta device has no data to look at."""
+    logits, deltas, anchors = (part.to("meta") for part in outputs(3, 4, 1.0, seed=0))
+    assert ssd_detections(logits, deltas, anchors, **rules).shape == (3, rules["keep"], 6)
+
+
+@pytest.mark.parametrize("rules", [REFERENCE, SYSTEM_A])
+def test_a_chain_of_overlaps_is_followed_to_its_end_in_both_forms(rules) -> None:
+    """Each box overlaps its neighbours only, so every second one is kept."""
+    count = 70
+    anchors = torch.tensor([[0.1 + 0.006 * place, 0.5, 0.02, 0.5] for place in range(count)])
+    logits = torch.stack((torch.zeros(count), torch.linspace(4, 3, count)), dim=1).unsqueeze(0)
+    rules = {**rules, "candidates": count, "keep": count}
+    for form in (ssd_detections, fixed_shapes):
+        found = form(logits, torch.zeros(1, count, 4), anchors, **rules)[0]
+        kept = (found[:, 5] > 0).nonzero().squeeze(1)
+        assert found[kept, 4].tolist() == logits[0].softmax(dim=1)[::2, 1].tolist()
