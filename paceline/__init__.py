@@ -20,15 +20,15 @@ from paceline._utils.version import __version__
 
 if TYPE_CHECKING:
     from paceline._utils.errors import DataError, RecipeError, UserError
+    from paceline.api import train
     from paceline.inference import load
-    from paceline.training.python_api import train
 
 __all__ = ["DataError", "RecipeError", "UserError", "__version__", "load", "train"]
 
 
 def __getattr__(name: str) -> Any:
     if name == "train":
-        from paceline.training.python_api import train
+        from paceline.api import train
 
         return train
     if name == "load":

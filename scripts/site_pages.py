@@ -31,7 +31,7 @@ GROUP, ENTRY = re.compile(r"([a-z][\w.-]*):"), re.compile(r"  (?:--\w|[A-Z]{2})"
 
 # Module as it is imported, file below paceline/, name.
 PUBLIC = (
-    ("paceline", "training/python_api.py", "train"),
+    ("paceline", "api.py", "train"),
     ("paceline", "inference/__init__.py", "load"),
     ("paceline", "_utils/errors.py", "UserError"),
     ("paceline", "_utils/errors.py", "DataError"),

@@ -18,9 +18,9 @@ PROGRAM = """
 import sys
 import pytest, torch
 import paceline
-from paceline.models import classification_loss
+from paceline.models.resnet import loss
 
-assert classification_loss.__file__.startswith(sys.argv[1])
+assert loss.__file__.startswith(sys.argv[1])
 assert pytest.main(["-q", "-p", "no:cacheprovider", "-k", "confidence", "tests/models/test_classification_loss.py"]) == 0
 changes = {**eval(sys.argv[3]), "model.confidence": 0.1}
 paceline.train("resnet50-tiny", data=sys.argv[2], out="run", changes=changes, steps=4, log_every=2, quiet=True)

@@ -10,8 +10,8 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 
-from paceline.cli.foreign_flags import OURS as OURS_FOR
 from paceline.cli.main import VERBS
+from paceline.config.foreign_flags import OURS as OURS_FOR
 from paceline.config.recipes import RECIPES
 from paceline.config.system import System
 

@@ -16,11 +16,11 @@ from messages import check_text, raises
 
 import paceline
 from paceline._utils.errors import RecipeError, UserError
+from paceline.api import OWN, controls_and_changes
 from paceline.config.mlperf import Submission, check_submission
 from paceline.config.recipe import Optim, Recipe, override
 from paceline.config.recipes import RECIPES
 from paceline.config.run import Controls
-from paceline.training.python_api import OWN, controls_and_changes
 
 ROOT = Path(paceline.__file__).parents[1]
 

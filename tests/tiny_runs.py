@@ -82,7 +82,7 @@ def forge(run: Path, changes: Mapping[str, object]) -> None:
 
 def without_report(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave the report out: it takes longer than the run, and has tests of its own."""
-    monkeypatch.setattr("paceline.training.python_api.report_run", lambda *_: None)
+    monkeypatch.setattr("paceline.api.report_run", lambda *_: None)
 
 
 def of_its_own(patch: pytest.MonkeyPatch, factory: pytest.TempPathFactory) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from paceline._utils.text import Row, columns, laid_out
 
@@ -12,9 +13,12 @@ class Reporter:
     """Receives messages and progress. This class ignores both: the default when paceline is used as a library.
 
     is_live   whether progress is drawn; where it is not, a long operation may send a line now and then
+    describe  the lines about a data set that was prepared just now, from its manifest; commands give it the function that also
+              writes the check page
     """
 
     is_live: bool = False
+    describe: Callable[[Any], Iterable[str]] = staticmethod(lambda _: ())
 
     def line(self, text: str) -> None:
         """A message; a console that was asked to be quiet leaves it out."""
@@ -39,10 +43,15 @@ SILENT = Reporter()
 
 
 class Lines(Reporter):
-    """Passes every message to one function, such as `print`, and ignores progress."""
+    """Passes every message to one function, such as `print`, and ignores progress.
 
-    def __init__(self, write: Callable[[str], object]) -> None:
-        self._write = write
+    describe  of Reporter
+    """
+
+    def __init__(
+        self, write: Callable[[str], object], describe: Callable[[Any], Iterable[str]] = Reporter.describe
+    ) -> None:
+        self._write, self.describe = write, describe
 
     def line(self, text: str) -> None:
         """Pass the message on."""

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar
 
 from paceline._utils.errors import RecipeError, UserError
-from paceline.cli.foreign_flags import elsewhere
 from paceline.cli.help import HELP, SYSTEM, Entry, asked_for, entries_of, print_help
 from paceline.cli.nodes import nodes_of
 from paceline.cli.printing import SHARED, Printer
 from paceline.config.constraints import annotations_of
+from paceline.config.foreign_flags import elsewhere
 from paceline.config.published import published_for, system_for
 from paceline.config.recipe import NO_FLAG, Recipe, check_batch_and_lr, check_recipe, settle_length
 from paceline.config.run import Controls

@@ -29,6 +29,13 @@ SHARED = {
 }
 
 
+def described(manifest: Any) -> Iterator[str]:
+    """The lines about a prepared data set, whose check page is written; imported where a set is prepared."""
+    from paceline.tools.report.prepare_notes import findings
+
+    yield from findings(manifest)
+
+
 class Printer(Reporter):
     """The output of one command: what it was asked for, messages, progress, and the answer to --json.
 
@@ -39,6 +46,7 @@ class Printer(Reporter):
     lines: list[str] | None = None  # what was said, where a command without its own --json is asked for that
     json = False  # whether stdout is for objects of the command's own --json
     facts: Mapping[str, Any] = {}  # fields of that answer, which a program reads in place of the lines
+    describe = staticmethod(described)
 
     def say(self, text: object) -> None:
         """Print a line that the command was asked for."""

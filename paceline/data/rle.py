@@ -13,8 +13,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any, TypeAlias
 
 import numpy as np
+
+# One mask of a whole photo: (h, w) bool or 0/1, or COCO's {"size": [h, w], "counts": compressed, str or bytes}.
+Mask: TypeAlias = "np.ndarray | dict[str, Any]"
 
 
 def ranges(starts: np.ndarray, stops: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -139,3 +143,12 @@ def bitmap(text: bytes, height: int, width: int) -> np.ndarray:
         raise ValueError(f"a mask of {runs.sum():,} pixels, the photo has {height * width:,}")
     column_by_column = np.repeat(np.arange(len(runs)) % 2, runs).astype(np.uint8)
     return column_by_column.reshape(width, height).T
+
+
+def mask_pixels(mask: Mask) -> np.ndarray:
+    """-> (h, w) uint8, 0 or 1. Raises ValueError for an encoding that is damaged."""
+    if isinstance(mask, np.ndarray):
+        return (mask != 0).astype(np.uint8)
+    from hotcoco.mask import decode
+
+    return decode(mask)

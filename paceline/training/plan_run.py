@@ -27,7 +27,6 @@ from paceline.distributed.comm.roles import Roles
 from paceline.distributed.comm.world import World
 from paceline.distributed.device.oom import failures_in_words
 from paceline.distributed.device.provenance import provenance
-from paceline.distributed.device.setup import choose_kernels
 from paceline.models.memory_estimate import MemoryEstimate, images_that_fit
 from paceline.models.task import InputRank, Task
 from paceline.training.factory import build_model, build_state
@@ -35,7 +34,7 @@ from paceline.training.memory_probe import Pace, measure_pace
 from paceline.training.previous_run import SavedRun, fitted_to
 from paceline.training.request import Request
 from paceline.training.small_data import refuse_few, report_length
-from paceline.training.step_variants import choose_forms
+from paceline.training.step_variants import choose_forms, choose_kernels
 
 # A budget is a ceiling: checkpoints, scores and a neighbour on the machine take their part too.
 USED = 0.95

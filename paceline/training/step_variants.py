@@ -17,12 +17,15 @@ from pathlib import Path
 
 import torch
 
+from paceline._utils.errors import RecipeError
 from paceline.config.plan import Plan
 from paceline.config.recipe import Recipe
 from paceline.config.resnet import RESNET
 from paceline.config.system import FORMS, System
 from paceline.distributed.device.detect import cpu_cores
+from paceline.distributed.device.setup import set_tf32
 from paceline.distributed.device.step_rates import fastest
+from paceline.models.ops.dispatch import use_triton
 from paceline.models.workload import Workload
 
 
@@ -110,3 +113,14 @@ def can_build() -> bool:
     compiler = os.environ.get("CC") or next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
     headers = Path(sysconfig.get_paths()["include"]) / "Python.h"
     return importlib.util.find_spec("triton") is not None and bool(compiler) and headers.is_file()
+
+
+def choose_kernels(system: System) -> None:
+    """Apply --system.kernels and the precision to the rest of the process. Raises RecipeError if Triton is missing."""
+    set_tf32(system)
+    wanted = system.kernels == "triton"
+    if wanted and importlib.util.find_spec("triton") is None:
+        raise RecipeError(
+            "--system.kernels triton: Triton is not installed. torch's CUDA build brings it; or use --system.kernels torch."
+        )
+    use_triton(wanted)

@@ -27,7 +27,7 @@ from paceline.distributed.device.affinity import bound, choose_adapter
 from paceline.distributed.device.host_memory import keep_freed_memory
 from paceline.distributed.device.oom import check_addresses, failures_in_words
 from paceline.distributed.device.provenance import untested_torch
-from paceline.distributed.device.setup import choose_device, choose_kernels, make_exact, set_threads
+from paceline.distributed.device.setup import choose_device, make_exact, set_threads
 from paceline.models.memory_estimate import MemoryEstimate
 from paceline.models.task import InputRank, Task
 from paceline.models.workload import Workload
@@ -50,6 +50,7 @@ from paceline.training.resolve import resolve_request, resolve_with_data, undeci
 from paceline.training.resume import Start, check_start, find_start
 from paceline.training.run_dir.folder import nearest_folder, open_run_folder
 from paceline.training.state import State
+from paceline.training.step_variants import choose_kernels
 
 # What is done on rank 0 once a run has ended.
 OnEnd = Callable[[Ending, Run, Workload, Console], None]

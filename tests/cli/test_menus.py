@@ -15,7 +15,7 @@ from shared_runs import SSD
 from tiny_runs import TINY, Said, command, forge, refused, without_report
 
 from paceline.cli.commands.list import DECODERS, is_installed
-from paceline.cli.foreign_flags import OTHERWISE, OURS, SAME
+from paceline.config.foreign_flags import OTHERWISE, OURS, SAME
 from paceline.config.recipe import DATA_CLASSES, DATA_IMAGES
 from paceline.config.recipes import GROUPS, RECIPES
 from paceline.config.recipes.published_rows import ROWS

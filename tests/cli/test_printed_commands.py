@@ -102,7 +102,7 @@ ELSEWHERE = {
         "test_a_run_whose_folder_nobody_named_says_where_it_lies_and_its_parting_command_goes_on",
     ): (("training/eval_history.py", "how_to_resume", "to_go_on"),),
     ("cli/test_going_on.py", "test_a_report_that_cannot_be_written_changes_nothing_of_how_a_run_ended"): (
-        ("training/python_api.py", "report_run", "report"),
+        ("api.py", "report_run", "report"),
     ),
     ("cli/test_going_on.py", "test_a_run_goes_on_with_the_validation_images_that_its_best_was_chosen_by"): (
         ("training/resume.py", "check_start", "eval"),

@@ -91,7 +91,7 @@ def test_a_run_and_a_recipe_are_compared_in_words_and_in_json(capsys, ssd_run):
 
 
 def test_weights_are_tried_as_training_tries_them(capsys, ssd_run, resnet_run, tmp_path, monkeypatch):
-    monkeypatch.setattr("paceline.training.python_api.report_run", lambda *_: None)
+    monkeypatch.setattr("paceline.api.report_run", lambda *_: None)
     own, other = ssd_run.folder / "checkpoints" / "best", resnet_run.folder / "checkpoints" / "best"
     words = ["ssd-tiny", "--data", ssd_run.data, *SSD.split()]
     said = command(capsys, "show", *words, "--weights", own)

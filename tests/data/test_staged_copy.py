@@ -179,7 +179,7 @@ def test_a_ledger_that_is_torn_or_not_ours_only_costs_copies(source, tmp_path):
 
 COPYING = """
 import json, os, sys, time
-from paceline.data.index import staged_copy
+from paceline.data.storage import staged_copy
 from paceline.data.storage.store import LocalFiles
 staged_copy.PART_BYTES = 1000
 staged_copy.THREADS = 2

@@ -17,10 +17,11 @@ from paceline.distributed.comm.launcher import SINGLE
 from paceline.distributed.comm.world import open_world
 from paceline.distributed.device import accelerators
 from paceline.distributed.device.detect import auto, gpu
-from paceline.distributed.device.setup import autocast_for, choose_device, choose_kernels, make_exact
+from paceline.distributed.device.setup import autocast_for, choose_device, make_exact
 from paceline.distributed.device.systems import SYSTEMS
 from paceline.training.meters import Meters
 from paceline.training.request import refuse_inexact
+from paceline.training.step_variants import choose_kernels
 
 GIB = 2**30
 

@@ -32,7 +32,7 @@ from typing import Any
 import actions
 import training_rank
 
-import paceline.training.python_api
+import paceline.api
 import paceline.training.state
 from paceline.distributed.comm.stop import StopVote
 from paceline.training.evaluate import Scoring
@@ -162,7 +162,7 @@ def main() -> int:
     watch_training(moments)
     watch_files(moments)
     if not fault.get("report"):
-        paceline.training.python_api.report_run = lambda *_: None  # it takes longer than the run
+        paceline.api.report_run = lambda *_: None  # it takes longer than the run
     moments.come("start")
     code = training_rank.main(sys.argv[1:])
     if file := fault.get("count"):

@@ -154,5 +154,5 @@ def test_pictures_are_opened_in_one_place():
             if opens:
                 found.append(f"{path.relative_to(PACKAGE)}:{getattr(node, 'attr', 'import')}")
     # The reader stands alone beside an exported file, and opens photos alone.
-    assert found == ["inference/graph/onnx_reader.py:open", "data/transforms/image_header.py:open"]
+    assert found == ["data/transforms/image_header.py:open", "inference/graph/onnx_reader.py:open"]
     assert "Image.open(io.BytesIO(data), formats=FORMATS)" in (PACKAGE / "inference/graph/onnx_reader.py").read_text()

@@ -11,8 +11,9 @@ from PIL import Image
 from pycocotools import mask as coco_mask
 
 from paceline.data.batch import InstanceObjects
+from paceline.data.rle import mask_pixels
 from paceline.inference.drawing.boxes import Mark, colour_of, marks_picture, sample_picture
-from paceline.inference.drawing.masks import FILL, HUES, instance_colour, mask_pixels, placed_pixels, with_masks
+from paceline.inference.drawing.masks import FILL, HUES, instance_colour, placed_pixels, with_masks
 
 GREY, RED, BLUE = 90, (220, 30, 30), (30, 30, 220)
 

@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from messages import raises
 
+from paceline.data.checks.suspicious_boxes import overlaps
 from paceline.models.metrics import confusion as confusion_module
 from paceline.models.metrics.coco import Detections, GroundTruth, no_detections, score_boxes, subset
 from paceline.models.metrics.coco_pack import Share, join, pack, unpack
-from paceline.models.metrics.confusion import confusion, overlaps
+from paceline.models.metrics.confusion import confusion
 
 NAMES = [
     "box_ap", "box_ap50", "box_ap75", "box_ap_small", "box_ap_medium", "box_ap_large",

@@ -14,6 +14,7 @@ import torch._dynamo
 import torch.utils.tensorboard  # noqa: F401
 import tyro  # noqa: F401
 
+import paceline.api
 import paceline.cli.commands.train
 import paceline.config.recipes
 import paceline.data.prepare.auto_prepare
@@ -25,11 +26,10 @@ import paceline.models.resnet.task
 import paceline.models.ssd.loss
 import paceline.models.ssd.task
 import paceline.models.weights.formats.table
-import paceline.training.python_api
 from paceline.cli import main as front_door
 
 
 def main(arguments: list[str] | None = None) -> int:
     if "WITHOUT_REPORT" in os.environ:
-        paceline.training.python_api.report_run = lambda *_: None
+        paceline.api.report_run = lambda *_: None
     return front_door.main(arguments)

@@ -211,7 +211,7 @@ def test_the_table_names_every_computing_package_and_tests_that_exist(tables):
 def test_a_folder_that_does_not_exist_is_an_error(toy):
     for words in (
         ["--packages", "engine"],
-        ["--packages", "models"],
+        ["--packages", "training"],
         ["--against", toy / "none.jsonl"],
         ["--only", "launch/a.py:1"],
     ):

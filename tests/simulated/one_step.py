@@ -30,11 +30,12 @@ from paceline.config.run import Controls, Run
 from paceline.config.system import System
 from paceline.distributed.comm.launcher import read_launch
 from paceline.distributed.comm.world import open_world
-from paceline.distributed.device.setup import choose_kernels, make_exact
+from paceline.distributed.device.setup import make_exact
 from paceline.models.memory_estimate import memory_of
 from paceline.models.registry import WORKLOADS
 from paceline.training.factory import build_model, build_state
 from paceline.training.step import TrainStep
+from paceline.training.step_variants import choose_kernels
 
 BYTES_A_SECOND, FLOP_A_SECOND, SECONDS_A_KERNEL = 4.0e12, 0.55e15, 2.2e-6
 PHASES = ("forward", "backward", "update")

@@ -93,7 +93,9 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
     if flags.bisect:
         from paceline.tools.compare.bisect import bisect
 
-        return bisect(printer, flags.runs, data=flags.data, workload=flags.workload, in_json=flags.json)
+        return bisect(
+            printer.say, printer.waiting, flags.runs, data=flags.data, workload=flags.workload, in_json=flags.json
+        )
     if len(flags.runs) < 2:
         raise UserError("name two runs or more: paceline compare RUN RUN")
     described = [_described(name) for name in flags.runs]

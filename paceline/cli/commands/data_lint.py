@@ -21,13 +21,14 @@ from paceline.cli.printing import Printer
 from paceline.config.constraints import Help
 from paceline.config.run import run_folder
 from paceline.data.checks.lint import Finding, lines_of, lint
+from paceline.data.checks.notices import Notice, shown_splits
 from paceline.data.checks.suspicious_boxes import KINDS
 from paceline.data.index.index import Index
 from paceline.data.index.manifest import Manifest, find_manifest
 from paceline.data.prepare.auto_prepare import ensure_prepared, is_annotated
-from paceline.tools.report.check.parts import Find, Linted, Notice
+from paceline.tools.report.check.parts import Find, Linted
 from paceline.tools.report.check.tiles import make_tile
-from paceline.tools.report.check.write import check_page, shown_splits
+from paceline.tools.report.check.write import check_page
 
 TILES, SIDE = 24, 300  # pictures of a finding on the page, pixels of their longer side
 MOST_BYTES = 1 << 30  # of a predictions file

@@ -24,7 +24,7 @@ from paceline._utils.text import counted
 from paceline.cli.eval_flags import DETECT, IN_GRAPH, Flags, answers_of, check_flags
 from paceline.cli.eval_table import record, table
 from paceline.cli.flags import parse
-from paceline.cli.printing import Printer
+from paceline.cli.printing import Printer, described
 from paceline.config.graph_file import GRAPHS
 from paceline.config.plan import evaluation_batch
 from paceline.config.recipe import Recipe, override
@@ -85,25 +85,24 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
     from paceline.distributed.comm.environment import environment
     from paceline.distributed.comm.world import open_world
     from paceline.distributed.device.affinity import bound, choose_adapter
-    from paceline.distributed.device.setup import choose_device, choose_kernels, set_threads
+    from paceline.distributed.device.setup import choose_device, set_threads
     from paceline.models.metrics.bootstrap import intervals
     from paceline.models.task import InputRank
     from paceline.training.evaluate import predictions_of
     from paceline.training.rank_consistency import data_facts, request_facts, weight_facts
+    from paceline.training.step_variants import choose_kernels
 
     system, recipe = subject.system, subject.recipe
     device = choose_device(system, launch.local_rank, launch.local_world)
     choose_kernels(system)
     controls = _chosen_photos(flags, subject)
-    alike = None
-    if launch.world > 1:
-        asked = {"checkpoint": flags.checkpoint, "batch": flags.batch, "split": flags.split}
-        alike = request_facts("eval", recipe, system, controls, **asked)
+    asked = {"checkpoint": flags.checkpoint, "batch": flags.batch, "split": flags.split}
+    alike = request_facts("eval", recipe, system, controls, **asked) if launch.world > 1 else None
     with environment(system, launch, named=False) as notes, ExitStack() as to_the_end:
         choose_adapter(system, launch, os.environ)
         world = to_the_end.enter_context(open_world(launch, device=device, facts=alike, secret_folder=flags.run))
         # With --json stdout is for objects alone.
-        reporter = SILENT if not world.is_main else Lines(printer.note)
+        reporter = SILENT if not world.is_main else Lines(printer.note, described)
         for note in notes:
             reporter.line(note)
         placed = to_the_end.enter_context(bound(system, world, reporter))

@@ -59,7 +59,7 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
             console.warning(note)
         console.doing("starting")
 
-        from paceline.training.python_api import train_request
+        from paceline.api import train_request
 
         guard_exit()
         return train_request(replace(request, system=asked.system), console).exit_code

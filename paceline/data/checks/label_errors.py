@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from paceline.models.metrics.confusion import overlaps
+from paceline.data.checks.suspicious_boxes import overlaps
 
 ON, MEETS, BESIDE, SURE = 0.6, 0.3, 0.1, 0.6
 FEW = 20  # objects of a class that show how exact a run is

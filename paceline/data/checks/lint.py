@@ -22,11 +22,10 @@ from paceline._utils.errors import DataError
 from paceline._utils.reporter import Reporter
 from paceline.data.checks.label_errors import TITLES, label_errors
 from paceline.data.checks.near_duplicates import MOST_PHOTOS, near_copies
+from paceline.data.checks.notices import shown_splits, turned_photos, where
 from paceline.data.checks.suspicious_boxes import KINDS, find_suspicious
 from paceline.data.index.index import Index
 from paceline.data.index.manifest import Manifest
-from paceline.tools.report.check.parts import turned_photos, where
-from paceline.tools.report.check.write import shown_splits
 
 SHOWN = 5  # of a finding in the terminal; --json and --page have more
 UNEQUAL = 20  # from this ratio of the most common class to the rarest on

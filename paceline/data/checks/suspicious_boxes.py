@@ -12,10 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from paceline.data.checks.notices import Notice
 from paceline.data.index.index import Index
 from paceline.data.index.manifest import Manifest
-from paceline.models.metrics.confusion import overlaps
-from paceline.tools.report.check.parts import Notice
 
 # Two pixels of a network input of 300: below, an object leaves no trace after the first stride.
 TINY = 2 / 300
@@ -202,3 +201,15 @@ def odd_coordinates(boxes: np.ndarray, size: np.ndarray) -> str:
             "look like corners x1 y1 x2 y2; COCO's boxes are x y width height."
         )
     return ""
+
+
+def overlaps(boxes: np.ndarray, others: np.ndarray, crowd: np.ndarray) -> np.ndarray:
+    """(n, 4) and (n, 4) x, y, width, height -> (n,) intersection over union; over the area of `boxes` alone where `crowd`.
+
+    A pair without area overlaps 0. n may be 0.
+    """
+    low = np.maximum(boxes[:, :2], others[:, :2])
+    high = np.minimum(boxes[:, :2] + boxes[:, 2:], others[:, :2] + others[:, 2:])
+    shared = np.clip(high - low, 0, None).prod(axis=1)
+    whole = boxes[:, 2:].prod(axis=1) + np.where(crowd, 0, others[:, 2:].prod(axis=1) - shared)
+    return np.divide(shared, whole, out=np.zeros_like(shared), where=whole > 0)

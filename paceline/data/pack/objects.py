@@ -28,10 +28,9 @@ from paceline.data.containers.tf_example import Values, example_bytes
 from paceline.data.index.box_split import BoxSplit, ImageObjects, has_masks, truth_masks
 from paceline.data.pack.photo import Encoded
 from paceline.data.pack.plan import Source
-from paceline.data.rle import compress
+from paceline.data.rle import compress, mask_pixels
 from paceline.data.shapes.outlines import run_lengths
 from paceline.data.transforms.exif import lies_on_its_side
-from paceline.inference.drawing.masks import mask_pixels
 
 # Widths of a detection label's header, and of an object: class and corners.
 HEADER_WIDTH, OBJECT_WIDTH = 2, 5

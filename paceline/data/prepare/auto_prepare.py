@@ -18,7 +18,6 @@ from paceline.data.index.staleness import addresses, check_fresh, refuse_stale_c
 from paceline.data.prepare.class_source import class_folders, class_place
 from paceline.data.prepare.pipeline import OnFlaw, Source, write_prepared
 from paceline.data.prepare.val_split import ValSplit
-from paceline.tools.report.prepare_notes import findings
 
 # Hosts and buckets that a line names.
 MOST_ADDRESSES = 5
@@ -94,7 +93,7 @@ def prepare_now(source: Source, place: Path, title: str, noun: str, reporter: Re
     """Verify a set, write its manifest and report what was found -> the manifest's folder."""
     reporter.line(f"{title} verifying its {counted(source.images, noun)} once (kept in {place})")
     manifest = write_prepared(source, place)
-    for line in findings(manifest):
+    for line in reporter.describe(manifest):
         reporter.line(line)
     return manifest.folder
 

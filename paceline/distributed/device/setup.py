@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import warnings
 from collections.abc import Callable, Mapping
@@ -19,7 +18,6 @@ from paceline.distributed.comm.world import World
 from paceline.distributed.device.accelerators import NAMES, count
 from paceline.distributed.device.detect import cpu_cores
 from paceline.distributed.device.torch_builds import no_code_for
-from paceline.models.ops.dispatch import use_triton
 
 # Number formats of matrix products that autocast knows; fp32 needs none.
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -125,17 +123,6 @@ def set_tf32(system: System) -> None:
     # torch has two interfaces for this and does not allow a mix of them. torch.compile reads this one, of which torch 2.9 warns.
     warnings.filterwarnings("ignore", message="Please use the new API settings to control TF32")
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = system.precision == "tf32"
-
-
-def choose_kernels(system: System) -> None:
-    """Apply --system.kernels and the precision to the rest of the process. Raises RecipeError if Triton is missing."""
-    set_tf32(system)
-    wanted = system.kernels == "triton"
-    if wanted and importlib.util.find_spec("triton") is None:
-        raise RecipeError(
-            "--system.kernels triton: Triton is not installed. torch's CUDA build brings it; or use --system.kernels torch."
-        )
-    use_triton(wanted)
 
 
 def make_exact(exact: bool, *, varied: bool = False) -> None:

@@ -11,13 +11,13 @@ from __future__ import annotations
 import colorsys
 import math
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from PIL import Image
 
-RunLengths: TypeAlias = dict[str, Any]
-Mask: TypeAlias = "np.ndarray | RunLengths"
+from paceline.data.rle import Mask, mask_pixels
+
 Colour: TypeAlias = tuple[int, int, int]
 
 # Share of the colour in a filled pixel: the photo stays readable below it.
@@ -26,15 +26,6 @@ FILL = 0.42
 HUES = (0, 32, -32, 64, -64)
 _BRIGHT = 0.5  # share of white in a contour, which lies on its own fill
 _HALO = 0.55  # how far the photo is darkened right outside a contour
-
-
-def mask_pixels(mask: Mask) -> np.ndarray:
-    """-> (h, w) uint8, 0 or 1. Raises ValueError for an encoding that is damaged."""
-    if isinstance(mask, np.ndarray):
-        return (mask != 0).astype(np.uint8)
-    from hotcoco.mask import decode
-
-    return decode(mask)
 
 
 def placed_pixels(mask: np.ndarray, frame: Sequence[float], height: int, width: int) -> np.ndarray:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from paceline.data.checks.suspicious_boxes import overlaps
 from paceline.data.rle import ranges
 from paceline.models.metrics.coco import Detections, GroundTruth, check_detections
 
@@ -73,18 +74,6 @@ def close_pairs(
         found.append((place[close], row[close], overlap[close]))
     place, row, overlap = (np.concatenate(column) for column in zip(*found))
     return place, row, overlap
-
-
-def overlaps(boxes: np.ndarray, others: np.ndarray, crowd: np.ndarray) -> np.ndarray:
-    """(n, 4) and (n, 4) x, y, width, height -> (n,) intersection over union; over the area of `boxes` alone where `crowd`.
-
-    A pair without area overlaps 0. n may be 0.
-    """
-    low = np.maximum(boxes[:, :2], others[:, :2])
-    high = np.minimum(boxes[:, :2] + boxes[:, 2:], others[:, :2] + others[:, 2:])
-    shared = np.clip(high - low, 0, None).prod(axis=1)
-    whole = boxes[:, 2:].prod(axis=1) + np.where(crowd, 0, others[:, 2:].prod(axis=1) - shared)
-    return np.divide(shared, whole, out=np.zeros_like(shared), where=whole > 0)
 
 
 def take_first(place: np.ndarray, row: np.ndarray, match: np.ndarray, free: np.ndarray) -> None:

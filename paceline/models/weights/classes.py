@@ -42,7 +42,7 @@ COCO_90 = tuple(COCO.get(number, "") for number in range(1, 91))
 @cache
 def imagenet() -> tuple[str, ...]:
     """The 1000 WordNet ids in sort order, which names ImageNet's class folders."""
-    file = PACKAGE / "datasets" / "formats" / "imagenet_wnids.txt"
+    file = PACKAGE / "data" / "formats" / "imagenet_wnids.txt"
     return tuple(file.read_text(encoding="ascii").split())
 
 

@@ -39,6 +39,7 @@ from paceline.tools.bench.harness import all_rounds, format_ratio, machine_facts
 from paceline.tools.bench.input_contenders import bare_decode, of_task, ours, records_of
 from paceline.tools.bench.peers import WHERE, peers
 from paceline.tools.bench.process_tree import cpu_seconds
+from paceline.tools.report.prepare_notes import findings
 
 WARM_UP_BATCHES = 3
 STEPS = 1_000_000  # more than are ever taken
@@ -123,7 +124,8 @@ def _with_objects(
     name: str, title: str, data: Path, settings: Any, size: int, forms: Mapping[str, Mapping[str, Any]], batch: int
 ) -> Contest:
     """forms: of our input, name -> the settings that it changes."""
-    manifest, cores = Manifest.load(ensure_prepared(data, kind="boxes", reporter=Lines(Console().print))), cpu_cores()
+    reporter = Lines(Console().print, findings)
+    manifest, cores = Manifest.load(ensure_prepared(data, kind="boxes", reporter=reporter)), cpu_cores()
     task = task_of(name, manifest, settings, batch)
     if not task.data.train_images:
         raise DataError(f"{data}: no training photo has an object. Give annotated photos:  --data DIR")

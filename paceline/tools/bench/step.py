@@ -22,7 +22,7 @@ from paceline.config.recipe import Recipe
 from paceline.config.system import Kernels, Precision, System
 from paceline.data.batch import Batch
 from paceline.distributed.device.host_memory import keep_freed_memory
-from paceline.distributed.device.setup import autocast_for, choose_kernels, make_exact
+from paceline.distributed.device.setup import autocast_for, make_exact
 from paceline.models.ops.dispatch import use_triton
 from paceline.tools.bench import harness
 from paceline.tools.bench.peers import WHERE, needed_peers, peers
@@ -35,6 +35,7 @@ from paceline.training.optim.sgd import SGD
 from paceline.training.optim.step_scalars import LossScaler
 from paceline.training.state import State
 from paceline.training.step import TrainStep
+from paceline.training.step_variants import choose_kernels
 
 TRAIN_IMAGES, VAL_IMAGES = 117_266, 5000  # of the plan, which no step looks at
 Tell = Callable[[dict[str, Any]], None]

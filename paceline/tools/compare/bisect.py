@@ -10,14 +10,14 @@ where gradients are found with every weight moved by such a unit.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline._utils.commands import command
 from paceline._utils.errors import UserError
-from paceline.cli.printing import Printer
 from paceline.config.run import RunRecord, read_run, run_folder
 from paceline.models.registry import saved_recipe
 from paceline.tools.compare.bisect_text import recorded_lines, replayed_lines
@@ -34,9 +34,19 @@ ARITHMETIC = ("recipe.", "system.", "threads.", "versions.", "world", "data.hash
 DRAWS, MOST_TIMES, MOST_UNITS = 2, 10.0, 4
 
 
-def bisect(printer: Printer, names: Sequence[str], *, data: str = "", workload: str = "", in_json: bool = False) -> int:
+def bisect(
+    say: Callable[[str], object],
+    waiting: Callable[[str], AbstractContextManager],
+    names: Sequence[str],
+    *,
+    data: str = "",
+    workload: str = "",
+    in_json: bool = False,
+) -> int:
     """Print where two runs part, as text or as one JSON object.
 
+    say       prints a line
+    waiting   shows what is being done, inside
     names     of the two runs' folders
     data      where their data lie now; "" = where run.json has them
     workload  the file of a workload of one's own, ./file.py:name
@@ -52,7 +62,7 @@ def bisect(printer: Printer, names: Sequence[str], *, data: str = "", workload: 
             f"{names[0]} is a run of {tasks[0]}, {names[1]} one of {tasks[1]}: they have no tensor in common."
         )
     recipes = [_recipe(folder, one, workload, names) for folder, one in zip(folders, facts)]
-    with printer.waiting("reading events and checkpoints"):
+    with waiting("reading events and checkpoints"):
         from paceline.tools.compare.replay import Records
 
         runs = [Records(folder, one) for folder, one in zip(folders, facts)]
@@ -64,19 +74,19 @@ def bisect(printer: Printer, names: Sequence[str], *, data: str = "", workload: 
     if apart or not (found["events"]["compared"] or found["checkpoints"]["compared"]):
         last = max(apart, default=min(run.last for run in runs))
         found["replay"] = {"from": found["checkpoints"]["equal"], "at_most": last}
-    _say(printer, recorded_lines(found), in_json)
+    _say(say, recorded_lines(found), in_json)
     if "replay" in found:
-        with printer.waiting("training both again"):
+        with waiting("training both again"):
             found |= _replayed(runs, recipes, data, found["replay"])
-        _say(printer, replayed_lines(found), in_json)
+        _say(say, replayed_lines(found), in_json)
     if in_json:
         print(json.dumps(found, indent=1))
     return 0
 
 
-def _say(printer: Printer, lines: Iterator[str], in_json: bool) -> None:
+def _say(say: Callable[[str], object], lines: Iterator[str], in_json: bool) -> None:
     for line in () if in_json else lines:
-        printer.say(line)
+        say(line)
 
 
 def _recipe(folder: Path, facts: RunRecord, workload: str, names: Sequence[str]) -> Recipe:

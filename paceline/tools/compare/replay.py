@@ -24,7 +24,7 @@ from paceline.config.run import Controls, Run, RunRecord, data_from_here, fill, 
 from paceline.data.batch import Batch
 from paceline.distributed.comm.launcher import SINGLE
 from paceline.distributed.comm.world import World, open_world
-from paceline.distributed.device.setup import TYPES, choose_device, choose_kernels, set_threads
+from paceline.distributed.device.setup import TYPES, choose_device, set_threads
 from paceline.models.task import InputRank
 from paceline.tools.compare.step_trace import StepTrace, difference, states_apart
 from paceline.training.checkpoint.layout import list_steps, step_name
@@ -39,6 +39,7 @@ from paceline.training.resume import Start
 from paceline.training.run_arguments import saved_count
 from paceline.training.state import State, check_snapshot
 from paceline.training.step import TrainStep
+from paceline.training.step_variants import choose_kernels
 
 Follow = Literal["all", "state", "nothing"]
 Moment = tuple[int, list[tuple[Tensor, Tensor]]]

@@ -23,13 +23,13 @@ from typing import Any
 import numpy as np
 
 from paceline.config.resnet import Exif
+from paceline.data.checks.suspicious_boxes import overlaps
 from paceline.inference.drawing.boxes import Mark, beside, largest_first, marks_picture
-from paceline.inference.drawing.masks import RunLengths
 from paceline.inference.drawing.pictures import jpeg_uri
 from paceline.inference.drawing.stored_photo import read_rgb
 from paceline.models.metrics.best_f1 import AtThreshold, best_f1
 from paceline.models.metrics.coco import Detections, GroundTruth
-from paceline.models.metrics.confusion import MATCH_IOU, SHOWN_SCORE, overlaps
+from paceline.models.metrics.confusion import MATCH_IOU, SHOWN_SCORE
 from paceline.models.metrics.tide import BACKGROUND_IOU, Pairs
 
 # Where nothing is sure enough to be shown, so many of the best boxes are.
@@ -56,8 +56,8 @@ class Scene:
     truth_labels: np.ndarray  # (m,)
     crowd: np.ndarray  # (m,) bool
     shown: float = SHOWN_SCORE  # smallest score of a box that counts
-    masks: Sequence[RunLengths | None] = ()  # n of them, or none where the predictions are boxes alone
-    truth_masks: Sequence[RunLengths | None] = ()  # m, or none; None for an object whose mask is not known
+    masks: Sequence[dict[str, Any] | None] = ()  # n of them, or none where the predictions are boxes alone
+    truth_masks: Sequence[dict[str, Any] | None] = ()  # m, or none; None for an object whose mask is not known
 
     @cached_property
     def partners(self) -> np.ndarray:
@@ -129,8 +129,8 @@ class Found:
     files: Sequence[str]
     truth: GroundTruth
     boxes: Detections
-    masks: Sequence[RunLengths | None]  # of the detections, or none where they are boxes alone
-    truth_masks: Sequence[RunLengths | None]
+    masks: Sequence[dict[str, Any] | None]  # of the detections, or none where they are boxes alone
+    truth_masks: Sequence[dict[str, Any] | None]
 
     def scenes(self, shown: float) -> list[Scene]:
         """Each photo with the boxes of this score or more, or its UNSURE best ones."""
@@ -239,7 +239,7 @@ def _objects(boxes: Sequence[Any], labels: Sequence[int], count: int, classes: i
     return rows, named
 
 
-def _encoded(counts: Sequence[str | None], size: tuple[int, int], number: int) -> list[RunLengths | None]:
+def _encoded(counts: Sequence[str | None], size: tuple[int, int], number: int) -> list[dict[str, Any] | None]:
     masks = [None if one is None else {"size": list(size), "counts": one + ""} for one in counts]
     if len(masks) != number:
         raise ValueError(f"{len(masks)} masks of {number} objects")
@@ -274,7 +274,7 @@ def picture_of(scene: Scene, names: Sequence[str], exif: Exif, *, small: bool = 
         return ""
     across, down = photo.width / scene.width, photo.height / scene.height
 
-    def mark(box: np.ndarray, label: int, text: str, alone: bool, mask: RunLengths | None, hue: int) -> Mark:
+    def mark(box: np.ndarray, label: int, text: str, alone: bool, mask: dict[str, Any] | None, hue: int) -> Mark:
         left, top, width, height = (box * [across, down, across, down]).tolist()
         return Mark((left, top, width, height), label, text, "dashed" if alone else "solid", mask, hue)
 

@@ -15,10 +15,11 @@ import numpy as np
 from PIL import Image
 
 from paceline.config.resnet import Exif
+from paceline.data.checks.suspicious_boxes import overlaps
 from paceline.inference.drawing.boxes import Mark, marks_picture
 from paceline.inference.drawing.pictures import jpeg_uri
 from paceline.inference.drawing.stored_photo import read_rgb
-from paceline.models.metrics.confusion import BACKGROUND, overlaps
+from paceline.models.metrics.confusion import BACKGROUND
 from paceline.models.metrics.tide import KINDS, RIGHT, ErrorKinds
 from paceline.tools.report.confusions import pair_of
 from paceline.tools.report.detected import Found

@@ -98,7 +98,7 @@ def test_its_card_says_what_it_is_and_names_no_place_of_the_run_s_machine(ssd_ru
 
 
 def test_training_from_it_keeps_the_rows_of_classes_that_both_have(resnet_run, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("paceline.training.python_api.report_run", lambda *_: None)
+    monkeypatch.setattr("paceline.api.report_run", lambda *_: None)
     file = exported(capsys, resnet_run.folder, tmp_path / "cats.safetensors")
     data = make_photos(tmp_path / "photos", ("bee", "cat", "dog"), train=3, val=1)
     said = train(capsys, data, tmp_path / "run", "--weights", file, steps=1)
@@ -191,7 +191,7 @@ def test_a_file_of_ours_is_replaced_also_by_itself(resnet_run, tmp_path, capsys)
 
 
 def test_synthetic_batches_taught_nothing_also_outside_of_their_run(class_photos, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("paceline.training.python_api.report_run", lambda *_: None)
+    monkeypatch.setattr("paceline.api.report_run", lambda *_: None)
     run = tmp_path / "run"
     assert command(capsys, "train", "resnet50-tiny", "--synthetic", *TINY, "--steps", 1, "--out", run).code == 0
     file = shutil.copy(run / "checkpoints" / "last" / "model.safetensors", tmp_path / "mine.safetensors")

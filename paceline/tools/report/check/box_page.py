@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from paceline.data.checks.notices import turned_photos
 from paceline.data.checks.suspicious_boxes import KINDS, Kind, Suspect, coordinate_notices, find_suspicious
 from paceline.data.index.index import Index
 from paceline.data.loader.sample_rng import hash_keys
@@ -59,7 +60,7 @@ def box_page(
     notices  further ones, from the manifest
     linted   what stands first on the page
     """
-    suspicions, pairs, turned = _suspicions(splits, classes), parts.twins(splits), parts.turned_photos(splits)
+    suspicions, pairs, turned = _suspicions(splits, classes), parts.twins(splits), turned_photos(splits)
     objects, images = _class_counts(splits, len(classes))
     each = np.concatenate([np.diff(index.extra["object_starts"]) for index in splits.values()])  # objects of an image
     crowd = sum(int(np.count_nonzero(index.extra["crowd"])) for index in splits.values())

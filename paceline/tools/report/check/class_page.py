@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from paceline._utils.text import some
+from paceline.data.checks.notices import turned_photos, where
 from paceline.data.index.index import Index
 from paceline.data.loader.sample_rng import hash_keys
 from paceline.tools.report.check import parts
@@ -42,7 +43,7 @@ def class_page(
         for split, index in splits.items()
         for row in np.flatnonzero(np.minimum(index.heights, index.widths) < TINY).tolist()
     ]
-    turned = parts.turned_photos(splits)
+    turned = turned_photos(splits)
     notices = parts.twin_notice(len(pairs), noted=False) + _notices(counts, classes, len(conflicts), len(tiny))
     return parts.make_page(
         "page.html.jinja",
@@ -72,11 +73,11 @@ def _notices(counts: Mapping[str, np.ndarray], classes: Sequence[str], conflicts
     if conflicts:
         notices.append(parts.Notice("bad", f"Photos of {first} that lie in two classes, byte for byte: {conflicts:,}."))
     for split, values in counts.items():
-        if lacking := parts.where((values == 0) & (shown > 0), classes):
+        if lacking := where((values == 0) & (shown > 0), classes):
             notices.append(
                 parts.Notice("fair", f"Classes without a photo in {split}, so not scored: {some(lacking, 12)}.")
             )
-    if few := parts.where(shown < FEW, classes):
+    if few := where(shown < FEW, classes):
         notices.append(parts.Notice("fair", f"Classes with fewer than {FEW} photos in {first}: {some(few, 12)}."))
     most, least = int(shown.argmax()), int(shown.argmin())
     if shown[most] >= UNEVEN * max(int(shown[least]), 1):

@@ -9,21 +9,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from paceline.data.checks.notices import Notice
 from paceline.data.index.index import Index
-from paceline.data.transforms.exif import UPRIGHT
 from paceline.inference.drawing.boxes import colour_of
 from paceline.tools.report.html import templates
 
 MOST_CLASSES = 200  # rows of the table of classes
-
-
-class Notice(NamedTuple):
-    """Something to know before training."""
-
-    colour: str  # "bad" or "fair"
-    text: str
-    noted: bool = False  # the manifest's notes, which prepare prints, have it already
-    warns: bool = False  # prepare prints a warning, whatever the colour
 
 
 class Page(NamedTuple):
@@ -153,20 +144,6 @@ def image_size(index: Index) -> tuple[str, str]:
     most = f"{width} x {height} px in {100 * counts.max() / len(index):.0f} % of the images"
     wide, high = (f"{sides.min()} to {sides.max()}" for sides in (index.widths, index.heights))
     return most, f"{wide} wide, {high} high"
-
-
-def where(mask: np.ndarray, classes: Sequence[str]) -> list[str]:
-    """Names of the classes for which `mask` is true."""
-    return [name for name, wanted in zip(classes, mask.tolist()) if wanted]
-
-
-def turned_photos(splits: Mapping[str, Index]) -> list[tuple[str, int]]:
-    """(split, row) of each photo that carries an EXIF rotation."""
-    return [
-        (split, row)
-        for split, index in splits.items()
-        for row in np.flatnonzero(index.orientations != UPRIGHT).tolist()
-    ]
 
 
 def turned_notice(splits: Mapping[str, Index], count: int) -> list[Notice]:

@@ -7,25 +7,15 @@ from pathlib import Path
 
 from paceline._utils.atomic_write import replaceable, sweep, write_whole
 from paceline._utils.errors import DataError
-from paceline.config.resnet import Exif
+from paceline.data.checks.notices import shown_splits
 from paceline.data.checks.suspicious_boxes import mask_notices
-from paceline.data.index.box_split import box_index
-from paceline.data.index.index import Index, open_split
+from paceline.data.index.index import Index
 from paceline.data.index.manifest import Manifest
 from paceline.tools.report.check.box_page import box_page
 from paceline.tools.report.check.class_page import class_page
 from paceline.tools.report.check.parts import NOT_LINTED, Linted, Page
 
 FILE_NAME = "check.html"
-
-
-def shown_splits(manifest: Manifest) -> dict[str, Index]:
-    """Each split's index, in the frame that boxes were drawn in, or where it is unknown, photos as people see them."""
-    if manifest.kind == "boxes":
-        readings = {split.boxes.exif for split in manifest.splits.values() if split.boxes is not None}
-        frame: Exif = "ignore" if "ignore" in readings else "apply"
-        return {name: box_index(manifest, name, frame) for name in manifest.splits}
-    return {name: open_split(manifest, name).as_shown() for name in manifest.splits}
 
 
 def check_page(manifest: Manifest, splits: Mapping[str, Index], linted: Linted = NOT_LINTED) -> Page:

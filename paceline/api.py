@@ -14,8 +14,9 @@ from typing import Any
 from paceline._utils.commands import command
 from paceline._utils.errors import UserError
 from paceline._utils.names import CHECKPOINTS, flatten
-from paceline.cli.foreign_flags import elsewhere
+from paceline.cli.printing import described
 from paceline.config.constraints import checked, hints_of
+from paceline.config.foreign_flags import elsewhere
 from paceline.config.mlperf import Submission
 from paceline.config.recipe import NO_FLAG, Recipe, override
 from paceline.config.run import Controls, Run, fill
@@ -23,7 +24,7 @@ from paceline.distributed.comm.launcher import read_launch
 from paceline.models.workload import Workload
 from paceline.training.checkpoint.layout import LAST
 from paceline.training.eval_history import Ending
-from paceline.training.logging.console import Console
+from paceline.training.logging.console import Console, open_console
 from paceline.training.previous_run import FinishedError
 from paceline.training.request import Request, validate
 from paceline.training.select import choose_recipe, choose_system
@@ -95,6 +96,8 @@ def train_request(request: Request, console: Console | None = None) -> Ending:
 
     console   closed here; None: a new one, by the request's controls
     """
+    console = console or open_console(request.controls, read_launch(os.environ).rank)
+    console.describe = described
     try:
         return run_training(request, console, on_end=report_run)
     except FinishedError as finished:
