@@ -21,7 +21,7 @@ NO_CODE = {
     tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENCODING, tokenize.ENDMARKER
 }  # fmt: skip
 # Code lines and files of the package. A change that adds code says what it removed; these numbers fall.
-MOST_CODE_LINES, MOST_FILES = 58_477, 531
+MOST_CODE_LINES, MOST_FILES = 58_420, 531
 
 
 def sources() -> dict[str, Path]:

@@ -81,7 +81,6 @@ class Job:
     walltime_minutes: int = 0  # 0 = no limit is asked for
     between: str = ""  # shell command that runs once on every node before its ranks start
     preflight: bool = False  # look at all nodes before training (preflight.py)
-    spares: int = 0  # nodes beside those that train, one of which takes a bad node's place
     preflight_reads: Words = ()  # data and weights, as absolute paths
     preflight_writes: Words = ()  # folders beside the run's
     again: str = "the same command"  # what goes on with the run, in words: a launch without --out begins another
@@ -115,16 +114,6 @@ class Job:
     def preflight_folder(self) -> Path:
         """Where a preflight leaves everything."""
         return self.launch_folder / "preflight"
-
-    @property
-    def chosen_nodes(self) -> Path:
-        """File in which a preflight leaves the nodes that train, a name a line, in the order of their ranks."""
-        return self.preflight_folder / "nodes"
-
-    @property
-    def on_chosen(self) -> Words:
-        """srun's words for the nodes that train, where a preflight has chosen them."""
-        return ("--nodelist", str(self.chosen_nodes)) if self.preflight else ()
 
 
 def environment(job: Job) -> tuple[Variable, ...]:

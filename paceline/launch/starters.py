@@ -37,16 +37,14 @@ def _srun(job: Job, program: Words) -> Words:
     --kill-on-bad-exit=0: ranks end each other by name, and one that has saved (75) must not cut off rank 0's last words.
     """
     ranks = ("--nodes", str(job.nodes), "--ntasks", str(job.ranks), "--ntasks-per-node", str(job.per_node))
-    words = ("--export=ALL", "--label", *job.on_chosen, "--cpu-bind=none", "--kill-on-bad-exit=0")
+    words = ("--export=ALL", "--label", "--cpu-bind=none", "--kill-on-bad-exit=0")
     return ("srun", *ranks, *words, *CONTAINER[job.container].srun(job), *program)
 
 
 def _mpirun(job: Job, program: Words) -> Words:
     """All ranks of all nodes, each line of output with its rank, and only the variables that ranks need."""
     hosts: Words = ()
-    if job.preflight and job.through != "local":
-        hosts = ("--hostfile", str(job.preflight_folder / "hostfile"))
-    elif job.through == "hostfile":
+    if job.through == "hostfile":
         hosts = ("--hostfile", str(job.launch_folder / "hostfile"))
     elif job.through == "local":
         hosts = ("--host", f"localhost:{job.per_node}")

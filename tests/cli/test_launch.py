@@ -409,54 +409,33 @@ def test_what_to_type_by_hand_is_quoted(capsys, tmp_path):
 def test_a_preflight_stands_before_the_ranks_and_its_flags_stay_with_the_launch(capsys, tmp_path, sbatch):
     run, text = tmp_path / "run", {}
     for start in ("srun", "torchrun", "mpirun"):
-        words = f"ssd-tiny --system cpu --out {run} --dry-run --through slurm --start {start} --nodes 2 --preflight --spares 1"
+        words = f"ssd-tiny --system cpu --out {run} --dry-run --through slurm --start {start} --nodes 2 --preflight"
         launched(f"{words} --between sync --data {tmp_path}", capsys)
         text[start] = (run / "launch" / "job.sbatch").read_text().replace(" \\\n   ", "")
     for script in text.values():
-        assert "#SBATCH --nodes=3\n" in script and "--preflight" not in script and "--spares 1 --ranks 1" in script
+        assert "#SBATCH --nodes=2\n" in script and "--preflight" not in script and "--nodes 2 --ranks 1" in script
         looks, trains = script.index("paceline.launch.preflight.node"), script.index("paceline train")
         assert looks < script.index("sh -c sync") < trains and f"--reads {tmp_path}" in script
-        assert script.count(f"--nodelist {run}/launch/preflight/nodes") == (
-            1 if "mpirun" in script[trains - 400 : trains] else 2
-        )
-    assert f"--hostfile {run}/launch/preflight/hostfile -np 2" in text["mpirun"]
-    assert 'PET_MASTER_ADDR=${MASTER_ADDR:-$(cat "$preflight/nodes" | head -n 1)}' in text["torchrun"]
     assert re.search(r"paceline.launch.preflight.node .*--port \d+", text["torchrun"]) and "--port" not in text["srun"]
 
 
 @pytest.mark.parametrize("start", ["torchrun", "mpirun"])
-def test_a_preflight_of_hosts_takes_the_spare_ones_too(capsys, tmp_path, start):
+def test_a_preflight_of_hosts_looks_at_those_that_train(capsys, tmp_path, start):
     run, hosts = tmp_path / "run", tmp_path / "hosts"
     hosts.write_text("h1\nh2\nh3\nh4\n")
     words = (
         f"ssd-tiny --system cpu --out {run} --dry-run --through hostfile --hostfile {hosts} --nodes 2 --start {start}"
     )
-    launched(f"{words} --preflight --spares 1", capsys)
+    launched(f"{words} --preflight", capsys)
     script = (run / "launch" / "run.sh").read_text().replace(" \\\n   ", "")
     assert subprocess.run(["bash", "-n", str(run / "launch" / "run.sh")], check=False).returncode == 0
     if start == "torchrun":
-        assert f"{run}/launch/preflight {sys.executable} h1 h2 h3 || true" in script and '"${nodes[@]}"\n' in script
+        assert f"{run}/launch/preflight {sys.executable} h1 h2 || true" in script
         node = (run / "launch" / "preflight" / "node.sh").read_text().replace(" \\\n   ", "")
-        assert '--names h1,h2,h3 --number "$1"' in node
-        assert f"PET_MASTER_ADDR=$(head -n 1 {run}/launch/preflight/nodes)" in (run / "launch" / "node.sh").read_text()
+        assert '--names h1,h2 --number "$1"' in node
     else:
-        assert (run / "launch" / "hostfile").read_text().count("\n") == 3
-        assert f"--hostfile {run}/launch/hostfile -np 3 --map-by ppr:1:node" in script
-        assert f"--hostfile {run}/launch/preflight/hostfile -np 2" in script
-        assert 'export MASTER_ADDR=$(head -n 1 "$preflight/nodes")' in script
-
-
-@pytest.mark.parametrize(
-    ("words", "named"),
-    [
-        ("--spares 1", "--preflight finds. Give it too"),
-        ("--preflight --spares -1", "--spares -1 ... 0 ... 64"),
-        ("--preflight --spares 1", "--through local ... --spares 1"),
-    ],
-)
-def test_spare_nodes_that_cannot_be_are_refused(capsys, tmp_path, words, named):
-    assert check_text(refused(f"ssd-tiny --system cpu --out {tmp_path}/run {words}", capsys), named)
-    assert not (tmp_path / "run").exists()
+        assert (run / "launch" / "hostfile").read_text().count("\n") == 2
+        assert f"--hostfile {run}/launch/hostfile -np 2 --map-by ppr:1:node" in script
 
 
 def test_what_a_network_s_libraries_read_goes_over_ssh_and_into_no_container(capsys, tmp_path, monkeypatch):

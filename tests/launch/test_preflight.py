@@ -195,31 +195,26 @@ def test_one_node_and_one_rank_are_looked_at_without_ranks_and_the_verdict_is_of
     said = capsys.readouterr().out
     check_line(said, "preflight", "mine", tmp_path / "nothing", "0 of 1")
     facts = json.loads((folder.parent / "preflight.json").read_text())
-    assert facts["chosen"] == [] and facts["nodes"][0]["state"] == "excluded"
+    assert facts["good"] is False and facts["nodes"][0]["state"] == "excluded"
 
 
-def test_a_node_that_never_comes_is_named_and_the_spare_one_takes_its_place(tmp_path, capsys, monkeypatch):
-    """Three of four processes, one rank to train: all but the first are threads here. One good node is enough."""
+def test_a_node_that_never_comes_is_named(tmp_path, capsys, monkeypatch):
+    """Two of three processes; all but the first are threads here."""
     monkeypatch.setattr("paceline.launch.preflight.node.core_rates", lambda cpus: dict.fromkeys(cpus, 400.0))
     monkeypatch.setattr("paceline.launch.preflight.node.LOOK_SECONDS", 2.0)
     folder = tmp_path / "launch" / "preflight"
     folder.mkdir(parents=True)
     (folder / "start").write_text("one\n")
-    words = ["--folder", str(folder), "--nodes", "1", "--spares", "3", "--ranks", "1", "--system", "cpu"]
-    named = (("2", "third"), ("3", "fourth"))
-    others = [
-        threading.Thread(target=node.run, args=([*words, "--number", *one[:1], "--name", one[1]],)) for one in named
-    ]
-    for other in others:
-        other.start()
+    words = ["--folder", str(folder), "--nodes", "3", "--ranks", "1", "--system", "cpu"]
+    other = threading.Thread(target=node.run, args=([*words, "--number", "2", "--name", "third"],))
+    other.start()
     began = time.monotonic()
-    node.run([*words, "--number", "0", "--name", "first", "--reads", str(tmp_path / "nothing")])
-    for other in others:
-        other.join()
+    node.run([*words, "--number", "0", "--name", "first"])
+    other.join()
     assert time.monotonic() - began >= 2.0
-    assert (folder / "nodes").read_text() == "third\n" and (folder / "verdict").read_text() == "one good\n"
+    assert (folder / "verdict").read_text() == "one refused\n"
     said = capsys.readouterr().out
-    assert check_text(said, "problem  node 1") and "\nspare    fourth" in said
+    assert check_text(said, "problem  node 1") and "\ngood     third" in said and "2 of 3 nodes are good" in said
 
 
 def test_files_of_an_earlier_start_are_as_if_they_were_not_there(tmp_path):
@@ -237,31 +232,32 @@ def test_files_of_an_earlier_start_are_as_if_they_were_not_there(tmp_path):
     )
 
 
-def test_a_node_that_the_ranks_together_find_bad_makes_place_for_a_spare_one_in_another_round(tmp_path, capsys):
+@pytest.mark.parametrize("trouble", [(), ("NCCL failed on GPU 1: unhandled cuda error",)], ids=["good", "bad"])
+def test_a_node_that_the_ranks_together_find_bad_is_named(tmp_path, capsys, trouble):
     folder = tmp_path / "preflight"
     folder.mkdir()
     (folder / "start").write_text("one\n")
-    flags = node._flags(["--folder", str(folder), "--nodes", "1", "--spares", "2", "--ranks", "2", "--names", "a,b,c"])
+    flags = node._flags(["--folder", str(folder), "--nodes", "2", "--ranks", "2", "--names", "a,b"])
     board = Board(folder)
     first = node._First(flags, board, System())
-    for number in range(3):
+    for number in range(2):
         board.leave(f"look-{number}", asdict(look(number)))
         board.leave(f"reach-{number}", asdict(reach(number)))
+        board.leave(f"done-{number}", {})
     first.call()
     first.judge()
-    assert board.find("round-0")["numbers"] == [0]
+    assert board.find("together") is not None and board.find("decided") is None
+    facts = [replace(look(0).facts, ranks=2), replace(look(1).facts, ranks=2, network_trouble=trouble)]
     sums = {"sums_are_right": True, "rows": [], "fit": {}}
-    for turn, trouble in enumerate((("NCCL failed on GPU 1: unhandled cuda error",), ())):
-        facts = replace(look(turn).facts, ranks=2, network_trouble=trouble)
-        board.leave(f"ranks-{turn}", {"nodes": [asdict(facts)], "comm": sums})
-        board.leave(f"done-{turn}-0", {})
-        first.after_round(turn)
-    assert (
-        board.find("round-1")["numbers"] == [1] and board.find("round-2") is None and board.find("decided") is not None
-    )
+    board.leave("ranks", {"nodes": [asdict(one) for one in facts], "comm": sums})
+    first.after_ranks()
     first.finish(1.0)
-    assert (folder / "nodes").read_text() == "b\n" and (folder / "verdict").read_text() == "one good\n"
-    check_line(capsys.readouterr().out, "problem  a", "NCCL", "GPU 1", "unhandled cuda error")
+    said = capsys.readouterr().out
+    if trouble:
+        assert (folder / "verdict").read_text() == "one refused\n"
+        check_line(said, "problem  b", "NCCL", "GPU 1", "unhandled cuda error")
+    else:
+        assert (folder / "verdict").read_text() == "one good\n" and "trains on a, b" in said
 
 
 def test_ranks_that_break_off_refuse_the_job_with_their_words(tmp_path, capsys):
@@ -276,9 +272,9 @@ def test_ranks_that_break_off_refuse_the_job_with_their_words(tmp_path, capsys):
     board.leave("reach-0", asdict(Reach(0)))
     first.call()
     first.judge()
-    board.leave("failed-0-0", {"text": "rank 1 (of 2) failed: it was killed"})
-    board.leave("done-0-0", {})
-    first.after_round(0)
+    board.leave("failed-0", {"text": "rank 1 (of 2) failed: it was killed"})
+    board.leave("done-0", {})
+    first.after_ranks()
     first.finish(1.0)
-    assert (folder / "verdict").read_text() == "one refused\n" and (folder / "nodes").read_text() == ""
+    assert (folder / "verdict").read_text() == "one refused\n"
     check_text(capsys.readouterr().out, "preflight", "rank 1", "killed")

@@ -1,4 +1,4 @@
-"""`paceline launch --preflight` over a real Slurm of three nodes, one of which is really bad: named, replaced, or refused."""
+"""`paceline launch --preflight` over a real Slurm of three nodes, one of which is really bad: named, and the job refused."""
 
 from __future__ import annotations
 
@@ -142,41 +142,27 @@ def states(run: Path) -> dict[str, str]:
     return {node["name"]: node["state"] for node in report(run)["nodes"]}
 
 
-def assert_excluded_with_a_spare_and_refused_without(
-    cluster: Cluster,
-    tmp_path: Path,
-    reason: str,
-    name: str = "node2",
-    start: str = "srun",
-    flags: str = "",
-    **more: str,
-) -> None:
-    """On node1 and node2 with node3 to spare, and on node1 and node2 alone."""
-    run = tmp_path / "spare"
-    code, text = cluster.launched(run, f"--nodes 2 --spares 1 --start {start} {flags}", **more)
-    assert code == 0, text
-    trains = [other for other in ("node1", "node2", "node3") if other != name]
-    assert states(run) == {name: "excluded", **dict.fromkeys(trains, "trains")}, text
-    assert f"preflight: trains on {', '.join(trains)}; excluded: {name}" in text and reason in text, text
-    assert last_event(run)["status"] == "stopped_early"
-    facts = json.loads((run / "run.json").read_text())
-    assert (facts["world"], facts["plan"]["nodes"]) == (2, 2)
-    assert report(run)["comm"]["world"] == 2 and "bench comm: 2 ranks on 2 nodes" in text
+def assert_refused(cluster: Cluster, tmp_path: Path, reason: str, words: str = "", **more: str) -> None:
+    """A job on node1 and node2, of which the second is bad."""
     run = tmp_path / "refused"
-    code, text = cluster.launched(run, f"--nodes 2 --start {start} {flags}", **more)
+    code, text = cluster.launched(run, f"--nodes 2 {words}", **more)
     assert code == 3, text
-    assert check_line(text, "preflight", f"{name}: ", reason), text
-    assert not (run / "run.json").exists() and report(run)["chosen"] == []
+    assert states(run) == {"node1": "good", "node2": "excluded"}, text
+    assert check_line(text, "preflight", "node2: ", reason), text
+    assert not (run / "run.json").exists() and report(run)["good"] is False
     assert reason in (run / "launch" / "preflight.html").read_text()
 
 
 @pytest.mark.parametrize("start", ["srun", "torchrun", "mpirun"])
-def test_three_good_nodes_train_on_two_with_one_to_spare(cluster, tmp_path, start):
+def test_good_nodes_train(cluster, tmp_path, start):
     run = tmp_path / "run"
-    code, text = cluster.launched(run, f"--nodes 2 --spares 1 --start {start}")
+    code, text = cluster.launched(run, f"--nodes 3 --start {start}")
     assert code == 0, text
-    assert states(run) == {"node1": "trains", "node2": "trains", "node3": "spare"}, text
+    assert states(run) == {"node1": "trains", "node2": "trains", "node3": "trains"}, text
     assert last_event(run)["status"] == "stopped_early"
+    facts = json.loads((run / "run.json").read_text())
+    assert (facts["world"], facts["plan"]["nodes"]) == (3, 3)
+    assert report(run)["comm"]["world"] == 3 and "bench comm: 3 ranks on 3 nodes" in text
 
 
 @pytest.mark.parametrize("start", ["srun", "torchrun", "mpirun"])
@@ -187,7 +173,7 @@ def test_a_node_with_a_full_disk(cluster, tmp_path, start):
     cluster.restart("node2", "unshare", "--mount", "sh", "-c", fill, "sh")
     try:
         reason = f"temporary folder {temporary}: No space left on device"
-        assert_excluded_with_a_spare_and_refused_without(cluster, tmp_path, reason, start=start, TMPDIR=str(temporary))
+        assert_refused(cluster, tmp_path, reason, f"--start {start}", TMPDIR=str(temporary))
     finally:
         cluster.restart("node2")
 
@@ -202,7 +188,7 @@ def test_a_node_whose_cores_are_slow(cluster, tmp_path):
         pytest.skip(f"this container may not limit a process's time ({problem})")
     try:
         cluster.restart("node2", "sh", "-c", f'echo $$ >{group}/cgroup.procs; exec "$@"', "sh")
-        assert_excluded_with_a_spare_and_refused_without(cluster, tmp_path, "hashes ")
+        assert_refused(cluster, tmp_path, "hashes ")
     finally:
         cluster.restart("node2")
         for _ in range(50):
@@ -219,4 +205,4 @@ def test_a_node_between_which_and_the_others_a_port_is_blocked(cabled, tmp_path)
         rule = f"ip rule add pref 10 to {other} ipproto tcp dport 29555 prohibit"
         subprocess.run([*end, *rule.split()], check=True)
     port = ":29555 (Permission denied)"
-    assert_excluded_with_a_spare_and_refused_without(cluster, tmp_path, port, flags="--port 29555")
+    assert_refused(cluster, tmp_path, port, "--port 29555")

@@ -45,7 +45,7 @@ ABOUT = """Start a training on one node or on many: write the files that start i
 the run's folder, print them, run them, follow the log, and return the run's own exit code. Three things are chosen by themselves:
 who gives the nodes (--through), who starts the ranks (--start), what they run inside (--container). Every flag of `paceline
 train` may follow. --dry-run only writes and prints. docs/launch.md has the commands of other systems beside ours."""
-MOST_TRIALS, MOST_SPARES = 1000, 64
+MOST_TRIALS = 1000
 
 
 @dataclass(frozen=True)
@@ -54,14 +54,13 @@ class LaunchFlags(Controls, Where):
 
     trials: Annotated[int, Help("runs of other seeds one after another, in OUT/trial-N; 0: one run")] = 0
     preflight: Annotated[bool, Help("before training look at every node, in the job itself (docs/launch.md)")] = False
-    spares: Annotated[int, Help("with --preflight: further nodes, which take the place of bad ones")] = 0
     dry_run: Annotated[bool, Help("write and print the files, start nothing")] = False
     rate: Annotated[float, Help("for --walltime auto: images per second of a rank; 0: measured or published")] = 0.0
     link_gbit: Annotated[float, Help("for --walltime auto: Gbit/s of all links of a node; 0: the system's")] = 0.0
 
 
 # Flags of LaunchFlags itself, which `train` does not take; --out is given to it for each run.
-OWN = ("trials", "preflight", "spares", "dry_run", "rate", "link_gbit", "out")
+OWN = ("trials", "preflight", "dry_run", "rate", "link_gbit", "out")
 
 
 def run(printer: Printer, arguments: Sequence[str]) -> int:
@@ -83,7 +82,6 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
             "--mirror: a folder of a bucket holds one run, and --trials makes several. Leave one of them away."
         )
     check_rates(flags.rate, flags.link_gbit)
-    _check_spares(flags)
     planned = check_plan(printer, asked, flags, repeats=repeats)
     if flags.walltime != "auto" and (flags.rate or flags.link_gbit):
         raise UserError("--rate and --link-gbit are read with --walltime auto alone.")
@@ -129,7 +127,7 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
             local += [named] if named and Path(named).expanduser().exists() else []
             reads = tuple(str(Path(path).expanduser().absolute()) for path in local)
             writes = (str(Path(flags.stage).expanduser().absolute()),) if flags.stage else ()
-            job = replace(job, preflight=True, spares=flags.spares, preflight_reads=reads, preflight_writes=writes)
+            job = replace(job, preflight=True, preflight_reads=reads, preflight_writes=writes)
         return launch(job, dry=flags.dry_run, say=print)
 
     if not flags.trials:
@@ -158,16 +156,6 @@ def _weights_file(printer: Printer, flags: LaunchFlags) -> str:
             raise UserError(f"--weights {named}: there is no such file. Check the path.")
         printer.say(f"--weights {named}: not on this machine; the nodes will look for it")
     return named
-
-
-def _check_spares(flags: LaunchFlags) -> None:
-    """Raises UserError for spare nodes that nobody would look at, or that are not there."""
-    if not 0 <= flags.spares <= MOST_SPARES:
-        raise UserError(f"--spares {flags.spares}: must lie in 0 to {MOST_SPARES}.")
-    if flags.spares and not flags.preflight:
-        raise UserError(
-            f"--spares {flags.spares}: a spare node takes a bad one's place, which --preflight finds. Give it too."
-        )
 
 
 def _slurm_batch(asked: Asked) -> Batch:

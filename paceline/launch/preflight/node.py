@@ -1,10 +1,10 @@
 """One node's part of a job's preflight, before its training: `paceline launch ... --preflight` starts it on every node.
 
-    python -m paceline.launch.preflight.node --folder RUN/launch/preflight --nodes 2 --spares 1 --ranks 8 --number 0
+    python -m paceline.launch.preflight.node --folder RUN/launch/preflight --nodes 2 --ranks 8 --number 0
 
 All of it goes through files in that folder, which all nodes see, so that a node which the others do not reach differs from one
 that is not there: look-N (what the node reports of itself), present (whose look the first node has), reach-N (whom it
-reaches), round-N (which nodes the first one sends to `doctor` and `bench comm` together), ranks-N (what came of it), verdict.
+reaches), together (node 0 sends all of them to `doctor` and `bench comm`), ranks (what came of it), verdict.
 Node 0 is the first; without it there is no verdict, and the script that started it prints that. Each file carries the start's name.
 """
 
@@ -73,7 +73,7 @@ def run(arguments: Sequence[str]) -> int:
             board.leave(f"reach-{number}", asdict(_reach(board, number, present["numbers"])))
         if first:
             first.judge()
-        _take_part(flags, board, number, first.after_round if first else lambda _: None)
+        _take_part(flags, board, number, first.after_ranks if first else lambda: None)
     if first:
         first.finish(time.monotonic() - began)
     return 0
@@ -84,7 +84,7 @@ def _flags(arguments: Sequence[str]) -> argparse.Namespace:
     for name in ("--folder", "--name", "--system", "--interface"):
         parser.add_argument(name, default="")
     parser.add_argument("--names", type=lambda text: text.split(","), default=[])
-    for name in ("--number", "--nodes", "--spares", "--ranks", "--port"):
+    for name in ("--number", "--nodes", "--ranks", "--port"):
         parser.add_argument(name, type=int, default=0)
     for name in ("--reads", "--writes"):
         parser.add_argument(name, action="append", default=[])
@@ -169,33 +169,30 @@ def _reach(board: Board, own: int, numbers: Sequence[int]) -> Reach:
     return Reach(own, cores, failures, rates, clocks)
 
 
-def _take_part(flags: argparse.Namespace, board: Board, number: int, after: Callable[[int], None]) -> None:
-    """The rounds in which this node is wanted, up to the verdict."""
-    for turn in range(flags.spares + 1):
-        name, order = board.wait(["decided", f"round-{turn}"], REACH_SECONDS + ROUND_SECONDS)
-        if name != f"round-{turn}":
-            return
-        if number in order["numbers"]:
-            _ranks(flags, board, turn, order, order["numbers"].index(number))
-        after(turn)
+def _take_part(flags: argparse.Namespace, board: Board, number: int, after: Callable[[], None]) -> None:
+    """This node's ranks, unless it is decided already."""
+    name, order = board.wait(["decided", "together"], REACH_SECONDS + ROUND_SECONDS)
+    if name == "together":
+        _ranks(flags, board, order, number)
+        after()
 
 
-def _ranks(flags: argparse.Namespace, board: Board, turn: int, order: Mapping[str, Any], place: int) -> None:
+def _ranks(flags: argparse.Namespace, board: Board, order: Mapping[str, Any], number: int) -> None:
     """Start this node's ranks, under torchrun's variables, and leave their last lines where they fail."""
-    nodes, each = len(order["numbers"]), flags.ranks
-    words = [sys.executable, "-m", "paceline.launch.preflight.rank", flags.folder, flags.system or "auto", str(turn)]
+    nodes, each = flags.nodes, flags.ranks
+    words = [sys.executable, "-m", "paceline.launch.preflight.rank", flags.folder, flags.system or "auto"]
     started = []
     for local in range(each):
-        own = {"RANK": place * each + local, "WORLD_SIZE": nodes * each, "LOCAL_RANK": local, "LOCAL_WORLD_SIZE": each}
-        own |= {"GROUP_RANK": place, "GROUP_WORLD_SIZE": nodes, "TORCHELASTIC_RUN_ID": f"{board.start}-{turn}"}
+        own = {"RANK": number * each + local, "WORLD_SIZE": nodes * each, "LOCAL_RANK": local, "LOCAL_WORLD_SIZE": each}
+        own |= {"GROUP_RANK": number, "GROUP_WORLD_SIZE": nodes, "TORCHELASTIC_RUN_ID": board.start}
         own |= {"MASTER_ADDR": order["address"], "MASTER_PORT": order["port"]}
         environ = {**os.environ, **{name: str(value) for name, value in own.items()}}
         pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         started.append(subprocess.Popen(words, env=environ, stdin=subprocess.DEVNULL, **pipe))
     failed = [text for process in started if (text := _failure(process))]
     if failed:
-        board.leave(f"failed-{turn}-{place}", {"text": failed[0]})
-    board.leave(f"done-{turn}-{place}", {})
+        board.leave(f"failed-{number}", {"text": failed[0]})
+    board.leave(f"done-{number}", {})
 
 
 def _failure(process: subprocess.Popen[str]) -> str:
@@ -214,84 +211,66 @@ def _failure(process: subprocess.Popen[str]) -> str:
 
 
 class _First:
-    """What node 0 does beside: it calls the nodes, judges them, chooses, and leaves report and verdict."""
+    """What node 0 does beside: it calls the nodes, judges them, and leaves report and verdict."""
 
     def __init__(self, flags: argparse.Namespace, board: Board, system: System):
         self.flags, self.board, self.system = flags, board, system
-        self.count = flags.nodes + flags.spares
         self.looks: dict[int, Look] = {}
         self.names: list[str] = []
         self.found: dict[int, list[Finding]] = {}
-        self.chosen: list[int] = []
         self.reaches: dict[int, Reach] = {}
         self.comm: dict[str, Any] = {}
         self.failure = ""
 
     def call(self) -> None:
         """Wait for all nodes' looks, and leave whose have come."""
-        came = self.board.gather("look", range(self.count), LOOK_SECONDS)
+        came = self.board.gather("look", range(self.flags.nodes), LOOK_SECONDS)
         for number, facts in sorted(came.items()):
             self.looks[number] = Look(**{**known_fields(Look, facts), "facts": from_json(facts["facts"])})
-        listed = self.flags.names or [f"node {number}" for number in range(self.count)]
+        listed = self.flags.names or [f"node {number}" for number in range(self.flags.nodes)]
         self.names = [
-            self.looks[number].name if number in self.looks else listed[number] for number in range(self.count)
+            self.looks[number].name if number in self.looks else listed[number] for number in range(self.flags.nodes)
         ]
         self.board.leave("present", {"numbers": sorted(self.looks)})
 
     def judge(self) -> None:
-        """Judge what every node reported alone; then start the first round."""
+        """Judge what every node reported alone; if all are good, and there is somebody to talk to, start their ranks."""
         came = self.board.gather("reach", sorted(self.looks), REACH_SECONDS)
         self.reaches = {number: Reach(**known_fields(Reach, facts)) for number, facts in came.items()}
         expected = self.system if self.flags.system else None
         self.found = judge(self.names, self.looks, self.reaches, expected)
-        self._choose(0)
-
-    def _choose(self, turn: int) -> None:
-        """The first good nodes, sent into a round of ranks; decided where there are too few, or nobody to talk to."""
-        good = [number for number in range(self.count) if not bad(self.found[number])]
-        self.chosen = good[: self.flags.nodes] if len(good) >= self.flags.nodes else []
-        if not self.chosen or turn > self.flags.spares or len(self.chosen) * self.flags.ranks == 1:
+        if self._is_bad() or self.flags.nodes * self.flags.ranks == 1:
             self.board.leave("decided", {})
-            return
-        look = self.looks[self.chosen[0]]
-        self.board.leave(f"round-{turn}", {"numbers": self.chosen, "address": look.address, "port": look.free_port})
+        else:
+            self.board.leave("together", {"address": self.looks[0].address, "port": self.looks[0].free_port})
 
-    def after_round(self, turn: int) -> None:
-        """Judge what the ranks found together; a node that is bad by it makes place for a spare one, in another round."""
-        self.board.gather(f"done-{turn}", range(len(self.chosen)), ROUND_SECONDS)
-        failed = self.board.gather(f"failed-{turn}", range(len(self.chosen)), 0.2)
-        joint = {} if failed else self.board.wait([f"ranks-{turn}"], SEEN_SECONDS)[1]
+    def _is_bad(self) -> bool:
+        return any(bad(own) for own in self.found.values())
+
+    def after_ranks(self) -> None:
+        """Judge what the ranks found together."""
+        self.board.gather("done", range(self.flags.nodes), ROUND_SECONDS)
+        failed = self.board.gather("failed", range(self.flags.nodes), 0.2)
+        joint = {} if failed else self.board.wait(["ranks"], SEEN_SECONDS)[1]
         if not joint:
             self.failure = next((facts["text"] for facts in failed.values()), "ranks together came to no end")
-            self.board.leave("decided", {})
             return
         nodes = [from_json(facts) for facts in joint["nodes"]]
         self.comm = joint["comm"]
         before = {number: {finding.text for finding in own} for number, own in self.found.items()}
         for one in examine_nodes(nodes, self.system if self.flags.system else None):
-            for place in one.nodes:
-                number = self.chosen[place]
+            for number in one.nodes:
                 if one.text not in before[number]:
                     self.found[number].append(Finding(one.level, self.names[number], one.text))
         if not self.comm["sums_are_right"]:
             self.failure = "bench comm: a sum between ranks came out wrong"
-        if not self.failure and any(bad(self.found[number]) for number in self.chosen):
-            self._choose(turn + 1)
-        else:
-            self.board.leave("decided", {})
 
     def finish(self, seconds: float) -> None:
-        """The report, which nodes train, and the verdict, which comes last."""
-        good = bool(self.chosen) and not self.failure and not any(bad(self.found[number]) for number in self.chosen)
-        chosen = [self.names[number] for number in self.chosen] if good else []
-        result = Preflight(
-            self.names, self.looks, self.reaches, self.found, chosen, self.comm, self.failure, seconds, self.flags.nodes
-        )
+        """The report, and the verdict, which comes last."""
+        good = not self.failure and not self._is_bad()
+        result = Preflight(self.names, self.looks, self.reaches, self.found, good, self.comm, self.failure, seconds)
         print(write_report(result, self.board.folder.parent), flush=True)
-        folder, slots = self.board.folder, self.flags.ranks
-        write_whole(folder / "nodes", "".join(f"{name}\n" for name in chosen))
-        write_whole(folder / "hostfile", "".join(f"{name} slots={slots}\n" for name in chosen))
-        write_whole(folder / "verdict", f"{self.board.start} {'good' if good else 'refused'}\n", sync=True)
+        write_whole(self.board.folder / "verdict", f"{self.board.start} {'good' if good else 'refused'}\n", sync=True)
 
 
 if __name__ == "__main__":

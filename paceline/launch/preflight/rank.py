@@ -1,8 +1,8 @@
 """One rank of a preflight: what `paceline doctor` and `paceline bench comm` do together with the others, in one process.
 
-    python -m paceline.launch.preflight.rank RUN/launch/preflight SYSTEM ROUND   (under torchrun's variables)
+    python -m paceline.launch.preflight.rank RUN/launch/preflight SYSTEM   (under torchrun's variables)
 
-Rank 0 leaves ranks-ROUND.json there.
+Rank 0 leaves ranks.json there.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Board:
         return "", {}
 
 
-def run(folder: Path, system_name: str, number: str) -> int:
+def run(folder: Path, system_name: str) -> int:
     """Examine, then time messages; 0. What fails ends the process as it ends a training's rank."""
     import torch
 
@@ -94,14 +94,14 @@ def run(folder: Path, system_name: str, number: str) -> int:
         with open_world(again, device=device, secret_folder=folder) as world:
             comm = {"launcher": launch.kind, "nodes": launch.nodes, **measure(world, sent, SECONDS)}
     if nodes is not None:
-        Board(folder).leave(f"ranks-{number}", {"nodes": [asdict(node) for node in nodes], "comm": comm})
+        Board(folder).leave("ranks", {"nodes": [asdict(node) for node in nodes], "comm": comm})
     return 0
 
 
 if __name__ == "__main__":
     settle_environment()
     try:
-        sys.exit(run(Path(sys.argv[1]), sys.argv[2], sys.argv[3]))
+        sys.exit(run(Path(sys.argv[1]), sys.argv[2]))
     except UserError as problem:
         if is_first_on_node():
             print(printable(f"paceline: {problem}"), file=sys.stderr)

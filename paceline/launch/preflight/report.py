@@ -28,17 +28,16 @@ class Preflight:
     looks: Mapping[int, Look]  # number of a node -> what it reported of itself
     reaches: Mapping[int, Reach]  # number of a node -> which others it reaches
     found: Mapping[int, Sequence[Finding]]  # number of a node -> what is wrong there
-    chosen: Sequence[str]  # names of the nodes that train; none = the job is refused
+    good: bool  # whether the job trains
     comm: Mapping[str, Any]  # what `bench comm` measured over them
     failure: str  # of the ranks together; '' = none
     seconds: float  # that it all took
-    wanted: int  # nodes that are to train
 
     def state(self, number: int) -> str:
         """What becomes of a node."""
         if bad(self.found[number]):
             return "excluded"
-        return "trains" if self.names[number] in self.chosen else "spare" if self.chosen else "good"
+        return "trains" if self.good else "good"
 
 
 def write_report(result: Preflight, folder: Path) -> str:
@@ -51,7 +50,7 @@ def write_report(result: Preflight, folder: Path) -> str:
 
 def _lines(result: Preflight) -> list[str]:
     many = f"{len(result.names)} node{'s'[: len(result.names) != 1]}"
-    found = [f"preflight of {many}, {result.wanted} to train, {result.seconds:.0f} s"]
+    found = [f"preflight of {many}, {result.seconds:.0f} s"]
     width = max(map(len, result.names))
     for number, name in enumerate(result.names):
         found.append(f"{result.state(number):<9}{name:<{width}}  {_measured(result, number)}")
@@ -68,16 +67,14 @@ def _lines(result: Preflight) -> list[str]:
 
 
 def _verdict(result: Preflight) -> str:
-    out = [name for number, name in enumerate(result.names) if result.state(number) == "excluded"]
-    if result.chosen:
-        left = f"; excluded: {', '.join(out)}" if out else ""
-        return f"preflight: trains on {', '.join(result.chosen)}{left}"
+    if result.good:
+        return f"preflight: trains on {', '.join(result.names)}"
     if result.failure:
         return f"paceline: preflight refuses the job: {result.failure}"
     bad_ones = (finding for own in result.found.values() for finding in own if finding.level == "problem")
     why = "; ".join(f"{finding.about}: {finding.text}" for finding in bad_ones)
-    good = len(result.names) - len(out)
-    return f"paceline: preflight refuses the job: {why}. {good} of {result.wanted} wanted nodes are good; spare ones: --spares N"
+    good = sum(not bad(own) for own in result.found.values())
+    return f"paceline: preflight refuses the job: {why}. {good} of {len(result.names)} nodes are good"
 
 
 def _measured(result: Preflight, number: int) -> str:
@@ -100,8 +97,8 @@ def _facts(result: Preflight) -> dict[str, Any]:
         }
         for number, name in enumerate(result.names)
     ]
-    found = {name: getattr(result, name) for name in ("failure", "seconds", "wanted")}
-    return {KEY: "preflight", "chosen": list(result.chosen), **found, "nodes": nodes, "comm": dict(result.comm)}
+    found = {name: getattr(result, name) for name in ("good", "failure", "seconds")}
+    return {KEY: "preflight", **found, "nodes": nodes, "comm": dict(result.comm)}
 
 
 def _page(result: Preflight) -> str:

@@ -1,8 +1,8 @@
-"""The lines of a job's script that look at all its nodes before training, and leave out the bad ones or end the job.
+"""The lines of a job's script that look at all its nodes before training, and end the job where one of them is bad.
 
-One process a node (paceline/launch/preflight/node.py), started as the job's ranks are, on the nodes asked for and the spare ones. They
-meet in RUN/launch/preflight, a folder that all see, because a network that does not work is one of the things to find out.
-The first of them leaves there which nodes train (`nodes`, `hostfile`) and a verdict, which holds the name of this start.
+One process a node (paceline/launch/preflight/node.py), started as the job's ranks are. They meet in RUN/launch/preflight, a
+folder that all see, because a network that does not work is one of the things to find out. The first of them leaves a verdict there,
+which holds the name of this start.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ def program(job: Job, names: Words = ()) -> Words:
 
     names  of all hosts, where they are known before
     """
-    words: Words = ("--folder", str(job.preflight_folder), "--nodes", str(job.nodes), "--spares", str(job.spares))
-    words += ("--ranks", str(job.per_node))
+    words: Words = ("--folder", str(job.preflight_folder), "--nodes", str(job.nodes), "--ranks", str(job.per_node))
     if job.system_name not in ("", "auto"):
         words += ("--system", job.system_name)
     if port := job.port or (START[job.start].reach == "node" and job.nodes > 1 and store_port(job)):
@@ -41,7 +40,7 @@ def lines(job: Job, start: str) -> str:
     """Shell lines: `start` runs the programs on every node; where the verdict is not good the script ends with 3."""
     quote = shlex.quote
     return f"""
-# Before training, doctor and bench comm on every node: {job.nodes} train{f" of {job.nodes + job.spares}" if job.spares else ""}.
+# Before training, doctor and bench comm on every node.
 preflight={quote(str(job.preflight_folder))}
 mkdir -p "$preflight"
 preflight_start=${{SLURM_JOB_ID:-here}}-$$-$(date +%s)-$RANDOM$RANDOM

@@ -50,10 +50,10 @@ wait "$starter"
 
 
 def _hosts_of(job: Job) -> tuple[Host, ...]:
-    """The first hosts of its hostfile, one for each node, the spare ones too. Raises UserError as hosts.py does."""
+    """The first hosts of its hostfile, one for each node. Raises UserError as hosts.py does."""
     assert job.hostfile is not None
     hosts = read_hostfile(job.hostfile, job.per_node)
-    return first_hosts(hosts, job.nodes + job.spares, job.per_node, job.hostfile)
+    return first_hosts(hosts, job.nodes, job.per_node, job.hostfile)
 
 
 def _files(job: Job, command: Words) -> tuple[File, ...]:
@@ -69,10 +69,8 @@ def _files(job: Job, command: Words) -> tuple[File, ...]:
 def _on_every_host(job: Job, command: Words, head: str, addresses: Words) -> tuple[File, ...]:
     folder, cd = str(job.launch_folder), f"cd {shlex.quote(str(job.workdir))}\n\n"
     hold = (sys.executable, "-m", "paceline.launch.schedulers.ssh", folder, shlex.join(host_python(job)))
-    first, who, before, files = addresses[0], f"exec {in_lines((*hold, *addresses))}\n", "", ()
+    before, files = "", ()
     if job.preflight:
-        first = f"$(head -n 1 {shlex.quote(str(job.chosen_nodes))})"
-        who = f'mapfile -t nodes <"$preflight/nodes"\nexec {in_lines(hold)} "${{nodes[@]}}"\n'
         start = (*hold[:3], str(job.preflight_folder), *hold[4:])
         before = script_lines.lines(job, in_lines((*start, *addresses)))
         program = f'exec {in_lines(script_lines.program(job, addresses))} --number "$1"\n'
@@ -83,11 +81,12 @@ def _on_every_host(job: Job, command: Words, head: str, addresses: Words) -> tup
         )
     script = shlex.quote(str(job.launch_folder / "node.sh"))
     by_hand = " ".join(f"ssh {address} bash {script} {number} &" for number, address in enumerate(addresses))
-    run = f"{head}# By hand, without an eye on them:  {by_hand} wait\nset -euo pipefail\n{before}\n{who}"
+    run = f"{head}# By hand, without an eye on them:  {by_hand} wait\nset -euo pipefail\n{before}\n"
+    run += f"exec {in_lines((*hold, *addresses))}\n"
     node = (
         f"{BASH}# {job.name}: one host's part of {job.nodes}. Its number, from 0, is the only argument.\n"
         f"set -euo pipefail\n{cd}{exports(environment(job))}"
-        + (node_exports(job, first, "$1") if job.nodes > 1 else "")
+        + (node_exports(job, addresses[0], "$1") if job.nodes > 1 else "")
         + "export PET_TEE=3  # torchrun: what ranks print comes here, each line with its rank\n"
         "export TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE='[${rank}] '  # torchrun: as here\n"
         "export TORCH_CPP_LOG_LEVEL=ERROR  # torchrun: not a word about host names that no server knows\n"
@@ -103,37 +102,31 @@ def _on_every_host(job: Job, command: Words, head: str, addresses: Words) -> tup
 
 
 def _with_mpirun(job: Job, command: Words, head: str, addresses: Words) -> tuple[File, ...]:
-    interface = job.system.interface
     ssh = shlex.quote(" ".join(ssh_options()))
-    first = '$(head -n 1 "$preflight/nodes")' if job.preflight else addresses[0]
-    own = f"export MASTER_ADDR={first}  # where rank 0 runs, wherever mpirun itself does\n"
+    own = f"export MASTER_ADDR={addresses[0]}  # where rank 0 runs, wherever mpirun itself does\n"
     if any(variable.name == "MASTER_ADDR" for variable in job.environ):
         own = ""  # this shell's own is kept: the first host may have a faster network under another name
     one_a_node = ("--map-by", "ppr:1:node")
     once = (*command[: command.index("-np")], "-np", str(job.nodes), *one_a_node, "sh", "-c", job.between)
     looking = ""
     if job.preflight:
-        every = str(job.launch_folder / "hostfile")
-        words = (*command[: command.index("--hostfile") + 1], every, "-np", str(job.nodes + job.spares))
-        words = (*words, *one_a_node, "--bind-to", "none")
+        words = (*command[: command.index("-np")], "-np", str(job.nodes), *one_a_node, "--bind-to", "none")
         words = (*words, *(word for name in forwarded_names(job) if name != "MASTER_ADDR" for word in ("-x", name)))
-        number = '"$OMPI_COMM_WORLD_RANK"'
-        looking = script_lines.lines(
-            job, f"{in_lines(words)} \\\n    {script_lines.numbered(job, number, names=addresses)}"
-        )
+        own_part = script_lines.numbered(job, '"$OMPI_COMM_WORLD_RANK"', names=addresses)
+        looking = script_lines.lines(job, f"{in_lines(words)} \\\n    {own_part}")
     text = (
         f"{head}set -euo pipefail\n"
         f"cd {shlex.quote(str(job.workdir))}\n\n"
-        f"{exports(environment(job))}{'' if job.preflight else own}"
+        f"{exports(environment(job))}{own}"
         "# ssh asks nobody anything, notices a host that is gone, and goes from here to every host, not from one to the next.\n"
         "# Open MPI up to 4, and from 5 on.\n"
         f"export OMPI_MCA_plm_rsh_args={ssh} PRTE_MCA_plm_ssh_args={ssh}\n"
         "export OMPI_MCA_plm_rsh_no_tree_spawn=1 PRTE_MCA_plm_ssh_no_tree_spawn=1\n"
     )
-    if interface:
-        name = shlex.quote(interface)
+    if job.system.interface:
+        name = shlex.quote(job.system.interface)
         text += f"export OMPI_MCA_oob_tcp_if_include={name}  # mpirun's own talk: --system.interface\n"
-    text += f"{looking}\n{own}" if job.preflight else ""
+    text += looking
     text += f"\n# Before the ranks start, once on every host.\n{in_lines(once)}\n" if job.between else ""
     text += f"\n{START['mpirun'].notes(job)}{in_lines(command)} &\n{STAY_WITH_MPIRUN}"
     hosts = "".join(f"{address} slots={job.per_node}\n" for address in addresses)

@@ -165,11 +165,10 @@ def script(job: Job, command: Words) -> str:
         f"stop_file={shlex.quote(str(job.folder / STOP_FILE))}  {WATCHED}\n",
         f'code_file={shlex.quote(str(job.exit_code_file))}\nrm -f "$code_file" "$stop_file"\n',
     ]
+    every = ("--nodes", str(job.nodes), "--ntasks", str(job.nodes), "--ntasks-per-node", "1")  # a process on each node
     if starter.reach == "node":
-        each = ("srun", *_one_a_node(job.nodes))
-        each = (*each, "--export=ALL", "--cpu-bind=none", "--kill-on-bad-exit=0", "--label", *job.on_chosen)
+        each = ("srun", *every, "--export=ALL", "--cpu-bind=none", "--kill-on-bad-exit=0", "--label")
         command = (*each, *container.srun(job), "sh", "-c", ON_EVERY_NODE, "sh", *command)
-    every = _one_a_node(job.nodes + job.spares)
     if line := container.before(job):
         parts.append(_once("Folders that the container writes into", line, "a folder cannot be made on a node", every))
     if job.preflight:
@@ -179,17 +178,11 @@ def script(job: Job, command: Words) -> str:
         parts.append(script_lines.lines(job, f"{in_lines(words)} \\\n    {own}"))
     if job.between:
         failed = f"the command of --between failed on a node: {one_line(job.between)}"
-        on = (*_one_a_node(job.nodes), *job.on_chosen) if job.on_chosen else every
-        parts.append(_once("Before the ranks start", job.between, failed, on))
+        parts.append(_once("Before the ranks start", job.between, failed, every))
     if starter.reach == "node" and job.nodes > 1:
-        names = 'cat "$preflight/nodes"' if job.preflight else 'scontrol show hostnames "$SLURM_JOB_NODELIST"'
+        names = 'scontrol show hostnames "$SLURM_JOB_NODELIST"'
         parts.append("\n" + node_exports(job, f"${{MASTER_ADDR:-$({names} | head -n 1)}}"))
     return "".join([*parts, _ranks_and_end(job, command)])
-
-
-def _one_a_node(count: int) -> Words:
-    """srun's words for a process on each of `count` nodes."""
-    return ("--nodes", str(count), "--ntasks", str(count), "--ntasks-per-node", "1")
 
 
 def _once(why: str, line: str, failed: str, on: Words) -> str:
@@ -206,7 +199,7 @@ def _sbatch_lines(job: Job) -> str:
     batch = job.batch
     lines = [
         f"--job-name={job.name}",
-        f"--nodes={job.nodes + job.spares}",
+        f"--nodes={job.nodes}",
         f"--ntasks-per-node={job.per_node}",
         f"--chdir={job.workdir}",
         f"--output={job.log}",
