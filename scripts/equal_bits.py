@@ -48,6 +48,10 @@ NAMES: dict[str, dict[str, str]] = {
     # Modules and identifiers in scripts/equal_bits_input.py.
     "python": {
         "paceline.command.flags": "paceline.cli.flags",
+        "paceline.datasets.shapes.render": "paceline.data.shapes.render",
+        "paceline.ranks.launcher": "paceline.distributed.comm.launcher",
+        "paceline.ranks.world": "paceline.distributed.comm.world",
+        "paceline.tasks.task": "paceline.models.task",
         "paceline.training.opening": "paceline.training.open_data",
     },
 }

@@ -26,7 +26,6 @@ PINNED = {
     "data/test_check_classes.py": 2,
     "data/test_lint.py": 1,
     "training/test_live_line.py": 1,
-    "launch/test_preflight.py": 1,
     "distributed/test_oom.py": 1,
     "launch/test_transport.py": 1,
     "multi/test_bench_comm_ranks.py": 1,

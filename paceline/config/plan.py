@@ -4,7 +4,7 @@ Letters: B global batch   W ranks   f images per forward   A forwards per step  
 A rank's share of a step is B/W images = A forwards of f images. One set of BatchNorm statistics covers S images: a forward
 is split into f/S groups (ghost BN), or S/f neighbouring ranks are joined (group BN). Either way group number g of a step
 holds the same S images, so the trajectory does not depend on how the batch was cut. The same goes for the g images whose
-losses are normalised together, where a task does that (loss_cut.py).
+losses are normalised together, where a task does that (loss_normalization.py).
 """
 
 from __future__ import annotations

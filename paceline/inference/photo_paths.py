@@ -19,7 +19,7 @@ from paceline._utils.names import PREDICTED_SUFFIX_FORMATS, by_suffix, suffix_of
 SUFFIXES = tuple(map(os.fsdecode, PREDICTED_SUFFIX_FORMATS))
 VIDEO_SUFFIXES = (".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".mpg", ".mpeg", ".ts", ".wmv", ".flv", ".ogv")
 _CAMERA = re.compile(r"(?:camera:|/dev/video)(\d{1,3})")
-# predictions.json, finished or not, begins so: what follows is the list of answers (answers.py).
+# predictions.json, finished or not, begins so: what follows is the list of answers (outputs/prediction_dir.py).
 ANSWERS, PART, OURS = "predictions.json", "predictions.json.part", b'{"paceline": "predictions"'
 
 

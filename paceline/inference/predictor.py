@@ -104,7 +104,7 @@ class PhotoPredictor(ABC):
 
         photos  one of them, a folder, or an iterable of them
         batch   most photos in one forward; None: as many as suit the model
-        tile    objects: larger photos in tiles of so many pixels a side too, merged with the whole one's (tiles.py); 0: whole alone
+        tile    objects: larger photos in tiles of so many pixels a side too, merged with the whole one's (tiling.py); 0: whole alone
         overlap share of a side that neighbouring tiles have in common
         return  an Answer (classes) or a Found (objects, with masks where the run has them): .draw(), .save(path), .line(),
                 and of a Found .to_coco(image_id); in a list in the photos' order, a folder in it counts as its photos

@@ -121,7 +121,7 @@ def open_alone(
 ) -> Trained:
     """Open any file of weights; a checkpoint of a run has recipe and classes from the run.
 
-    recipe  the named recipe, by its name; None: found from the file (find_network.py)
+    recipe  the named recipe, by its name; None: found from the file (models/weights/identify.py)
     given   its dotted fields that were set by hand
     device  None: CUDA where torch sees one, else the CPU. It computes in float32
     reporter  gets the name of the network that it was read as

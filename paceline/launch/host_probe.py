@@ -1,6 +1,6 @@
 """Looks around on one host before anything is started there, and prints one line of JSON behind MARK.
 
-    ssh node2 python3 - '{"folder": ...}' < probe.py
+    ssh node2 python3 - '{"folder": ...}' < host_probe.py
 
 Sent over the connection, so that nothing of paceline needs to be there: standard library only, and any Python from 3.8 on.
 What is found is judged where the launch was typed (hosts.py).

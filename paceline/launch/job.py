@@ -1,7 +1,7 @@
 """Job: what is to run, on how many nodes, with which variables and folders. And what an entry of each axis is.
 
 Every file that a launch writes is made of a Job. Who gives machines (Through), who starts processes (Starter) and what wraps
-them (Container) are small values of pure functions; carry_out.py puts one of each together.
+them (Container) are small values of pure functions; runner.py puts one of each together.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Job:
     batch: Batch = field(default_factory=Batch)
     walltime_minutes: int = 0  # 0 = no limit is asked for
     between: str = ""  # shell command that runs once on every node before its ranks start
-    preflight: bool = False  # look at all nodes before training (preflight.py)
+    preflight: bool = False  # look at all nodes before training (preflight/)
     preflight_reads: Words = ()  # data and weights, as absolute paths
     preflight_writes: Words = ()  # folders beside the run's
     again: str = "the same command"  # what goes on with the run, in words: a launch without --out begins another

@@ -1,7 +1,7 @@
 """A data module: from the records of one data set to the batches of one recipe. The loop, evaluation and preview read it.
 
 Here is what all workloads on photos share: loaders over the sample stream, and the images of a step. A workload's own data module
-(classification.py, ssd.py, maskrcnn.py) defines how a photo becomes a sample, `draw_train`.
+(task.py of each network) defines how a photo becomes a sample, `draw_train`.
 
 Letters: n images   H, W pixels of the network's input
 """

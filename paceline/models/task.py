@@ -1,7 +1,7 @@
 """A task: a workload bound to one recipe and one data set. It has two halves, the data module and the evaluator.
 
-A data module (data_module.py) makes batches of records; an evaluator makes metrics of predictions. Each workload defines its own of
-both (classification.py, ssd.py, maskrcnn.py). Letters: n images   K classes
+A data module (datamodule.py) makes batches of records; an evaluator makes metrics of predictions. Each workload defines its own of
+both (task.py of each network). Letters: n images   K classes
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A workload: everything the package needs to know about a kind of learning, as a description and three parts.
 
-`NetworkFactory` builds the network. A data module (data_module.py) makes batches, and has an evaluator. `Reporting` has what logs,
+`NetworkFactory` builds the network. A data module (datamodule.py) makes batches, and has an evaluator. `Reporting` has what logs,
 reports and answers need.
 `paceline.models.registry.WORKLOADS` is the menu of ours; one of your own is a `Workload` in any Python file, named as
 `./file.py:name`. Methods import what they use, so the menu needs no torch. They get the recipe as it is trained, so their results

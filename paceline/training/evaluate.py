@@ -3,7 +3,7 @@
 Each rank runs its contiguous share through the model (shares may differ by one image, so batch counts may differ too); the inputs of
 scoring travel to rank 0 once, as compact bytes, where a thread computes the metrics. The loop takes the result at a step that every
 rank knows beforehand, never by asking whether it is there: so all ranks agree, and a run is the same whether its scores come early
-or late. Ranks that only evaluate (call.py) receive the weights, and return the result.
+or late. Ranks that only evaluate (trainer.py) receive the weights, and return the result.
 """
 
 from __future__ import annotations

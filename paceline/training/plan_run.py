@@ -1,7 +1,7 @@
 """Plan a run once its data are open: how a batch is cut, in which form a step computes, and how long the run is.
 
 --fit-schedule is carried out here: the recipe's schedule is shortened to a number of steps, which is found once and kept in
-run.json. With --steps the number is named; with --time-budget it is measured (trial_steps.py). Rank 0 decides, all ranks follow.
+run.json. With --steps the number is named; with --time-budget it is measured (memory_probe.py). Rank 0 decides, all ranks follow.
 From then on the number counts and no clock: repeating or resuming the run takes the same one, and gives the same bits.
 """
 

@@ -173,7 +173,7 @@ class SavedRun:
         With another number of ranks, or if a flag sets the system, it keeps its precision unless a flag sets that too.
 
         given   fields that flags set. If they set the system, the number of images per forward that fitted into as much memory
-                is kept (trial_steps.py)
+                is kept (memory_probe.py)
         """
         if self.facts is None:
             return wanted

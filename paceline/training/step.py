@@ -45,7 +45,7 @@ class TrainStep(Replayable):
 
     group    the ranks that train together; None: all ranks
     numbers  its rates are written into these; None: floats on a CPU, scalars on any other device
-    capture  records steps, to replay them (graph.py); None: as the system says
+    capture  records steps, to replay them (cuda_graphs.py); None: as the system says
     """
 
     def __init__(

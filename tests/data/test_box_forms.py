@@ -9,6 +9,7 @@ import pytest
 from coco_sets import HEIGHT, WIDTH, box, document, make_set, write_json
 
 from paceline._utils.reporter import Lines
+from paceline.cli.printing import described
 from paceline.data.prepare.auto_prepare import ensure_prepared
 from paceline.data.prepare.box_source import prepare_boxes
 from paceline.tools.report.prepare_notes import findings
@@ -41,7 +42,7 @@ def boxes_in(form: Form | None, root, good: int = 0):
 @pytest.mark.parametrize("good", [0, 5])
 def test_most_boxes_in_another_form_are_named_with_a_guess(tmp_path, form, good):
     root, said = boxes_in(FORMS[form], tmp_path / "set", good), []
-    ensure_prepared(root, kind="boxes", reporter=Lines(said.append))
+    ensure_prepared(root, kind="boxes", reporter=Lines(said.append, described))
     for lines in (said, list(findings(prepare_boxes(root)))):
         guesses = [line for line in lines if "look like" in line]
         assert len(guesses) == 1 and guesses[0].startswith("warning: ") and form in guesses[0]

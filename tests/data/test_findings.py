@@ -13,6 +13,7 @@ from photo_folders import make_photos, paint
 from paceline._utils.errors import DataError
 from paceline._utils.reporter import Lines
 from paceline.cli.main import main
+from paceline.cli.printing import described
 from paceline.data.index.manifest import Kind, cache_place
 from paceline.data.prepare.auto_prepare import ensure_prepared
 from paceline.data.prepare.class_source import prepare_folder
@@ -42,7 +43,7 @@ def odd_classes(root: Path) -> Path:
 ])  # fmt: skip
 def test_a_training_that_prepares_says_what_prepare_says(tmp_path, capsys, kind: Kind, make, wanted):
     root, said = make(tmp_path / "set"), []
-    place = ensure_prepared(root, kind=kind, reporter=Lines(said.append))
+    place = ensure_prepared(root, kind=kind, reporter=Lines(said.append, described))
     assert place == cache_place(root) and str(place / "check.html") in said[-1] and (place / "check.html").is_file()
     for what in wanted:
         assert sum(what in line for line in said) == 1
@@ -51,14 +52,14 @@ def test_a_training_that_prepares_says_what_prepare_says(tmp_path, capsys, kind:
     assert "paceline show " in after
     assert "".join(printed.split()) == "".join("".join(said[1:]).split())
     said.clear()
-    assert ensure_prepared(root, kind=kind, reporter=Lines(said.append)) == place and not said
+    assert ensure_prepared(root, kind=kind, reporter=Lines(said.append, described)) == place and not said
 
 
 def test_an_evaluation_that_prepares_says_what_is_odd(tmp_path):
     root = odd_boxes(tmp_path / "set")
     edit(root, lambda record: record["annotations"][0].update(bbox=[30, 20, 30, 30]), "val")
     said: list[str] = []
-    place = ensure_held_out(HeldOut(data=str(root)), "boxes", reporter=Lines(said.append))
+    place = ensure_held_out(HeldOut(data=str(root)), "boxes", reporter=Lines(said.append, described))
     assert check_line(said, "boxes partly", "1") and (place / "check.html").is_file()
 
 
@@ -70,7 +71,7 @@ def test_files_left_out_by_their_suffix_are_counted_with_what_to_do(tmp_path):
     (root / "train" / "cat" / "notes.txt").write_text("x")
     wanted = "5 files: 4 .heic, 1 .txt; .heic is not read: convert these to JPEG, or name .jpg what is JPEG inside"
     said: list[str] = []
-    ensure_prepared(root, reporter=Lines(said.append))
+    ensure_prepared(root, reporter=Lines(said.append, described))
     assert f"note: train: left out {wanted}" in said
     with pytest.raises(DataError) as refused:
         find_photos([root / "val"], apart_from=[root / "val" / "cat", root / "val" / "dog"])
@@ -78,7 +79,7 @@ def test_files_left_out_by_their_suffix_are_counted_with_what_to_do(tmp_path):
     assert find_photos([root]).skipped() == wanted
     (root / "train" / "dog" / "2.jpg").unlink()
     with raises(DataError, "train/dog", "2 files: 2 .heic", "JPEG"):
-        ensure_prepared(root, reporter=Lines(said.append))
+        ensure_prepared(root, reporter=Lines(said.append, described))
 
 
 def test_pictures_that_no_label_file_could_name_are_counted(tmp_path):
@@ -86,7 +87,7 @@ def test_pictures_that_no_label_file_could_name_are_counted(tmp_path):
     for name in ("7.heic", "8.heic", "labels.txt", ".hidden.heic"):
         (root / "train2017" / name).write_text("x")
     said: list[str] = []
-    ensure_prepared(root, kind="boxes", reporter=Lines(said.append))
+    ensure_prepared(root, kind="boxes", reporter=Lines(said.append, described))
     assert sum("2 files: 2 .heic" in line for line in said) == 1
 
 

@@ -13,6 +13,8 @@ import pytest
 from photo_folders import paint
 
 from paceline._utils.errors import DataError
+from paceline._utils.reporter import Lines
+from paceline.cli.printing import described
 from paceline.data.index.index import Index
 from paceline.data.index.manifest import cache_place, find_manifest
 from paceline.data.prepare.auto_prepare import ensure_prepared
@@ -143,7 +145,7 @@ def test_two_prepares_at_once_both_end_with_a_valid_index(photos):
 
     def run() -> None:
         together.wait(10)
-        results.append(ensure_prepared(photos))
+        results.append(ensure_prepared(photos, reporter=Lines(str, described)))
 
     threads = [threading.Thread(target=run) for _ in range(2)]
     for thread in threads:

@@ -185,13 +185,12 @@ def test_one_node_and_one_rank_are_looked_at_without_ranks_and_the_verdict_is_of
         "0",
     ]
     assert node.run(words) == 0
-    assert (folder / "verdict").read_text() == "second good\n" and (folder / "nodes").read_text() == "mine\n"
-    assert (folder / "hostfile").read_text() == "mine slots=1\n"
+    assert (folder / "verdict").read_text() == "second good\n"
     said = capsys.readouterr().out
     assert "<td>trains</td><td>mine</td>" in (folder.parent / "preflight.html").read_text()
     check_line(said, "preflight", "trains", "mine")
     assert node.run([*words, "--reads", str(tmp_path / "nothing")]) == 0
-    assert (folder / "verdict").read_text() == "second refused\n" and (folder / "nodes").read_text() == ""
+    assert (folder / "verdict").read_text() == "second refused\n"
     said = capsys.readouterr().out
     check_line(said, "preflight", "mine", tmp_path / "nothing", "0 of 1")
     facts = json.loads((folder.parent / "preflight.json").read_text())
@@ -214,7 +213,9 @@ def test_a_node_that_never_comes_is_named(tmp_path, capsys, monkeypatch):
     assert time.monotonic() - began >= 2.0
     assert (folder / "verdict").read_text() == "one refused\n"
     said = capsys.readouterr().out
-    assert check_text(said, "problem  node 1") and "\ngood     third" in said and "2 of 3 nodes are good" in said
+    check_text(said, "problem  node 1")
+    check_line(said, "good", "third")
+    check_line(said, "preflight", "2 of 3")
 
 
 def test_files_of_an_earlier_start_are_as_if_they_were_not_there(tmp_path):
@@ -255,9 +256,9 @@ def test_a_node_that_the_ranks_together_find_bad_is_named(tmp_path, capsys, trou
     said = capsys.readouterr().out
     if trouble:
         assert (folder / "verdict").read_text() == "one refused\n"
-        check_line(said, "problem  b", "NCCL", "GPU 1", "unhandled cuda error")
+        check_line(said, "problem  b", "NCCL", "GPU 1", trouble[0][-10:])
     else:
-        assert (folder / "verdict").read_text() == "one good\n" and "trains on a, b" in said
+        assert (folder / "verdict").read_text() == "one good\n" and check_line(said, "preflight", "a, b")
 
 
 def test_ranks_that_break_off_refuse_the_job_with_their_words(tmp_path, capsys):

@@ -1,4 +1,4 @@
-"""The menu: recipes by their names on the command line; the published configurations beside them are rows (rows.py).
+"""The menu: recipes by their names on the command line; the published configurations beside them are rows (published_rows.py).
 
 A recipe of your own needs no entry: `./my_file.py:my_recipe`.
 """

@@ -1,7 +1,7 @@
 """From an encoded photo to pixels in two parts: a Draw, decided from its header alone, and the rendering of that.
 
 A Draw is which part of a photo is used, mirrored or not, in which colours, with which labels. It is decided by the header and the
-sample's key (here for photos of a class, box_sample.py, instance_sample.py) before a pixel is read, so every way to render it, one
+sample's key (here for photos of a class, the transforms of SSD and Mask R-CNN) before a pixel is read, so every way to render it, one
 photo on a CPU thread here or a batch on a device, gives the same samples. The random numbers of a photo of a class are drawn in a
 fixed order: turn, crop, flip, augmentation, mixing.
 

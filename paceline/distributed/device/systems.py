@@ -5,7 +5,7 @@ that the published systems ran on, and today's, as far as their sources describe
 empty) and is not guessed. Sources: the configuration files, launch scripts and `systems/*.json` of MLPerf Training v0.7 (SSD: Dell,
 NVIDIA) and v3.0 (ResNet-50, Mask R-CNN: NVIDIA, ASUS, Habana), Habana's Model-References 1.5.0, and GluonCV's benchmark of
 Mask R-CNN on AWS. Memory of an accelerator is its maker's figure.
-What a recipe was published with on a machine (images a forward, number format, loss scale) stands in published.py.
+What a recipe was published with on a machine (images a forward, number format, loss scale) stands in config/published.py.
 
 Left out: variables of MXNet and Horovod, which nothing here reads. Horovod's fusion threshold is `bucket_mib`, OMP_NUM_THREADS
 is `intra_op_threads`. DALI's few CPU threads fed a decoder on the GPU; ours decode, so their number stays automatic.

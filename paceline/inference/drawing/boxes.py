@@ -3,7 +3,7 @@ shows them.
 
 A box is left, top, width, height in pixels of the photo as it is given. Classes are 1..K; a class has one colour in
 every picture. Boxes are cut at the photo's border; one without any pixel inside, or with a number that is none, is not
-drawn. Names never cover each other, and not the picture (names.py).
+drawn. Names never cover each other, and not the picture (label_layout.py).
 Letters: n objects   H, W pixels of the network's input
 """
 

@@ -1,7 +1,7 @@
 """A graph that `paceline export` wrote, opened: from photos to its outputs, and to a run's results. Imports no torch but for a .pt2.
 
-Whatever its form, its card (config/model_card.py) says what it takes and gives, and its runner (runners.py) does that. Photos are
-read as the program beside an ONNX file reads them (reader.py), which has an evaluation's very pixels.
+Whatever its form, its card (config/model_card.py) says what it takes and gives, and its runner (runtimes.py) does that. Photos are
+read as the program beside an ONNX file reads them (onnx_reader.py), which has an evaluation's very pixels.
 Letters: n photos   H, W pixels of the input   K classes   D places for objects   S side of a mask
 """
 

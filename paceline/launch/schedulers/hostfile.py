@@ -1,6 +1,6 @@
 """A list of hosts and ssh: torchrun once on each of them, or one mpirun for all. No scheduler, no daemon of ours.
 
-torchrun: run.sh holds a connection to every host (over_ssh.py), where attend.py runs node.sh with the host's number.
+torchrun: run.sh holds a connection to every host (ssh.py), where attend.py runs node.sh with the host's number.
 mpirun:   run.sh is one mpirun, which does the same with daemons of its own.
 """
 

@@ -2,7 +2,7 @@
 
 Letters: B images   C channels of the pyramid   H_l, W_l cells of level l, which has stride 2^l   K classes
 Levels run from 2 (or 3) to 6. Names are torchvision's (`maskrcnn_resnet50_fpn`), so its weights load by name. What is computed with
-the layers: segmenter.py.
+the layers: module.py.
 Sources: Lin et al. 2017, "Feature Pyramid Networks for Object Detection". First weights: the MLPerf reference (maskrcnn-benchmark) and
 torchvision; both draw the pyramid uniformly with variance 1 / fan_in, the proposal head from N(0, 0.01^2), mask convolutions from
 N(0, 2 / fan_out), class and box outputs from N(0, 0.01^2) and N(0, 0.001^2). A box head's convolutions are drawn as the mask's

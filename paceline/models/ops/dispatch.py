@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from torch import Tensor
 
-# (boxes, valid, iou, classes) -> which are kept: see `keep_fixed` in suppression.py, whose answer it must be.
+# (boxes, valid, iou, classes) -> which are kept: see `keep_fixed` in nms.py, whose answer it must be.
 Suppression: TypeAlias = Callable[[Tensor, Tensor, float, Tensor | None], Tensor]
 
 _everywhere = False

@@ -66,7 +66,7 @@ def _results(labels: Tensor, anchors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 @triton.jit
 def iou(l1, t1, r1, b1, l2, t2, r2, b2):
-    """`pairwise_iou` of geometry.py, operation by operation."""
+    """`pairwise_iou` of boxes.py, operation by operation."""
     width = tl.maximum(tl.minimum(r1, r2) - tl.maximum(l1, l2), 0.0)
     height = tl.maximum(tl.minimum(b1, b2) - tl.maximum(t1, t2), 0.0)
     shared = width * height

@@ -1,6 +1,6 @@
 """RoIAlign over the pyramid's levels as one kernel in Triton forward, and two backward.
 
-Letters as in roi_pooling.py: B images   C channels   n regions   S cells along a region's side   r samples along a cell's side
+Letters as in roi_align.py: B images   C channels   n regions   S cells along a region's side   r samples along a cell's side
 Maps are read and written as they lie, channels_last in fp16, bf16 or fp32, and everything between is computed in fp32: no copy of a
 level. A sample's place, its four weights and the order of the sums are torchvision's, without fused multiply-adds: pooled cells are
 those of the torch form to the bit. Backward, a program owns a few pixels of one map and adds up what each region of that map gives

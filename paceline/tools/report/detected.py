@@ -4,7 +4,7 @@ A predictions file, RUN/predictions/step-*.json; boxes are left, top, width, hei
     {"step": 350, "kind": "boxes", "classes": [name, ...],
      "images": [{"index", "image_id", "file", "width", "height", "boxes", "labels", "scores",     (best first)
                  "truth": {"boxes", "labels", "crowd"}}, ...],
-     "per_class", "curves": see sections.py}
+     "per_class", "curves": see prediction_section.py}
 Of kind "instances" an image and its truth also have "masks": for each box the `counts` of COCO's compressed run-length
 encoding, its size that of the photo; null for an object whose mask is not known.
 Letters: n boxes found in an image   m boxes annotated   K classes

@@ -1,6 +1,6 @@
 """What was scored, as curves and by class: precision over recall, numbers over the least score, calibration, the table of classes.
 
-The predictions file's part is described in sections.py.
+The predictions file's part is described in prediction_section.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """SGD, LARS, AdamW, loss scale, clipping, weight average: in-place update rules on tensors that never wait for the device.
 
-Here: one class per optimiser; what changes from step to step is in step_numbers.py. A new optimiser: its class in a file of this
+Here: one class per optimiser; what changes from step to step is in step_scalars.py. A new optimiser: its class in a file of this
 room, a row below, its name in `OptimiserKind`. Not here: the lr schedule (config/schedule.py), the step (training/step.py).
 """
 

@@ -3,7 +3,7 @@
 average <- decay * average + (1 - decay) * weight, after every optimiser step, over parameters and BatchNorm's running
 statistics (Polyak and Juditsky 1992; Tarvainen and Valpola 2017). It starts as a copy of the current weights, so make it after
 pretrained weights were loaded. The decay of a step is the Plan's (config/plan.py, `ema_at`); `update` takes 1 - decay, the share
-that is new (step_numbers.py).
+that is new (step_scalars.py).
 """
 
 from __future__ import annotations
