@@ -2,7 +2,7 @@
 
     python examples/plain.py ssd-tiny [--data DIR] [--out OUT] [--steps N]
 
-One process, no resume, no logs, no refusals: those are training/trainer.py's and training/loop.py's. Changes: docs/architecture.md.
+One process, no resume, no logs, no refusals: training/trainer.py has those. Where things are: docs/contributing/architecture.md.
 """
 
 import argparse

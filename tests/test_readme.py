@@ -56,7 +56,7 @@ def test_ci_runs_the_readmes_test_command() -> None:
 
 
 def test_the_file_tree_is_the_real_one() -> None:
-    page = (ROOT / "docs" / "architecture.md").read_text()
+    page = (ROOT / "docs" / "contributing" / "architecture.md").read_text()
     (tree,) = (block for block in re.findall(r"^```\n(.*?)^```", page, flags=re.M | re.S) if "paceline/cli/" in block)
     packages = [f"paceline/{path.parent.name}" for path in (ROOT / "paceline").glob("*/__init__.py")]
     tops = ["benchmarks", "containers", "docs", "examples", "results", "scripts", "tests"]
@@ -65,7 +65,7 @@ def test_the_file_tree_is_the_real_one() -> None:
 
 
 def test_every_module_and_test_that_the_architecture_names_exists() -> None:
-    for page in (ROOT / "docs" / "architecture.md", *(ROOT / "docs" / "inside").glob("*.md")):
+    for page in (ROOT / "docs" / "contributing" / "architecture.md", *(ROOT / "docs" / "inside").glob("*.md")):
         for name in set(re.findall(r"(?<![\w./])((?:[a-z_0-9]+/)+[a-z_0-9]+\.py)\b", page.read_text())):
             assert (ROOT / name).is_file() or (ROOT / "paceline" / name).is_file(), f"{page.name}: {name}"
 
@@ -111,7 +111,7 @@ def test_what_scripts_and_results_import_of_ours_exists() -> None:
 
 
 def test_the_architecture_is_a_page() -> None:
-    assert len((ROOT / "docs" / "architecture.md").read_text().splitlines()) <= 120
+    assert len((ROOT / "docs" / "contributing" / "architecture.md").read_text().splitlines()) <= 120
 
 
 def test_every_results_folder_that_is_named_exists() -> None:

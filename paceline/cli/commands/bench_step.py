@@ -68,7 +68,7 @@ def run_step(printer: Printer, arguments: Sequence[str]) -> int:
         )
     measure = benched(flags.task, "step", STEPS)
     if flags.compile and (reason := WORKLOADS[flags.task].network.no_compile):
-        raise UserError(f"--compile: {flags.task}: {reason}; in training neither (docs/architecture.md).")
+        raise UserError(f"--compile: {flags.task}: {reason}; in training neither (docs/contributing/architecture.md).")
     return measure(flags)
 
 
