@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from paceline._utils.errors import UserError
-from paceline._utils.reporter import SILENT, Reporter
+from paceline._utils.reporter import Lines, Reporter
 from paceline.config.run import Run
 from paceline.config.run_length import Due
 from paceline.data.loader.gpu_decode import renderer_for
@@ -69,7 +69,8 @@ def run_training(request: Request, console: Console | None = None, *, on_end: On
         output = held.enter_context(lasting_output())
         console = held.enter_context(console or open_console(request.controls, launch.rank))
         roles = held.enter_context(join_ranks(request, launch, console))
-        world, reporter = roles.everyone, console if launch.rank == 0 else SILENT
+        # Only rank 0 prints. Another rank that prepares the data of its node writes their check page too.
+        world, reporter = roles.everyone, console if launch.rank == 0 else Lines(str, console.describe)
 
         folder = held.enter_context(open_run_folder(request, world, reporter))
         saved = folder.saved

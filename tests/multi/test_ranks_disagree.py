@@ -45,6 +45,18 @@ def test_a_photo_that_is_missing_on_one_rank_is_noticed(trainer, tmp_path):
     assert refused(trainer, tmp_path / "run", own) == "data.train-images is 51 on rank 0 and 50 on rank 1."
 
 
+def test_each_node_that_prepares_the_data_has_a_check_page(trainer, tmp_path):
+    """Two ranks as two nodes, each with its own cache. Only rank 0 prints, but both write the page."""
+    own = [
+        {"PACELINE_CACHE": str(tmp_path / f"cache{node}"), "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "GROUP_RANK": str(node)}
+        | {"GROUP_WORLD_SIZE": "2", "GLOO_SOCKET_IFNAME": "lo"}
+        for node in range(2)
+    ]  # fmt: skip
+    ended = trainer.ended_well(trainer.train(tmp_path / "run", "--steps 1"), ranks=2, environs=own)
+    assert all(list((tmp_path / f"cache{node}").rglob("check.html")) for node in range(2)), said(ended)
+    assert "check:" in ended[0].text and "check:" not in ended[1].text
+
+
 def test_other_bytes_in_one_photo_are_noticed_and_another_path_is_not(trainer, tmp_path):
     photos = Path(shutil.copytree(trainer.photos, tmp_path / "photos"))
     own = [["--data", str(trainer.photos)], ["--data", str(photos)]]

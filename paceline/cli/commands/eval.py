@@ -19,7 +19,7 @@ from paceline._utils.atomic_write import KEY, write_output
 from paceline._utils.commands import command
 from paceline._utils.errors import DataError, RecipeError, UserError
 from paceline._utils.formatting import left_open
-from paceline._utils.reporter import SILENT, Lines, Reporter
+from paceline._utils.reporter import Lines, Reporter
 from paceline._utils.text import counted
 from paceline.cli.eval_flags import DETECT, IN_GRAPH, Flags, answers_of, check_flags
 from paceline.cli.eval_table import record, table
@@ -102,7 +102,7 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
         choose_adapter(system, launch, os.environ)
         world = to_the_end.enter_context(open_world(launch, device=device, facts=alike, secret_folder=flags.run))
         # With --json stdout is for objects alone.
-        reporter = SILENT if not world.is_main else Lines(printer.note, described)
+        reporter = Lines(printer.note if world.is_main else str, described)
         for note in notes:
             reporter.line(note)
         placed = to_the_end.enter_context(bound(system, world, reporter))

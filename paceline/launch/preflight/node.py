@@ -211,7 +211,7 @@ def _failure(process: subprocess.Popen[str]) -> str:
 
 
 class _First:
-    """What node 0 does beside: it calls the nodes, judges them, and leaves report and verdict."""
+    """Node 0's further work: it calls the nodes, judges them, and writes the report and the verdict."""
 
     def __init__(self, flags: argparse.Namespace, board: Board, system: System):
         self.flags, self.board, self.system = flags, board, system
@@ -234,7 +234,7 @@ class _First:
         self.board.leave("present", {"numbers": sorted(self.looks)})
 
     def judge(self) -> None:
-        """Judge what every node reported alone; if all are good, and there is somebody to talk to, start their ranks."""
+        """Judge each node by its own report. If all are good and there are at least two ranks, start the ranks."""
         came = self.board.gather("reach", sorted(self.looks), REACH_SECONDS)
         self.reaches = {number: Reach(**known_fields(Reach, facts)) for number, facts in came.items()}
         expected = self.system if self.flags.system else None
