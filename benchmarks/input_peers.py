@@ -131,8 +131,7 @@ def run_peers_bench(
         for number, (name, (python, program, options)) in enumerate(menu.items()):
             if not python.exists():
                 absent.setdefault(
-                    name,
-                    f"not installed: paceline bench input --install-peers --peers {name} --peers-in {environments}",
+                    name, f"not installed: paceline bench input --install-peers --peers {name} --peers-in {environments}"
                 )
                 continue
             process = Process(name, python, program, {**task, "options": options}, folder / str(number))

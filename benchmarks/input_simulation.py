@@ -74,9 +74,7 @@ def _draw(label: Callable[[int, int], Any], epoch: int, index: int, header: Head
     return Draw(name, header, _WHOLE, label(epoch, index))
 
 
-def _loader(
-    batch: int, workers: int, render: Callable[..., Any], label: Callable[[int, int], Any], **more: Any
-) -> Loader:
+def _loader(batch: int, workers: int, render: Callable[..., Any], label: Callable[[int, int], Any], **more: Any) -> Loader:
     """Of RECORDS records that are one photo; render stands in for the decoder, label gives (epoch, index) one."""
 
     def schedule(step: int) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -175,9 +173,7 @@ def memory(*, epochs: float = 3.0, batch: int = 512, workers: int = 2) -> dict[s
             return labelled_batch(images, [label for label, _ in found], indices)
 
         sampled: list[float] = []
-        with _loader(
-            batch, workers, _marked, _Labels(labels, offsets), make_batch=make_batch, last_step=steps
-        ) as loader:
+        with _loader(batch, workers, _marked, _Labels(labels, offsets), make_batch=make_batch, last_step=steps) as loader:
             for step, _ in loader:
                 if step * batch > 2.25 * RECORDS and step % max(1, steps // 20) == 0:
                     sampled.append(memory_mib())
@@ -222,8 +218,7 @@ def boundary(*, workers: int = 2, step_seconds: float = STEP_SECONDS, steps: int
         "share": SHARE,
         "step_seconds": step_seconds,
         "waits_at_boundary_ms": 1e3 * max(waits[step] for step in near),
-        "waits_elsewhere_ms": 1e3
-        * max(waited for step, waited in waits.items() if step > first + 5 and step not in near),
+        "waits_elsewhere_ms": 1e3 * max(waited for step, waited in waits.items() if step > first + 5 and step not in near),
     }
     Console().print(
         f"an accelerator of {SHARE / step_seconds:,.0f} images/s waits {found['waits_at_boundary_ms']:.1f} ms at most for a step "

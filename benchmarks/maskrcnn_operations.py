@@ -186,10 +186,7 @@ def targets(settings: MaskRCNNModel, scene: Scene, _: int, device: torch.device)
 
     works = {OURS: ours, PEER: lambda: project(bitmaps, boxes, slots, side)}
     yield Operation(
-        f"{len(rows)} mask targets",
-        works,
-        {PEER: lambda mine, other: _furthest((mine[exact],), (other[exact],))},
-        RELATIVE,
+        f"{len(rows)} mask targets", works, {PEER: lambda mine, other: _furthest((mine[exact],), (other[exact],))}, RELATIVE
     )
 
 
@@ -230,8 +227,7 @@ def _anchors(settings: MaskRCNNModel, scene: Scene, device: torch.device) -> lis
 def _furthest(mine: tuple[Tensor, ...], other: tuple[Tensor, ...]) -> float:
     """The largest difference, relative to the largest value of its tensor."""
     return max(
-        (float((a - b).abs().max() / b.abs().max().clamp(min=1e-12)) for a, b in zip(mine, other) if b.numel()),
-        default=0.0,
+        (float((a - b).abs().max() / b.abs().max().clamp(min=1e-12)) for a, b in zip(mine, other) if b.numel()), default=0.0
     )
 
 

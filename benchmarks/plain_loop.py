@@ -15,9 +15,7 @@ from paceline.tools.bench.harness import Step
 def plain_loop(model: nn.Module, loss_of: Callable[[], Tensor], optim: Optim) -> Step:
     """Around a model in training, which is on its device: each call takes a step, -> the loss."""
     weights = [weight for weight in model.parameters() if weight.requires_grad]
-    optimiser = torch.optim.SGD(
-        weights, lr=optim.lr, momentum=optim.momentum, weight_decay=optim.weight_decay, fused=True
-    )
+    optimiser = torch.optim.SGD(weights, lr=optim.lr, momentum=optim.momentum, weight_decay=optim.weight_decay, fused=True)
 
     def step() -> Tensor:
         loss = loss_of()

@@ -14,13 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from benchmarks.ssd_plain import (
-    SHIFT,
-    reference_detections,
-    reference_loss,
-    reference_matching,
-    torchvision_parts,
-)
+from benchmarks.ssd_plain import SHIFT, reference_detections, reference_loss, reference_matching, torchvision_parts
 from paceline.config.ssd import SSDModel
 from paceline.models.ops.boxes import SSD_CODER, to_cxcywh, to_ltrb
 from paceline.models.ops.matching import Positive, match

@@ -89,9 +89,7 @@ def reference_detections(deltas: Tensor, logits: Tensor, anchors: Tensor, knobs:
     deltas, chances = deltas.transpose(1, 2), logits.transpose(1, 2).softmax(dim=2)
     centre = anchors[:, :2] + deltas[..., :2] * CENTRE_SCALE * anchors[:, 2:]
     size = anchors[:, 2:] * (deltas[..., 2:] * SIZE_SCALE).exp()
-    return [
-        _suppressed(boxes, scores, knobs) for boxes, scores in zip(to_ltrb(torch.cat((centre, size), dim=2)), chances)
-    ]
+    return [_suppressed(boxes, scores, knobs) for boxes, scores in zip(to_ltrb(torch.cat((centre, size), dim=2)), chances)]
 
 
 def _suppressed(boxes: Tensor, scores: Tensor, knobs: Detect) -> Tensor:

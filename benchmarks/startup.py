@@ -66,11 +66,7 @@ def measure(
     taken = all_rounds({command.name: partial(_timed, command) for command in commands}, rounds, say)
     seconds, cpu = ({name: [one[which] for one in found] for name, found in taken.items()} for which in (0, 1))
     return {
-        "machine": {
-            **machine_facts(torch.device("cpu")),
-            "load_before": before,
-            "load_after": os.getloadavg(),
-        },
+        "machine": {**machine_facts(torch.device("cpu")), "load_before": before, "load_after": os.getloadavg()},
         "rounds": rounds,
         "commands": {
             command.name: {
@@ -112,11 +108,7 @@ def _commands(workload: str, folder: Path) -> list[Command]:
             f"predict with {recipe}",
             ("-m", "paceline", "predict", str(run), str(photo), "--out", str(answers), "--checkpoint", "last"),
         ),
-        Command(
-            f"first step of {recipe}",
-            (*train, "--out", str(fresh), "--log-every", "1", "--steps", "50"),
-            run=fresh,
-        ),
+        Command(f"first step of {recipe}", (*train, "--out", str(fresh), "--log-every", "1", "--steps", "50"), run=fresh),
     ]
 
 

@@ -53,9 +53,7 @@ def add_navigation(app: Sphinx, docname: str, source: list[str]) -> None:
             pages = "\n".join(f"{title} <{page}>" for title, page in links)
             source[0] += toctree(group.partition("\n")[0], pages)
         if Path(app.srcdir, "build", "pages").is_dir():
-            source[0] += toctree(
-                "Reference", "\n".join(f"/build/pages/{name}" for name in ("verbs", "recipes", "python"))
-            )
+            source[0] += toctree("Reference", "\n".join(f"/build/pages/{name}" for name in ("verbs", "recipes", "python")))
     elif docname == "results/README":
         results = Path(app.srcdir, "results")
         pages = sorted(page.relative_to(results) for page in results.glob("*/*.md"))

@@ -191,9 +191,7 @@ def main() -> int:
             with tempfile.TemporaryDirectory() as name:
                 folder = Path(name)
                 command = [python, TOOLS / script, folder, asked.photos, str(seed)]
-                written = subprocess.run(
-                    command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-                )
+                written = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
                 say(f"{written.stdout.strip().splitlines()[-1]}, seed {seed}")
                 try:
                     for line in check(folder, json.loads((folder / "said.json").read_text()), python):

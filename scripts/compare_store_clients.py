@@ -82,10 +82,7 @@ def main() -> None:
         port = int(server.stdout.readline())
         os.environ.update(AWS_ENDPOINT_URL=f"http://127.0.0.1:{port}", AWS_REGION="us-east-1")
         os.environ.update(AWS_ACCESS_KEY_ID="any", AWS_SECRET_ACCESS_KEY="any")
-        sides = {
-            "paceline (obstore)": through_store(asked.bytes),
-            "http.client": through_http_client(port, asked.bytes),
-        }
+        sides = {"paceline (obstore)": through_store(asked.bytes), "http.client": through_http_client(port, asked.bytes)}
         if importlib.util.find_spec("boto3"):
             sides["boto3"] = through_boto3(asked.bytes)
         drawn = random.Random(0)

@@ -47,9 +47,7 @@ def drawn(task: Task, number: int, epoch: int, photo: BoxInput) -> tuple[bytes, 
     data, name = task.data.train.index.read(index), task.data.train.index.name(index)
     random = SampleRandom(1, epoch, index)
     boxes, classes = task.data.train.boxes[rows], task.data.train.classes[rows]
-    return data, transforms.draw_training_sample(
-        read_header(data, name, photo.exif), name, boxes, classes, random, photo
-    )
+    return data, transforms.draw_training_sample(read_header(data, name, photo.exif), name, boxes, classes, random, photo)
 
 
 def boxes(task: Task, epochs: int, recipe: SSDRecipe) -> dict[str, int]:

@@ -114,9 +114,7 @@ class Tree:
         done = subprocess.run([*start, *words], cwd=self.place, env=environment, capture_output=True, text=True)
         if done.returncode not in accept:
             output = (done.stdout + done.stderr)[-2000:]
-            raise CommandFailed(
-                f"{self.title} ({self.root}): exit code {done.returncode}: {shlex.join(words)}\n{output}"
-            )
+            raise CommandFailed(f"{self.title} ({self.root}): exit code {done.returncode}: {shlex.join(words)}\n{output}")
 
     def input_program(self, *words: str) -> None:
         """Run scripts/equal_bits_input.py with the names of this tree."""
@@ -295,8 +293,7 @@ def base_tree(asked: str) -> Iterator[Path]:
     if asked:
         if not (Path(asked) / "paceline" / "__init__.py").is_file():
             print(
-                f"--base {asked}: paceline/__init__.py not found. Give the top folder of a git worktree.",
-                file=sys.stderr,
+                f"--base {asked}: paceline/__init__.py not found. Give the top folder of a git worktree.", file=sys.stderr
             )
             sys.exit(2)
         yield Path(asked).resolve()

@@ -12,9 +12,7 @@ FIXED = f"--system cpu --system.intra-op-threads 1 --system.loader-threads 2 {FO
 FP32 = f"{FIXED} --system.precision fp32 --system.channels-last on"
 ROWS = f"{FIXED} --system.precision fp32 --system.channels-last off"
 RESNET = "--model.depth 10 --model.width 8 --input.size 32 --input.eval-size 32 --input.eval-resize 36 --optim.lr 0.01"
-SSD = (
-    "--model.depth 10 --model.width 4 --model.extras 8 --model.detect.score-above 0.001 --input.size 96 --optim.lr 0.01"
-)
+SSD = "--model.depth 10 --model.width 4 --model.extras 8 --model.detect.score-above 0.001 --input.size 96 --optim.lr 0.01"
 MASKRCNN = (
     "--model.width 8 --model.channels 16 --model.roi.channels 32 --model.rpn.pre-train 100 --model.rpn.post-train 32 "
     "--model.rpn.pre-test 100 --model.rpn.post-test 32 --model.detect.keep 20 --model.detect.score-above 0.001 "

@@ -79,9 +79,7 @@ def main() -> None:
     opened = reader.Model(out)
 
     def padded(images: list[Tensor], **_: int) -> Tensor:
-        return torch.stack(
-            [nn.functional.pad(one, (0, width - one.shape[2], 0, height - one.shape[1])) for one in images]
-        )
+        return torch.stack([nn.functional.pad(one, (0, width - one.shape[2], 0, height - one.shape[1])) for one in images])
 
     model.transform.batch_images = padded
     own, theirs = [], []

@@ -52,9 +52,7 @@ class Family:
         """-> (R in images per second, t0 in seconds), exactly through both rows."""
         rate, fixed = self.eight.rate, 0.0
         for _ in range(50):  # what is hidden depends on R: settles in a few rounds
-            times = [
-                row.images / row.rate - self.exposed(row, row.images / rate) for row in (self.eight, self.sixty_four)
-            ]
+            times = [row.images / row.rate - self.exposed(row, row.images / rate) for row in (self.eight, self.sixty_four)]
             rate = (self.eight.images - self.sixty_four.images) / (times[0] - times[1])
             fixed = times[0] - self.eight.images / rate
         return rate, fixed

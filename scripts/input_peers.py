@@ -36,9 +36,7 @@ def main() -> int:
     peers = ["--peers", "all", "--peers-in", str(work / "peers")]
     paceline("bench", "input", *peers, "--install-peers")
     files = copied(photos, work / "photos")
-    data = [str(work / "photos")] + [
-        str(folder) for folder in (in_tar(files, work), in_recordio(files, work)) if folder
-    ]
+    data = [str(work / "photos")] + [str(folder) for folder in (in_tar(files, work), in_recordio(files, work)) if folder]
     return paceline("bench", "input", *peers, "--data", *data, "--out", out, *sys.argv[4:])
 
 

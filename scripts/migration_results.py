@@ -29,7 +29,9 @@ FACTS = (
     "weights",
     "target",
 )
-HEAD = f"| line | devices | {' | '.join(name.replace('_', ' ') for name in FACTS)} | ours |\n|{' --- |' * (len(FACTS) + 3)}\n"
+HEAD = (
+    f"| line | devices | {' | '.join(name.replace('_', ' ') for name in FACTS)} | ours |\n|{' --- |' * (len(FACTS) + 3)}\n"
+)
 
 
 def cell(value: Any) -> str:
@@ -50,9 +52,13 @@ def row(line: Line) -> str:
     more = {"environment": True} if line.environment else {}
     oracle = vars(SYSTEMS[line.system](line.given, line.ranks, **more))
     there = [row["what"] for row in found["differs"] if row["what"].partition(":")[0] in oracle]
-    return f"| {named} | {line.ranks} | {' | '.join(cell(oracle[name]) for name in FACTS)} | {'; '.join(there) or 'equal'} |\n"
+    return (
+        f"| {named} | {line.ranks} | {' | '.join(cell(oracle[name]) for name in FACTS)} | {'; '.join(there) or 'equal'} |\n"
+    )
 
 
 text = PLACE.read_text().partition("## Published lines")[0]
-text += f"## Published lines\n\n{HEAD}{''.join(map(row, CORPUS))}\n## The twenty unseen\n\n{HEAD}{''.join(map(row, UNSEEN))}"
+text += (
+    f"## Published lines\n\n{HEAD}{''.join(map(row, CORPUS))}\n## The twenty unseen\n\n{HEAD}{''.join(map(row, UNSEEN))}"
+)
 PLACE.write_text(text)

@@ -25,9 +25,7 @@ from paceline.tools.mlperf.compliance import Verdict, compliance
 from paceline.training.logging.events import read_events
 
 ROOT = Path(__file__).resolve().parents[1]
-CPU = (
-    "--system cpu --system.precision fp32 --system.intra-op-threads 1 --system.loader-threads 1 --quiet --limit-val 16"
-)
+CPU = "--system cpu --system.precision fp32 --system.intra-op-threads 1 --system.loader-threads 1 --quiet --limit-val 16"
 # A published closed recipe each, made small; what the rules look at stays: optimiser, schedule, tensors, targets out of reach.
 RUNS = {
     "classification": "resnet50-mlperf-3200 --data DATA --model.depth 10 --model.width 8 --input.size 32 --input.eval-size 32 "
@@ -157,9 +155,7 @@ def steps_done(run: Path) -> int:
 
 def environment() -> dict[str, str]:
     """This package, one thread, nothing of a launcher's."""
-    kept = {
-        name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "OMPI_", "TORCHELASTIC"))
-    }
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "OMPI_", "TORCHELASTIC"))}
     return {**kept, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
 
 

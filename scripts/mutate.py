@@ -69,9 +69,7 @@ class Covered:
             if said.get("hash") == _hash(path):
                 self.by_file[name] = said
             else:
-                jobs.append(
-                    Job(lambda place, name=name, kept=kept: self._run(place, name, kept), self._read(name, kept))
-                )
+                jobs.append(Job(lambda place, name=name, kept=kept: self._run(place, name, kept), self._read(name, kept)))
         if jobs:
             print(f"recording which lines {len(jobs)} test files cover ...", flush=True)
         run_jobs(jobs, places)
@@ -113,9 +111,7 @@ class Covered:
         for measured in data.measured_files():
             file = Path(measured).relative_to(place / "paceline").as_posix()
             by_line = data.contexts_by_lineno(measured)
-            lines[file] = {
-                str(line): [number[test] for test in tests if test in number] for line, tests in by_line.items()
-            }
+            lines[file] = {str(line): [number[test] for test in tests if test in number] for line, tests in by_line.items()}
         hashes = {file: _hash(place / "paceline" / file) for file in lines}
         kept.write_text(json.dumps({"hash": _hash(place / name), "of": hashes, "seconds": good, "lines": lines}))
         return code
@@ -249,15 +245,11 @@ def chosen_changes(flags: argparse.Namespace, package: Path) -> list[Change]:
         drawn = [change for seed in flags.seeds for change in changes.sample(found, flags.sample, seed, package)]
         return list({change.key: change for change in drawn}.values())
     known = {tuple(identity(change).values()): change for change in found}
-    wanted = [
-        tuple(row[name] for name in ("file", "line", "column", "was", "became")) for row in rows_of(flags.against)
-    ]
+    wanted = [tuple(row[name] for name in ("file", "line", "column", "was", "became")) for row in rows_of(flags.against)]
     for one in wanted:
         if one not in known:
             file, line, _, was, _ = one
-            stop(
-                f"--against {flags.against}: {file}:{line} has no {was!r} at that place. Use the package of that file."
-            )
+            stop(f"--against {flags.against}: {file}:{line} has no {was!r} at that place. Use the package of that file.")
     return [known[one] for one in wanted]
 
 
@@ -270,15 +262,11 @@ def stop(*problems: str) -> NoReturn:
 def main() -> int:
     """Plant the chosen changes; return 1 if no test noticed one of them (--against: if a test noticed it before)."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--sample", type=int, default=60, metavar="N", help="changes per seed, from all packages in turn"
-    )
+    parser.add_argument("--sample", type=int, default=60, metavar="N", help="changes per seed, from all packages in turn")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--packages", nargs="+", default=list(TESTS), help="packages of paceline/ to change")
     parser.add_argument("--only", action="append", metavar="FILE:LINE", help="these changes instead of a sample")
-    parser.add_argument(
-        "--against", type=Path, metavar="FILE", help="repeat the changes of an earlier --out and compare"
-    )
+    parser.add_argument("--against", type=Path, metavar="FILE", help="repeat the changes of an earlier --out and compare")
     parser.add_argument(
         "--out", type=Path, metavar="FILE", help="one JSON line per change; changes it has are not repeated"
     )

@@ -53,11 +53,7 @@ def main(arguments: list[str]) -> None:
         for path in sorted(filter(RESULT.fullmatch, git(folder, "ls-tree", "-r", "--name-only", "HEAD").splitlines())):
             submitter, _, system, benchmark, _ = PurePosixPath(path).parts
             key = f"{name} {submitter} {system} {benchmark}"
-            if (
-                benchmark in ROUNDS[name]
-                and key not in table
-                and (found := facts_of(git(folder, "show", f"HEAD:{path}")))
-            ):
+            if benchmark in ROUNDS[name] and key not in table and (found := facts_of(git(folder, "show", f"HEAD:{path}"))):
                 table[key] = found
     rows = ",\n".join(f"{json.dumps(key)}: {json.dumps(table[key], sort_keys=True)}" for key in sorted(table))
     print("{\n" + rows + "\n}")

@@ -62,9 +62,7 @@ def version() -> str:
     for name, pattern in COPIES.items():
         copy = re.search(pattern, (ROOT / name).read_text(), flags=re.M)
         if copy is None or copy[1] != found[1]:
-            raise Refused(
-                f"{name}: it has version {copy[1] if copy else 'none'}, paceline/_utils/version.py {found[1]}."
-            )
+            raise Refused(f"{name}: it has version {copy[1] if copy else 'none'}, paceline/_utils/version.py {found[1]}.")
     return found[1]
 
 
@@ -72,18 +70,14 @@ def changelog_problem(text: str, wanted: str) -> str:
     """What is missing in a changelog for the release of a version; "" where nothing is."""
     heading = re.search(rf"^## \[{re.escape(wanted)}\] - \d{{4}}-\d\d-\d\d$", text, flags=re.M)
     if heading is None:
-        return (
-            f"CHANGELOG.md: no heading `## [{wanted}] - YYYY-MM-DD`. Give what stands under [Unreleased] that heading."
-        )
+        return f"CHANGELOG.md: no heading `## [{wanted}] - YYYY-MM-DD`. Give what stands under [Unreleased] that heading."
     entry = re.split(r"^## ", text[heading.end() :], flags=re.M)[0]
     return "" if re.search(r"^- ", entry, flags=re.M) else f"CHANGELOG.md: nothing stands under [{wanted}]."
 
 
 def run(*words: str | Path, cwd: Path = ROOT, environment: dict[str, str] | None = None) -> str:
     """-> what a program printed. Raises Refused with the end of it where it fails."""
-    done = subprocess.run(
-        list(map(str, words)), cwd=cwd, env=environment, text=True, stdout=-1, stderr=subprocess.STDOUT
-    )
+    done = subprocess.run(list(map(str, words)), cwd=cwd, env=environment, text=True, stdout=-1, stderr=subprocess.STDOUT)
     if done.returncode:
         raise Refused(f"`{' '.join(map(str, words))}` ended with {done.returncode}:\n{done.stdout[-3000:]}")
     return done.stdout
@@ -108,9 +102,7 @@ def check_wheel(wheel: Path, tracked: set[str]) -> int:
     names = {name for name in zipfile.ZipFile(wheel).namelist() if not name.endswith("/")}
     ours = {name for name in names if not re.match(r"paceline-[^/]+\.dist-info/", name)}
     if ours != tracked:
-        raise Refused(
-            f"{wheel.name}: too many files {sorted(ours - tracked)[:5]}, missing {sorted(tracked - ours)[:5]}."
-        )
+        raise Refused(f"{wheel.name}: too many files {sorted(ours - tracked)[:5]}, missing {sorted(tracked - ours)[:5]}.")
     if not {"paceline/py.typed"} <= ours or not any(name.endswith("/licenses/LICENSE") for name in names):
         raise Refused(f"{wheel.name}: without py.typed or without the licence.")
     return len(ours)
@@ -154,9 +146,7 @@ def checklist(asked: argparse.Namespace) -> Iterator[str]:
     yield f"version {release} in paceline/_utils/version.py, {', '.join(COPIES)}"
     changed = run("git", "status", "--porcelain").splitlines()
     problems = [changelog_problem((ROOT / "CHANGELOG.md").read_text(), release)]
-    problems += (
-        [f"the tree has changes: {', '.join(line[3:] for line in changed[:5])}. Commit them."] if changed else []
-    )
+    problems += [f"the tree has changes: {', '.join(line[3:] for line in changed[:5])}. Commit them."] if changed else []
     for problem in filter(None, problems):
         if not asked.rehearse:
             raise Refused(problem)

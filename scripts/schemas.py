@@ -66,11 +66,7 @@ MAY: dict[str, Schema] = {
         **dict.fromkeys(("step_seconds", "gradient_norms", "update_ratios", "approximated"), NUMBERS),
         "rank_seconds": {"type": "array", "items": NUMBER},
     },
-    "eval": {
-        **dict.fromkeys(("eval_parts", "best_f1", "approximated"), NUMBERS),
-        "fold": STRING,
-        "discarded_steps": INT,
-    },
+    "eval": {**dict.fromkeys(("eval_parts", "best_f1", "approximated"), NUMBERS), "fold": STRING, "discarded_steps": INT},
     "warm_up": {"peak_memory": INT},
     "resume": {"after": STRING},
     "end": {

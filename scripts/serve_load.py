@@ -20,9 +20,7 @@ from pathlib import Path
 WARM = 3.0  # seconds before memory is taken as "before"
 
 
-async def client(
-    port: int, photos: list[bytes], start: int, end: float, waited: list[float], told: Counter[int]
-) -> None:
+async def client(port: int, photos: list[bytes], start: int, end: float, waited: list[float], told: Counter[int]) -> None:
     """One client until `end`."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     number = start
@@ -30,7 +28,9 @@ async def client(
         photo = photos[number % len(photos)]
         number += 1
         began = time.monotonic()
-        head = f"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/jpeg\r\nContent-Length: {len(photo)}\r\n\r\n"
+        head = (
+            f"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/jpeg\r\nContent-Length: {len(photo)}\r\n\r\n"
+        )
         writer.write(head.encode() + photo)
         lines = (await reader.readuntil(b"\r\n\r\n")).decode().lower().split("\r\n")
         headers = dict(line.split(": ", 1) for line in lines[1:] if line)

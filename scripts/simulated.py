@@ -73,9 +73,7 @@ def lines(found: dict[str, Any], collectives: list[list[str]], most: int) -> lis
 def by_operation(rows: list[list[Any]], most: int) -> list[str]:
     total = defaultdict(float)
     for _, _, calls, launches, moved, flop, seconds in rows:
-        for name, value in zip(
-            ("calls", "launches", "bytes", "flop", "seconds"), (calls, launches, moved, flop, seconds)
-        ):
+        for name, value in zip(("calls", "launches", "bytes", "flop", "seconds"), (calls, launches, moved, flop, seconds)):
             total[name] += value
     head = (
         f"{total['calls']:,.0f} operations, {total['bytes'] / 1e9:.1f} GB, {total['flop'] / 1e12:.2f} TFLOP, "

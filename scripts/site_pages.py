@@ -110,13 +110,7 @@ def page_of_verb(verb: str) -> str:
     """The page of a verb, and of each of its kinds."""
     text = help_of(verb)
     kinds = re.findall(r"^ {2}([a-z][\w, ]*?)(?: [A-Z\[].*| {2}.*)$", parts_of(text)[0], flags=re.M)
-    lines = [
-        f"# paceline {verb}",
-        "",
-        f"{plain(VERBS[verb][:1].upper() + VERBS[verb][1:])}.",
-        "",
-        *section(text, "##"),
-    ]
+    lines = [f"# paceline {verb}", "", f"{plain(VERBS[verb][:1].upper() + VERBS[verb][1:])}.", "", *section(text, "##")]
     for kind in (name.strip() for names in kinds for name in names.split(",")):
         if (of_kind := help_of(verb, kind)).startswith("usage") and of_kind != text:
             lines += ["", f"## {verb} {kind}", "", *section(of_kind, "###")]
@@ -158,9 +152,7 @@ def page_of_recipe(name: str, helps: dict[str, str], menu: dict[str, str]) -> st
     for field in dataclasses.fields(recipe.optim):
         defaults[f"optim.{field.name}"] = field.default
     about = inspect.getdoc(RECIPES[name]) or ""
-    blocks = (
-        f"```\n{part}\n```" if part.startswith("paceline ") else linked(plain(part)) for part in about.split("\n\n")
-    )
+    blocks = (f"```\n{part}\n```" if part.startswith("paceline ") else linked(plain(part)) for part in about.split("\n\n"))
     lines = [f"# {name}", "", "\n\n".join(blocks), ""]
     if source := menu.get(name):
         lines += [f"Source: {source}. [How it is held to it](../../docs/recipes-published.md).", ""]
@@ -202,9 +194,7 @@ def others_in(node: ast.FunctionDef | ast.ClassDef) -> Iterator[str]:
     words |= set(
         re.findall(r"\w+", f"{ast.get_docstring(node)} {ast.unparse(getattr(node, 'returns', None) or ast.Pass())}")
     )
-    found = [
-        f"{module}.{name}" for module, _, name in PUBLIC if name in words and name != node.name and name[0].isupper()
-    ]
+    found = [f"{module}.{name}" for module, _, name in PUBLIC if name in words and name != node.name and name[0].isupper()]
     if found:
         links = (f"[{one.rpartition('.')[2]}](#{one.lower().replace('.', '')})" for one in found)
         yield f"See also {', '.join(links)}.\n"
@@ -243,9 +233,7 @@ def arguments_of(arguments: ast.arguments) -> Iterator[str]:
 def pages(root: Path) -> Iterator[tuple[str, str]]:
     """(name, text) of each page. Raises SystemExit where no help can be had: each page would be empty."""
     if not help_of("show"):
-        raise SystemExit(
-            "paceline show --help ends without a text: install the checkout beside Sphinx, for its packages"
-        )
+        raise SystemExit("paceline show --help ends without a text: install the checkout beside Sphinx, for its packages")
     rows = re.findall(r"^\| `([\w-]+)` \| (.*?) \|", (root / "docs" / "recipes-published.md").read_text(), flags=re.M)
     helps: dict[str, dict[str, str]] = {}
     for task, whole in WHOLE.items():

@@ -120,9 +120,7 @@ def write(
     above.set(ylabel="loss", ylim=(0, None))
     above.legend(ncols=3, fontsize="small")
     noise = np.array(noise_of([apart[name] for name in apart if name.startswith("control")]))
-    below.fill_between(
-        range(len(noise)), 1e-8, WITHIN * noise, color="grey", alpha=0.2, label=f"up to {WITHIN} x noise"
-    )
+    below.fill_between(range(len(noise)), 1e-8, WITHIN * noise, color="grey", alpha=0.2, label=f"up to {WITHIN} x noise")
     for name, values in apart.items():
         style = "-" if name == "ours" else ":" if name.startswith("control") else "--"
         below.semilogy(np.maximum(values, 1e-8), style, color="black" if name == "ours" else None, label=name)

@@ -67,9 +67,7 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.register_profile("nightly", max_examples=2000, deadline=None)
     settings.load_profile("nightly" if config.getoption("--nightly") else "suite")
     if config.getoption("--nightly"):
-        os.environ.setdefault(
-            SEED, str(secrets.randbelow(10**6))
-        )  # before other processes start, which have it from here
+        os.environ.setdefault(SEED, str(secrets.randbelow(10**6)))  # before other processes start, which have it from here
 
 
 def pytest_cmdline_main(config: pytest.Config) -> None:

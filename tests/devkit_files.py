@@ -38,9 +38,7 @@ def value(item: str | float | None) -> bytes:
     )
 
 
-def mat_file(
-    rows: Sequence[dict[str, str | float | None]], variable: str = "synsets", *, compressed: bool = True
-) -> bytes:
+def mat_file(rows: Sequence[dict[str, str | float | None]], variable: str = "synsets", *, compressed: bool = True) -> bytes:
     """A file with a struct array of these elements."""
     names = b"".join(name.encode().ljust(32, b"\0") for name in rows[0])
     content = element(5, struct.pack("<i", 32), small=True) + element(1, names)

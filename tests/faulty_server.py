@@ -142,11 +142,7 @@ class FaultyServer:
                     return
                 tag = f'"{_digest(data)}"'
                 data = server.sent.get(unquote(self.path), data)
-                headers = {
-                    "ETag": tag,
-                    "Last-Modified": formatdate(1_700_000_000, usegmt=True),
-                    "Accept-Ranges": "bytes",
-                }
+                headers = {"ETag": tag, "Last-Modified": formatdate(1_700_000_000, usegmt=True), "Accept-Ranges": "bytes"}
                 if self.headers.get("If-Match", tag) != tag:
                     self._send(412, b"", headers)
                     return

@@ -76,15 +76,11 @@ def taken(form, layer: Layer, groups: int, relu: bool) -> Found:
     output.backward(layer.upstream)
     images, shortcut, weight, bias = (values if values is None else values.grad for values in leaves)
     assert images.dtype == layer.images.dtype
-    return Found(
-        output.detach(), statistics, images, images.new_empty(0) if shortcut is None else shortcut, weight, bias
-    )
+    return Found(output.detach(), statistics, images, images.new_empty(0) if shortcut is None else shortcut, weight, bias)
 
 
 def in_float64(layer: Layer, groups: int, relu: bool) -> Found:
-    return taken(
-        of_torch, Layer(*(values if values is None else values.cpu().double() for values in layer)), groups, relu
-    )
+    return taken(of_torch, Layer(*(values if values is None else values.cpu().double() for values in layer)), groups, relu)
 
 
 def check(form, layer: Layer, groups: int, relu: bool, *, rounds: bool = True) -> None:
@@ -102,9 +98,7 @@ def check(form, layer: Layer, groups: int, relu: bool, *, rounds: bool = True) -
         # Sums of fp32 are right to its digits beside the largest of what they add up; an image's own number to its last digit.
         sums = 3e-6 * max(1.0, layer.images[:, 0].numel() ** 0.5) * max(1.0, float(exact.abs().max()))
         last = (
-            torch.finfo(layer.images.dtype).eps / (2 if rounds else 1)
-            if name.startswith(("output", "of_i", "of_s"))
-            else 0
+            torch.finfo(layer.images.dtype).eps / (2 if rounds else 1) if name.startswith(("output", "of_i", "of_s")) else 0
         )
         far = (own - exact).abs() - sums - last * 1.01 * exact.abs()
         assert far.max() <= 0, f"{name}: {float(far.max())} too far"

@@ -17,9 +17,7 @@ Problem = TypeVar("Problem", bound=BaseException)
 
 
 @contextmanager
-def raises(
-    error: type[Problem] | tuple[type[Problem], ...], *wanted: object
-) -> Iterator[pytest.ExceptionInfo[Problem]]:
+def raises(error: type[Problem] | tuple[type[Problem], ...], *wanted: object) -> Iterator[pytest.ExceptionInfo[Problem]]:
     """Assert that the block raises this error, with all these facts in its message."""
     __tracebackhide__ = True
     with pytest.raises(error) as caught:

@@ -64,8 +64,7 @@ def results_of(
 ) -> list[dict[str, Any]]:
     """Detections as a results file has them, their boxes or their masks; class k is categories[k - 1], or k."""
     shapes = [
-        {"segmentation": {"size": size_of(truth, image), "counts": counts}}
-        for image, counts in zip(found.images, masks)
+        {"segmentation": {"size": size_of(truth, image), "counts": counts}} for image, counts in zip(found.images, masks)
     ]
     return [
         {

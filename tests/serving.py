@@ -72,9 +72,7 @@ class Served:
     def form(self, *files: tuple[str, bytes], path: str = "/predict") -> Reply:
         """Files in a form."""
         parts = [
-            f'--line\r\nContent-Disposition: form-data; name="photo"; filename="{name}"\r\n\r\n'.encode()
-            + data
-            + b"\r\n"
+            f'--line\r\nContent-Disposition: form-data; name="photo"; filename="{name}"\r\n\r\n'.encode() + data + b"\r\n"
             for name, data in files
         ]
         return self.ask(path, b"".join([*parts, b"--line--\r\n"]), Content_Type="multipart/form-data; boundary=line")

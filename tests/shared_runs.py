@@ -21,7 +21,9 @@ from paceline.cli.main import main
 from paceline.data.shapes.render import render_shapes
 
 FP32 = "--system cpu --system.precision fp32"
-SSD = f"{FP32} --model.depth 10 --model.width 4 --model.extras 8 --input.size 96 --global-batch 4 --bn-span 4 --optim.lr 0.01"
+SSD = (
+    f"{FP32} --model.depth 10 --model.width 4 --model.extras 8 --input.size 96 --global-batch 4 --bn-span 4 --optim.lr 0.01"
+)
 MASKRCNN_NET = (
     f"{FP32} --system.intra-op-threads 1 --system.loader-threads 1 --model.width 8 --model.channels 16 "
     "--model.roi.channels 32 --model.rpn.pre-train 100 --model.rpn.post-train 32 --model.rpn.pre-test 100 "

@@ -80,9 +80,7 @@ class Tape(TorchDispatchMode):
                 whole = _whole(tensor)
                 self._before[place] = (whole, whole.clone())
         found = func(*args, **(kwargs or {}))
-        fresh = [
-            (number, _alias(tensor)) for number, tensor in enumerate(_tensors(found)) if _place(tensor) not in given
-        ]
+        fresh = [(number, _alias(tensor)) for number, tensor in enumerate(_tensors(found)) if _place(tensor) not in given]
         self._made |= {_place(tensor) for _, tensor in fresh}
         self.calls.append((func, held, held_kwargs, fresh))
         return found

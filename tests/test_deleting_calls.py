@@ -21,18 +21,7 @@ import paceline
 pytestmark = pytest.mark.xdist_group("sources")
 PACKAGE = Path(paceline.__file__).parent
 CHANGES = set(
-    [
-        "rmtree",
-        "unlink",
-        "rmdir",
-        "rename",
-        "ftruncate",
-        "truncate",
-        "write_text",
-        "write_bytes",
-        "copyfile",
-        "save_file",
-    ]
+    ["rmtree", "unlink", "rmdir", "rename", "ftruncate", "truncate", "write_text", "write_bytes", "copyfile", "save_file"]
 )
 
 # file: (calls, why they touch nothing of anybody else's)
@@ -118,7 +107,9 @@ def test_every_call_that_deletes_or_overwrites_has_a_reason():
 
 
 def test_the_wall_sees_every_way():
-    source = "import os\nshutil.rmtree(a)\na.unlink()\nos.replace(a, b)\nopen(a, 'wb')\na.open('r+')\nos.open(a, os.O_RDWR)\n"
+    source = (
+        "import os\nshutil.rmtree(a)\na.unlink()\nos.replace(a, b)\nopen(a, 'wb')\na.open('r+')\nos.open(a, os.O_RDWR)\n"
+    )
     assert len(list(calls(ast.walk(ast.parse(source))))) == 6
     harmless = "'a'.replace('b', 'c')\nopen(a)\nopen(a, 'rb')\nos.open(a, os.O_RDONLY)\n"
     assert not list(calls(ast.walk(ast.parse(harmless))))

@@ -71,9 +71,7 @@ def test_a_tracker_is_a_sink_of_the_events(tmp_path):
             told.train(step, 1.5, event, eta_seconds=1.0)
         told.close()
     table = sqlite3.connect(tmp_path / "curves.db")
-    rows = table.execute(
-        "SELECT step, value FROM curves WHERE kind = 'train' AND name = 'loss' ORDER BY step"
-    ).fetchall()
+    rows = table.execute("SELECT step, value FROM curves WHERE kind = 'train' AND name = 'loss' ORDER BY step").fetchall()
     table.close()
     assert rows == [(2, 1.0), (3, 3.5), (4, None)]  # SQLite's NULL is NaN
     assert len(read_events(tmp_path / "events.jsonl")) == 3

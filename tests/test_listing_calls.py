@@ -17,15 +17,7 @@ import paceline
 pytestmark = pytest.mark.xdist_group("sources")
 PACKAGE = Path(paceline.__file__).parent
 # The packages that read what users name: photos, annotations, archives, predictions, weights.
-READERS = (
-    "cli",
-    "data",
-    "inference",
-    "tools/bench",
-    "tools/compare",
-    "training/run_arguments.py",
-    "models",
-)
+READERS = ("cli", "data", "inference", "tools/bench", "tools/compare", "training/run_arguments.py", "models")
 LISTS = re.compile(r"\.(glob|iglob|rglob|iterdir|scandir|listdir)$|^(scandir|listdir|iglob)$|^os\.(f?walk)$")
 # file: (calls, the folder of our own that they list)
 OWN = {
@@ -57,9 +49,7 @@ def calls(nodes: Iterable[ast.AST]) -> Iterator[str]:
 
 def test_every_reader_lists_folders_through_one_module() -> None:
     files = [
-        path
-        for name in READERS
-        for path in ([PACKAGE / name] if name.endswith(".py") else (PACKAGE / name).rglob("*.py"))
+        path for name in READERS for path in ([PACKAGE / name] if name.endswith(".py") else (PACKAGE / name).rglob("*.py"))
     ]
     assert len(files) > 200
     found = {path.relative_to(PACKAGE).as_posix(): list(calls(nodes_of(path))) for path in files}

@@ -29,9 +29,7 @@ WEIGHTS = json.loads((ROOT / "paceline" / "models" / "weights" / "published.json
 # Flags of our scripts, of launchers, and of the originals.
 OTHERS = {"--nightly", "--oldest", "--only", "--sample", "--log", "--lowest", "--values"}
 OTHERS |= {"--gpus-per-task", "--cpu-bind", "--map-by", "--requeue", "--mode", "--max-num-gt", "--resume"}
-DENIED = re.compile(
-    r"no GPU (has|was)|never (been )?run on a GPU|Nothing here is measured yet|has never run there", re.I
-)
+DENIED = re.compile(r"no GPU (has|was)|never (been )?run on a GPU|Nothing here is measured yet|has never run there", re.I)
 SPEED = re.compile(r"times (as fast|the (best|images))|times in bf16|(images|photos)/s|\bCPU s\b|\b\d+ s on|\d ms\b")
 PROCESSOR = re.compile(r"AVX-?\d|H200|instruction set not recorded|\(bf16\)")
 NUMBER = re.compile(r"(?<![\w.,-])\d[\d,.]*\d|(?<![\w.,-])\d(?![\w.])")
@@ -158,9 +156,7 @@ def wrong_flags(text: str, known: set[str]) -> list[str]:
     text, mine = text.partition(" -- ")[0], text.startswith("paceline ")  # what follows is an engine's
     known = known | {flag.rpartition(".")[0] for flag in known} | {"--help", "--help-all"} | (set() if mine else OTHERS)
     # Help has --system.compile alone where that is off.
-    return [
-        flag for flag in FLAG.findall(text) if flag not in known and re.sub(r"(--|\.)no-", r"\1", flag) not in known
-    ]
+    return [flag for flag in FLAG.findall(text) if flag not in known and re.sub(r"(--|\.)no-", r"\1", flag) not in known]
 
 
 def test_flags_recipes_and_files_that_pages_name_in_their_text_are_there():

@@ -153,9 +153,7 @@ def test_prediction_agrees_with_the_evaluation_of_training(trained, photos):
     """The same photos, the same checkpoint: predict's best classes are those that training's evaluation wrote down."""
     file = Path(trained.run) / "predictions" / "step-000009.json"
     images = json.loads(file.read_text())["images"]
-    answers = paceline.load(trained.run, checkpoint="last").predict(
-        [photos / "val" / image["file"] for image in images]
-    )
+    answers = paceline.load(trained.run, checkpoint="last").predict([photos / "val" / image["file"] for image in images])
     for image, answer in zip(images, answers):
         assert [entry["class"] for entry in image["top5"]] == list(answer.classes)
         assert [entry["score"] for entry in image["top5"]] == pytest.approx(answer.scores, abs=1e-5)

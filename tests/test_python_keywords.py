@@ -175,7 +175,9 @@ def test_the_package_shows_its_api_and_nothing_else_and_loads_no_torch_for_it():
     assert dir(paceline) == ["DataError", "RecipeError", "UserError", "__version__", "load", "train"]
     assert all(hasattr(paceline, name) for name in dir(paceline))
     assert paceline.UserError is UserError
-    program = "import paceline, sys; dir(paceline), paceline.UserError; print([name for name in sys.modules if 'torch' in name])"
+    program = (
+        "import paceline, sys; dir(paceline), paceline.UserError; print([name for name in sys.modules if 'torch' in name])"
+    )
     done = subprocess.run(
         [sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True
     )

@@ -78,9 +78,7 @@ def test_every_file_of_ours_that_a_page_or_a_docstring_names_by_its_path_exists(
     missing = [
         f"{path.relative_to(ROOT)}: {name}"
         for path in pages + sources
-        for name in re.findall(
-            r"(?<![\w./-])((?:paceline|tests|scripts|benchmarks)/[a-z_0-9/]+\.py)\b", path.read_text()
-        )
+        for name in re.findall(r"(?<![\w./-])((?:paceline|tests|scripts|benchmarks)/[a-z_0-9/]+\.py)\b", path.read_text())
         if not (ROOT / name).is_file() and name not in theirs
     ]
     assert not missing, "\n".join(missing)

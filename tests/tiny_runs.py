@@ -28,9 +28,7 @@ TINY_CHANGES = {
 }  # fmt: skip
 
 
-def make_photos(
-    root: Path, classes: tuple[str, ...] = CLASSES, *, train: int = 6, val: int = 3, kind: str = "jpg"
-) -> Path:
+def make_photos(root: Path, classes: tuple[str, ...] = CLASSES, *, train: int = 6, val: int = 3, kind: str = "jpg") -> Path:
     """root/{train,val}/CLASS/N.kind: noise with a tint for each class."""
     random = np.random.default_rng(0)
     for split, count in (("train", train), ("val", val)):

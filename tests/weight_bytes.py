@@ -84,9 +84,7 @@ def table(blocks: list[list[tuple[bytes, bytes]]]) -> bytes:
     return out + b"".join(places).ljust(40, b"\0") + struct.pack("<Q", 0xDB4775248B80FB57)
 
 
-def tf_checkpoint(
-    prefix: Path, variables: Mapping[str, np.ndarray], *, checksums: bool = True, blocks: int = 2
-) -> Path:
+def tf_checkpoint(prefix: Path, variables: Mapping[str, np.ndarray], *, checksums: bool = True, blocks: int = 2) -> Path:
     """PREFIX.index and PREFIX.data-00000-of-00001; -> the index."""
     rows, data = [(b"", field(1, 1) + field(3, field(1, 1)))], b""
     for name in sorted(variables):

@@ -9,10 +9,7 @@ from typing import Any
 
 import numpy as np
 from ffcv.fields import IntField, RGBImageField, rgb_image  # pyright: ignore[reportMissingImports]
-from ffcv.fields.decoders import (  # pyright: ignore[reportMissingImports]
-    IntDecoder,
-    RandomResizedCropRGBImageDecoder,
-)
+from ffcv.fields.decoders import IntDecoder, RandomResizedCropRGBImageDecoder  # pyright: ignore[reportMissingImports]
 from ffcv.loader import Loader, OrderOption  # pyright: ignore[reportMissingImports]
 from ffcv.transforms import RandomHorizontalFlip, ToTensor  # pyright: ignore[reportMissingImports]
 from ffcv.writer import DatasetWriter  # pyright: ignore[reportMissingImports]

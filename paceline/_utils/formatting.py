@@ -143,9 +143,7 @@ def where_time_goes(events: Sequence[Mapping[str, Any]]) -> dict[str, tuple[str,
     found = {}
     for kind, (name, field) in MEASURED.items():
         parts = [event[field] for event in events if event["event"] == kind and event.get(field)]
-        medians = {
-            part: statistics.median(each.get(part, 0.0) for each in parts) for part in (parts[0] if parts else ())
-        }
+        medians = {part: statistics.median(each.get(part, 0.0) for each in parts) for part in (parts[0] if parts else ())}
         if total := sum(medians.values()):
             largest = sorted((part for part in medians if medians[part]), key=medians.__getitem__, reverse=True)
             shares = ", ".join(f"{part} {100 * medians[part] / total:.0f} %" for part in largest)

@@ -95,11 +95,7 @@ def read_lines(path: Path, longest: int, *, own: bool = False) -> Iterator[bytes
 
 
 def lock(
-    path: Path,
-    *,
-    shared: bool = False,
-    waits: Callable[[], None] | None = None,
-    no_locks: Callable[[], None] | None = None,
+    path: Path, *, shared: bool = False, waits: Callable[[], None] | None = None, no_locks: Callable[[], None] | None = None
 ) -> int:
     """-> a descriptor that holds the lock of the file `path`, which is made where there is none, until it is closed.
 

@@ -23,19 +23,13 @@ def record(result: Evaluation, own: Mapping[str, float], ends: Mapping[str, Inte
     """What --json prints; own: metrics of the run that an exported graph is of; ends: of 95 percent intervals."""
     found = {"images": result.images, **result.metrics}
     more = {"approximated": result.approximated, "best_f1": result.best_f1, "run_metrics": own, "intervals": ends}
-    return {
-        **found,
-        **{name: dict(one) for name, one in more.items() if one},
-        "per_class": per_class(result.predictions),
-    }
+    return {**found, **{name: dict(one) for name, one in more.items() if one}, "per_class": per_class(result.predictions)}
 
 
 def table(result: Evaluation, own: Mapping[str, float] = {}, ends: Mapping[str, Interval] = {}) -> list[str]:
     """Lines of at most 80 columns (long class names are cut); own, ends: as in `record`."""
     lines = [*_metrics(result.metrics, ends), *_best_f1(result.best_f1), *_classes(result.predictions)]
-    return lines + (
-        ["", "  the run itself, on the photos that it was evaluated on:", *_metrics(own, {})] if own else []
-    )
+    return lines + (["", "  the run itself, on the photos that it was evaluated on:", *_metrics(own, {})] if own else [])
 
 
 def _best_f1(best: Mapping[str, float]) -> list[str]:

@@ -52,9 +52,7 @@ def with_weights(task: Task, path: Path, called: str, device: Any) -> nn.Module:
     report = task.load_weights(model, path)
     lacking = [name for name in (*report.missing, *report.reinitialised) if not is_counter(name)]
     rows = class_rows_of(file, task.data.labels(), len(file.classes))
-    new = (
-        [name for name, place in zip(rows.ours, rows.places) if place is None] if rows is not None and rows.any else []
-    )
+    new = [name for name, place in zip(rows.ours, rows.places) if place is None] if rows is not None and rows.any else []
     if lacking or new:
         what = f"the data's {some(new, 3)}" if new else f"{len(lacking)} tensors of {called} ({some(lacking, 2)})"
         count = row_count(file.ours.tensors) or len(file.classes)

@@ -277,9 +277,7 @@ def _others_with(flag: str, known: Sequence[str]) -> list[str]:
 
     if "--global-batch" not in known:  # no recipe's flags
         return []
-    parts = {
-        name: (*_flags_of(one.model, "model."), *_flags_of(one.input, "input.")) for name, one in WORKLOADS.items()
-    }
+    parts = {name: (*_flags_of(one.model, "model."), *_flags_of(one.input, "input.")) for name, one in WORKLOADS.items()}
     return [name for name, flags in parts.items() if flag in flags]
 
 

@@ -68,9 +68,7 @@ def check_plan(printer: Printer, asked: Asked, flags: Any, *, repeats: bool = Fa
             eval_ranks=flags.eval_ranks,
         )
     except RecipeError as problem:
-        published = recipe_for_nodes(
-            recipe.task, asked.system_name, flags.nodes
-        )  # or its own refusal, with two neighbours
+        published = recipe_for_nodes(recipe.task, asked.system_name, flags.nodes)  # or its own refusal, with two neighbours
         if published is None or published.recipe == asked.name:
             raise
         raise RecipeError(

@@ -33,9 +33,7 @@ class Elsewhere(Where):
 def is_launched(arguments: Sequence[str]) -> bool:
     """Whether a flag names where and how to start ranks."""
     names = {entry.name for entry in fields(Elsewhere)}
-    words = (
-        word[2:].partition("=")[0].partition(".")[0].replace("-", "_") for word in arguments if word.startswith("--")
-    )
+    words = (word[2:].partition("=")[0].partition(".")[0].replace("-", "_") for word in arguments if word.startswith("--"))
     return any(word in names for word in words)
 
 

@@ -79,9 +79,7 @@ class Printer(Reporter):
     def answer(self, verb: str, code: int) -> None:
         """Print what was said as one JSON object, where that is asked for."""
         if self.lines is not None:
-            print(
-                json.dumps({"verb": verb, "exit_code": code, **self.facts, "said": self.lines}, indent=1, default=str)
-            )
+            print(json.dumps({"verb": verb, "exit_code": code, **self.facts, "said": self.lines}, indent=1, default=str))
 
     @contextmanager
     def waiting(self, what: str) -> Iterator[None]:

@@ -50,8 +50,7 @@ def every_cell(recipe: Recipe, other: Recipe) -> list[Cell]:
     changed, names = differing(recipe, other), _in_groups(flatten(recipe))
     found = (_cell(name, recipe) for name in names)
     return [
-        (group, f"{'*' if name in changed else ' '} {label}", texts)
-        for name, (group, label, texts) in zip(names, found)
+        (group, f"{'*' if name in changed else ' '} {label}", texts) for name, (group, label, texts) in zip(names, found)
     ]
 
 

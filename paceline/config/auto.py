@@ -229,9 +229,7 @@ def _evaluations(recipe: Recipe[Any, Any], found: Found, asked: Asked) -> list[C
         many = min(EVALUATIONS, max(1, steps // 10))
         why = f"{many} evaluations instead of {number} in {steps:,} steps"
         parts = ("unit", "run"), ("first", 1 / many), ("every", 1 / many)
-        made = [
-            Choice(f"quality.{name}", float(f"{value:.4g}") if name != "unit" else value, why) for name, value in parts
-        ]
+        made = [Choice(f"quality.{name}", float(f"{value:.4g}") if name != "unit" else value, why) for name, value in parts]
         number = many
     if number >= min(USUAL_EVALUATIONS) and asked.free("patience"):
         made.append(Choice("patience", number // 2 + 1, "more than half of the run without a better result is enough"))

@@ -68,9 +68,7 @@ class Plan:
         return self.eval_ranks or self.world
 
 
-def split_batch(
-    global_batch: int, world: int, most: int, bn_span: int, loss_group: int = 0
-) -> tuple[int, int, int, int]:
+def split_batch(global_batch: int, world: int, most: int, bn_span: int, loss_group: int = 0) -> tuple[int, int, int, int]:
     """Cut a global batch: -> (images per forward, forwards, BatchNorm groups per forward, ranks joined for BatchNorm).
 
     most        images that one forward may hold
@@ -165,14 +163,7 @@ def training_ranks(ranks: int, eval_ranks: int) -> int:
 
 
 def make_plan(
-    recipe: Recipe,
-    system: System,
-    *,
-    world: int,
-    most: int,
-    train_images: int,
-    val_images: int,
-    eval_ranks: int = 0,
+    recipe: Recipe, system: System, *, world: int, most: int, train_images: int, val_images: int, eval_ranks: int = 0
 ) -> Plan:
     """Work out how `recipe` runs on `world` ranks of `system`.
 
@@ -224,9 +215,7 @@ def make_plan(
         hold_steps=schedule.hold * unit,
         schedule_steps=schedule.horizon * unit if schedule.horizon else float(total),
         boundaries=tuple(boundary * unit for boundary in schedule.boundaries),
-        eval_steps=_eval_steps(
-            quality.first, quality.every, quality.at, _steps_of(quality.unit, per_epoch, total), total
-        ),
+        eval_steps=_eval_steps(quality.first, quality.every, quality.at, _steps_of(quality.unit, per_epoch, total), total),
         loss_group=loss_group,
         loss_groups=losses.groups,
         loss_forwards=losses.forwards,
@@ -282,9 +271,7 @@ def _eval_steps(first: float, every: float, at: tuple[float, ...], scale: float,
     else:
         count = max(0.0, (total / scale - first) / every + STEP_TOLERANCE)
         if not count <= MOST_EVALUATIONS:
-            raise RecipeError(
-                f"--quality.every {every:g}: more than {MOST_EVALUATIONS:,} evaluations in {total:,} steps."
-            )
+            raise RecipeError(f"--quality.every {every:g}: more than {MOST_EVALUATIONS:,} evaluations in {total:,} steps.")
         points = {whole_steps((first + number * every) * scale) for number in range(math.floor(count) + 1)}
     # The end of the run is always evaluated: a trained model without its number is worth little.
     return tuple(sorted({step for step in points if 1 <= step <= total} | {total}))

@@ -155,9 +155,7 @@ def check_recipe(recipe: Recipe) -> None:
     for name, value in quality.targets:
         # A little above 1 is a way to ask for a target that no run meets; 75.9 is a percentage written by mistake.
         if not 0 <= value < 2:
-            raise RecipeError(
-                f"--quality.targets {name} {value:g}: metrics are fractions in [0, 1], e.g. {name} 0.759."
-            )
+            raise RecipeError(f"--quality.targets {name} {value:g}: metrics are fractions in [0, 1], e.g. {name} 0.759.")
     usual = next(entry.default for entry in fields(Recipe) if entry.name == "repeat_threshold")
     if recipe.sampler != "repeat" and recipe.repeat_threshold != usual:
         raise RecipeError(f"--repeat-threshold {recipe.repeat_threshold:g}: counts with --sampler repeat alone.")
@@ -278,9 +276,7 @@ def _replace_at(node: Any, path: list[str], value: Any, dotted: str) -> Any:
         value = _replace_at(current, path[1:], value, dotted)
     elif is_dataclass(current) and type(value) is not type(current):
         inside = fields(current)[0].name
-        raise RecipeError(
-            f'{dotted}: this is a group of fields; name them, as in changes={{"{dotted}.{inside}": ...}}.'
-        )
+        raise RecipeError(f'{dotted}: this is a group of fields; name them, as in changes={{"{dotted}.{inside}": ...}}.')
     else:
         value = checked(hints_of(type(node)).get(path[0]), value, dotted)
     return replace(node, **{path[0]: value})  # type: ignore[arg-type]  # the checker does not narrow `type` out of Any

@@ -90,9 +90,7 @@ class Run:
     def record(self) -> RunRecord:
         """The record that run.json holds."""
         parts = {name: asdict(getattr(self, name)) for name in ("recipe", "system", "plan", "controls")}
-        return RunRecord(
-            name=self.name, world=self.plan.world, system_name=self.system_name, **parts, **self.provenance
-        )
+        return RunRecord(name=self.name, world=self.plan.world, system_name=self.system_name, **parts, **self.provenance)
 
 
 @dataclass(frozen=True)
@@ -136,9 +134,7 @@ class RunRecord:
 
     def as_dict(self) -> dict[str, Any]:
         """The fields that are set, by name. An empty `auto` is kept: it says that --auto changed nothing."""
-        return {
-            name: value for name, value in vars(self).items() if value is not None and (value != {} or name == "auto")
-        }
+        return {name: value for name, value in vars(self).items() if value is not None and (value != {} or name == "auto")}
 
     def to_json(self) -> str:
         """The text of run.json."""
@@ -165,9 +161,7 @@ def read_run(path: Path, *, changed: Callable[[str], None] | None = None) -> Run
     try:
         facts = parse(read_plain(file, MOST_BYTES, links=not path.is_dir()))
     except FileNotFoundError:
-        raise UserError(
-            f"{path}: no run.json here. Name a run folder, as `paceline train --out RUN` makes it."
-        ) from None
+        raise UserError(f"{path}: no run.json here. Name a run folder, as `paceline train --out RUN` makes it.") from None
     except (OSError, ValueError) as problem:
         why = getattr(problem, "strerror", None) or problem
         raise UserError(f"{file}: cannot be read as a run ({why}). Start a new run with another --out.") from None
@@ -203,9 +197,7 @@ def data_from_here(facts: RunRecord) -> str:
 def refuse_synthetic(facts: RunRecord, run: Path, nothing: str) -> None:
     """Raises UserError for a run on made-up batches; nothing: what there is nothing for."""
     if facts.controls.get("synthetic"):
-        raise UserError(
-            f"{run}: it was trained on synthetic batches, which teach nothing: there is nothing to {nothing}."
-        )
+        raise UserError(f"{run}: it was trained on synthetic batches, which teach nothing: there is nothing to {nothing}.")
 
 
 def run_file(path: Path) -> Path:
@@ -338,9 +330,7 @@ def check_fold(controls: Controls) -> None:
     folds, fold = controls.folds, controls.fold
     if controls.val_half and (folds or controls.synthetic):
         other = f"--folds {folds}" if folds else "--synthetic"
-        raise RecipeError(
-            f"--val-half {controls.val_half}: {other} reads no validation images. Leave one of them away."
-        )
+        raise RecipeError(f"--val-half {controls.val_half}: {other} reads no validation images. Leave one of them away.")
     if not folds:
         for flag, value in (("fold", fold), ("fold-seed", controls.fold_seed), ("fold-group", controls.fold_group)):
             if value:

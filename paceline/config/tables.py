@@ -57,9 +57,7 @@ def _value(hint: Any, value: Any, where: str) -> Any:
     if get_origin(hint) is tuple and _has_rows(parts[0]):
         return tuple(_value(parts[0], facts, f"{where}[{place}]") for place, facts in enumerate(value))
     if get_origin(hint) is Mapping:
-        return {
-            name: _value(parts[1], facts, f"{where}: {name}") for name, facts in checked(dict, value, where).items()
-        }
+        return {name: _value(parts[1], facts, f"{where}: {name}") for name, facts in checked(dict, value, where).items()}
     return checked(hint, value, where)
 
 

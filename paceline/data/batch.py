@@ -25,7 +25,9 @@ class Batch:
 
     images: Tensor  # (B, 3, H, W) uint8, RGB, 0..255; channels_last memory from a loader
     labels: Tensor  # (B,) int64, class index 0..K-1
-    indices: Tensor  # (B,) int64, each sample's number in the data set's index: names an image in a failure bundle or a picture
+    indices: (
+        Tensor  # (B,) int64, each sample's number in the data set's index: names an image in a failure bundle or a picture
+    )
 
     def __len__(self) -> int:
         return self.images.shape[0]
@@ -206,14 +208,14 @@ APPROXIMATED: tuple[str, ...] = (
 class FoundInstances(NamedTuple):
     """A network's detections in B photos, best first; empty places are zeros, class 0."""
 
-    detections: Tensor  # (B, D, 6) float32: left, top, right, bottom as fractions of the photo without padding, score, class 1..K
+    detections: (
+        Tensor  # (B, D, 6) float32: left, top, right, bottom as fractions of the photo without padding, score, class 1..K
+    )
     masks: Tensor | None  # (B, D, S, S) float32: probability that a point of the box is the object's; None: boxes alone
     open: Tensor | None = None  # (B, 2) int64, the numbers that APPROXIMATED names; None on a CPU
 
 
-def instance_batch(
-    images: Tensor, objects: Sequence[InstanceObjects], indices: Tensor, *, least: int = 0
-) -> InstanceBatch:
+def instance_batch(images: Tensor, objects: Sequence[InstanceObjects], indices: Tensor, *, least: int = 0) -> InstanceBatch:
     """`detection_batch` with canvases and frames."""
     plain = detection_batch(images, objects, indices, least=least)
     slots = plain.boxes.shape[1]

@@ -81,9 +81,7 @@ class PhotoPredictor(ABC):
         return next((one for one in events if one["event"] == "eval" and one["step"] == trained.step), {})
 
     @overload
-    def predict(
-        self, photos: Photo, *, batch: int | None = None, tile: int = 0, overlap: float = OVERLAP
-    ) -> Result: ...
+    def predict(self, photos: Photo, *, batch: int | None = None, tile: int = 0, overlap: float = OVERLAP) -> Result: ...
     @overload
     def predict(
         self, photos: Iterable[Photo], *, batch: int | None = None, tile: int = 0, overlap: float = OVERLAP
@@ -177,9 +175,7 @@ def _listed(photos: Any) -> Iterator[Photo]:
             raise DataError(f"{file}: {reason}.")
         yield from listing.photos
     elif isinstance(photos, IOBase):  # its lines would be taken for photos
-        raise DataError(
-            f"an opened file is no photo; hand over its bytes: .read(). {WANTED}; several are a list of these."
-        )
+        raise DataError(f"an opened file is no photo; hand over its bytes: .read(). {WANTED}; several are a list of these.")
     elif isinstance(photos, Iterable) and not isinstance(photos, Mapping):
         for photo in photos:
             yield from _listed(photo) if isinstance(photo, str | os.PathLike) else [photo]

@@ -105,8 +105,7 @@ def merged(whole: Found, places: Sequence[Window], tiles: Sequence[Found]) -> Fo
     boxes = np.concatenate([one.boxes + np.array([place.left, place.top, 0, 0]) for place, one in every])
     sources = np.repeat(np.arange(len(every)), [len(one.scores) for _, one in every])
     columns = {
-        name: sum((getattr(one, name) for _, one in every), ())
-        for name in ("classes", "names", "scores", "category_ids")
+        name: sum((getattr(one, name) for _, one in every), ()) for name in ("classes", "names", "scores", "category_ids")
     }
     cut = np.concatenate([_cut(one.boxes, place, whole) for place, one in every])
     scores = np.array(columns["scores"])

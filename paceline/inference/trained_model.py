@@ -94,9 +94,7 @@ def open_trained(
                 f"{folder}: weights as they were trained; the run was evaluated with their average (average.safetensors)"
             )
     else:
-        path, snapshot = load_found(
-            lambda: find_checkpoint(folder / "checkpoints", checkpoint, reporter), check_snapshot
-        )
+        path, snapshot = load_found(lambda: find_checkpoint(folder / "checkpoints", checkpoint, reporter), check_snapshot)
         step, tensors = int(snapshot.facts["step"]), dict(snapshot.tensors["model"])
         tensors.update(snapshot.tensors.get("average", {}))  # where weights are averaged, the average is the model
     try:
@@ -153,9 +151,7 @@ def _begin(classes: Sequence[str]) -> str:
     return ", ".join(classes[:3]) + (", ..." if len(classes) > 3 else "")
 
 
-def check_network(
-    workload: Workload, recipe: Recipe, classes: int, tensors: Mapping[str, Tensor]
-) -> Mapping[str, Tensor]:
+def check_network(workload: Workload, recipe: Recipe, classes: int, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
     """Compare the network that `recipe` describes with a checkpoint's tensors before any memory is taken for it.
 
     return  the tensors; a file of averages has no counters, which are 0 then

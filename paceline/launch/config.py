@@ -164,11 +164,7 @@ def inside(job: Job, more: Sequence[str] = (), *, reads: Sequence[str] = (), wri
     mounts = mounts_of(job.words, job.folder, cache, more, job.workdir, reads=reads, writes=writes, here=here)
     kept = Variable("PACELINE_CACHE", str(cache), "paceline: this machine's cache, mounted at its own place")
     return replace(
-        job,
-        image=job.image or usual_image(job.container),
-        python=container.python,
-        environ=(*environ, kept),
-        mounts=mounts,
+        job, image=job.image or usual_image(job.container), python=container.python, environ=(*environ, kept), mounts=mounts
     )
 
 
@@ -236,9 +232,7 @@ def minutes_in(text: str) -> int:
         return 0
     minutes = 0 if text.isdecimal() else math.ceil(parse_duration(text) / 60)  # a bare number could mean minutes
     if not 0 < minutes <= MOST_MINUTES:
-        raise UserError(
-            f"--walltime {text!r}: write auto, or a time such as 90m, 2h or 2:00:00 (hours:minutes:seconds)."
-        )
+        raise UserError(f"--walltime {text!r}: write auto, or a time such as 90m, 2h or 2:00:00 (hours:minutes:seconds).")
     return minutes
 
 

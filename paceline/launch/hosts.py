@@ -199,9 +199,7 @@ def _missing(job: Job, answer: dict[str, Any], token: str) -> list[str]:
     found = []
     own = {"paceline": __version__, "torch": importlib.metadata.version("torch")}
     if job.container == "none" and not answer["paceline"]:
-        found.append(
-            f"{answer['python']} there has no paceline ({one_line(str(answer['why']))}). Install it on all hosts."
-        )
+        found.append(f"{answer['python']} there has no paceline ({one_line(str(answer['why']))}). Install it on all hosts.")
     elif job.container == "none":
         for name, version in own.items():
             if answer[name] != version:

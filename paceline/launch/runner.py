@@ -163,9 +163,7 @@ def write_files(job: Job, files: tuple[File, ...]) -> tuple[Path, ...]:
     paths = []
     try:
         first = job.launch_folder / files[0].name
-        ours = not os.path.lexists(first) or (
-            not first.is_symlink() and _HEAD.match(read_plain(first, MOST_SCRIPT_BYTES))
-        )
+        ours = not os.path.lexists(first) or (not first.is_symlink() and _HEAD.match(read_plain(first, MOST_SCRIPT_BYTES)))
         if job.launch_folder.is_symlink() or not ours:
             raise UserError(
                 f"{first}: is there, and no launch of ours wrote it, so nothing in its folder is replaced. Choose another folder "

@@ -94,9 +94,7 @@ class Buckets:
 
     vary = True
 
-    def __init__(
-        self, recipe: Recipe[Any, InstanceInput], train: Sizes, val: Sizes, order: Order | None = None
-    ) -> None:
+    def __init__(self, recipe: Recipe[Any, InstanceInput], train: Sizes, val: Sizes, order: Order | None = None) -> None:
         """train, val: sizes of this run's photos; order: of the recipe's sampler, None: each photo once an epoch."""
         self.photo, self.train, self.val, self.seed = recipe.input, train, val, recipe.seed
         self.groups = aspect_groups(*train.chosen(), recipe.input)

@@ -174,11 +174,7 @@ def _count(
 
     alive: list[object] = []
     seen, work, less = _Largest(), StepFlop(), StepFlop()
-    with (
-        torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
-        seen if counted else nullcontext(),
-        work,
-    ):
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), seen if counted else nullcontext(), work:
         found = model(batch)
     del found  # kept until here for its graph
     if smaller is not None:

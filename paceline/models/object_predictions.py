@@ -89,9 +89,7 @@ def describe(
             }
         )
     names = ("f1", "precision", "recall")
-    at_best = (
-        [{name: getattr(one, name, coco.ABSENT) for name in names} for one in best.per_class] if best else repeat({})
-    )
+    at_best = [{name: getattr(one, name, coco.ABSENT) for name in names} for one in best.per_class] if best else repeat({})
     return {
         "kind": "boxes",
         "classes": list(classes),

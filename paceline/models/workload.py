@@ -93,9 +93,7 @@ class Reporting:
     template: str  # of its part of a report: a jinja file, in paceline/pages/ or absolute
     benchmark: str = ""  # MLPerf's name of it; "" = it has none
     ruleset: str = ""  # the last rules of that benchmark, as the compliance checker numbers them
-    log_facts: Callable[[Run], dict[str, Any]] = (
-        mllog_facts  # keys and values of mllog between init_start and init_stop
-    )
+    log_facts: Callable[[Run], dict[str, Any]] = mllog_facts  # keys and values of mllog between init_start and init_stop
     log_tensors: Callable[[Sequence[str]], Sequence[str]] = (
         list  # names of parameters -> those that the ruleset has for them
     )
@@ -106,9 +104,7 @@ class Reporting:
             if getattr(type(self), name) is not getattr(Reporting, name):  # the field would hide the method
                 raise RecipeError(f"workload: {name} is a function that Reporting takes, {name}=..., and not a method.")
         if self.headline not in self.metrics:
-            raise RecipeError(
-                f"workload: headline {self.headline!r} is none of its metrics, {', '.join(self.metrics)}."
-            )
+            raise RecipeError(f"workload: headline {self.headline!r} is none of its metrics, {', '.join(self.metrics)}.")
         if not (REPORT / self.template).is_file():  # an absolute path replaces REPORT
             raise RecipeError(f"workload: template {self.template}: no such file. Name it with its whole path.")
 

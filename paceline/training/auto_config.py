@@ -83,9 +83,7 @@ def found_in(data: DataModule) -> Found:
     from paceline.models.object_task import ObjectData
 
     numbers = data.train_numbers
-    high, wide = (
-        np.asarray(sides[numbers], np.float64) for sides in (data.train_index.heights, data.train_index.widths)
-    )
+    high, wide = (np.asarray(sides[numbers], np.float64) for sides in (data.train_index.heights, data.train_index.widths))
     photos, side = len(numbers), float(np.median(np.minimum(high, wide)))
     if not isinstance(data, ObjectData):
         counts = np.bincount(data.train_index.labels[numbers]) if data.manifest.kind == "class-folder" else ()

@@ -22,12 +22,7 @@ PIXELS = ("mean", "std")
 
 
 def settle_pixels(
-    recipe: Recipe,
-    weights: str,
-    given: Collection[str],
-    reporter: Reporter,
-    *,
-    saved: RunRecord | None = None,
+    recipe: Recipe, weights: str, given: Collection[str], reporter: Reporter, *, saved: RunRecord | None = None
 ) -> Recipe:
     """The recipe with mean and deviation as its trunk's weights want them, and a line where these are others than the recipe's.
 

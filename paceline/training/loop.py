@@ -146,13 +146,7 @@ def raise_if_over(standing: Standing, run: Run, due: Due, step: int) -> None:
 
 
 def report_interval(
-    state: State,
-    world: World,
-    step_once: TrainStep,
-    lr: float,
-    waited: float,
-    monitors: Monitors,
-    explain: partial[str],
+    state: State, world: World, step_once: TrainStep, lr: float, waited: float, monitors: Monitors, explain: partial[str]
 ) -> None:
     """Write one train event. Raises RunEnded where a loss of the interval was not finite on any rank.
 
@@ -186,9 +180,7 @@ def report_interval(
     state.meters.clear()
 
 
-def begin_evaluation(
-    validator: Validator, due: Due, score_beside: bool, monitors: Monitors, take: partial[None]
-) -> None:
+def begin_evaluation(validator: Validator, due: Due, score_beside: bool, monitors: Monitors, take: partial[None]) -> None:
     """Run inference with the state that was just saved, and start scoring; wait for the result where no training follows.
 
     score_beside  whether scoring may run beside training

@@ -47,9 +47,7 @@ class Meters:
             value = value.detach().to(self.dtype)
             self.sums[name] = self.sums[name] + value if name in self.sums else value
         bad = ~torch.isfinite(losses["loss"].detach())
-        self.first_bad = torch.where(
-            bad & (self.first_bad == NEVER), torch.full_like(self.first_bad, step), self.first_bad
-        )
+        self.first_bad = torch.where(bad & (self.first_bad == NEVER), torch.full_like(self.first_bad, step), self.first_bad)
         self.steps += 1
 
     def read(

@@ -79,9 +79,7 @@ def stand_of(
     try:
         ways = _ways(end, metrics_of(scored[-1]) if scored else {}, saved, recipe, controls, given)
     except (KeyError, TypeError, ValueError, ArithmeticError) as problem:
-        raise UserError(
-            f"{path}: run.json holds what no run of ours has ({problem!r}). Choose another --out."
-        ) from None
+        raise UserError(f"{path}: run.json holds what no run of ours has ({problem!r}). Choose another --out.") from None
     if ways:
         raise FinishedError(
             f"--out {controls.out or path}: this run is finished ({end['status'].replace('_', ' ')}: {end.get('reason', '')}).\n"

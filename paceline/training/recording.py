@@ -60,9 +60,7 @@ def log_facts(run: Run, workload: Workload, parameters: Sequence[str], device: s
     plan, submission = run.plan, run.controls.mlperf
     ranks = plan.world + plan.eval_ranks
     return Facts(
-        target=", ".join(
-            f"{metric_label(name)} {target_text(name, value)}" for name, value in run.recipe.quality.targets
-        ),
+        target=", ".join(f"{metric_label(name)} {target_text(name, value)}" for name, value in run.recipe.quality.targets),
         total_steps=plan.stop_after,
         global_batch=plan.global_batch,
         steps_per_epoch=plan.steps_per_epoch,

@@ -72,11 +72,7 @@ def _check_target(request: Request, launch: Launch) -> None:
 def check_not_finished(request: Request, launch: Launch) -> None:
     """A finished run of which no more is asked; with several ranks, and where its report is missing, the run itself answers."""
     path = Path(request.controls.out).expanduser().absolute()
-    if (
-        launch.world == 1
-        and request.controls.out
-        and all((path / name).exists() for name in ("run.json", "report.html"))
-    ):
+    if launch.world == 1 and request.controls.out and all((path / name).exists() for name in ("run.json", "report.html")):
         stand_of(path, request.name, request.recipe, request.controls, request.given, repeats=request.repeats)
 
 

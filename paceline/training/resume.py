@@ -57,9 +57,7 @@ class Start:
         return follows and self.standing.step != facts["step"]
 
 
-def find_start(
-    was: SavedRun, request: Request, world: World, reporter: Reporter, *, undecided: Collection[str]
-) -> Start:
+def find_start(was: SavedRun, request: Request, world: World, reporter: Reporter, *, undecided: Collection[str]) -> Start:
     """Find the newest whole checkpoint; every rank calls it, before the data are opened. Skipped checkpoints are warnings.
 
     request    of its recipe's fields that are set by hand a greater length and those of `quality` may be new

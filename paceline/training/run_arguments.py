@@ -37,9 +37,7 @@ def open_run(path: Path, *, verb: str, recipe: str, workload: str) -> tuple[RunR
     Raises UserError for a folder that is no run, RecipeError for a workload of one's own that --workload does not name.
     """
     if not path.exists():
-        raise UserError(
-            f"{path}: there is no such run, nor file of weights. {did_you_mean(str(path), PUBLISHED)}".rstrip()
-        )
+        raise UserError(f"{path}: there is no such run, nor file of weights. {did_you_mean(str(path), PUBLISHED)}".rstrip())
     if recipe:
         raise UserError(
             f"--recipe {recipe}: {path} has its recipe in run.json; the flag is for a file of weights. Leave it away."

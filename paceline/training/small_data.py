@@ -26,9 +26,7 @@ MOST_TIMES = 100
 FOR_OWN = ("-custom", "-cpu", "-tiny")
 
 
-def refuse_few(
-    name: str, recipe: Recipe, plan: Plan, controls: Controls, given: Collection[str], accelerator: str
-) -> None:
+def refuse_few(name: str, recipe: Recipe, plan: Plan, controls: Controls, given: Collection[str], accelerator: str) -> None:
     """Refuse a recipe of the menu that was made for far more photos than these, unless what decides it was set by hand.
 
     accelerator   the system's: on a CPU the recipe for CPUs is named
@@ -56,9 +54,7 @@ def refuse_few(
         return
     fitting = own + ("-cpu" if accelerator == "cpu" else "")
     auto, about = (
-        ((), "for photos of one's own there is")
-        if name != fitting
-        else (("--auto",), "--auto chooses what fits so few")
+        ((), "for photos of one's own there is") if name != fitting else (("--auto",), "--auto chooses what fits so few")
     )
     raise RecipeError(
         f"{name}: {reason}.\n{about}:  {command('train', fitting, '--data', controls.data or 'DIR', *auto)}\n"

@@ -69,8 +69,7 @@ class State:
             flat = torch.cat([buffer.reshape(-1).float() for buffer in own]) if own else torch.zeros(0)
             packed = world.gather_bytes(flat.cpu().numpy().tobytes()) or []
             tensors["ranks"] = {
-                f"{rank:04d}": torch.from_numpy(np.frombuffer(data, np.float32).copy())
-                for rank, data in enumerate(packed)
+                f"{rank:04d}": torch.from_numpy(np.frombuffer(data, np.float32).copy()) for rank, data in enumerate(packed)
             }
         with self.averaged(world):
             tensors["model"] = {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}

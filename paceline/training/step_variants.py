@@ -60,14 +60,7 @@ LAYOUTS = (
 
 
 def choose_forms(
-    recipe: Recipe,
-    system: System,
-    plan: Plan,
-    workload: Workload,
-    *,
-    exact: bool,
-    varied: bool,
-    seconds: float = math.inf,
+    recipe: Recipe, system: System, plan: Plan, workload: Workload, *, exact: bool, varied: bool, seconds: float = math.inf
 ) -> tuple[dict[str, str], str]:
     """Choose a value for each `auto` among the system's FORMS. -> (field -> value, the choice and its reason in one line, or "")
 

@@ -80,9 +80,7 @@ def run_training(request: Request, console: Console | None = None, *, on_end: On
         request, weights = choose_weights(request, saved, start, world, reporter)
 
         reporter.doing("opening the data")
-        manifest = (
-            None if request.controls.synthetic else prepare_data(request.recipe, request.controls, world, reporter)
-        )
+        manifest = None if request.controls.synthetic else prepare_data(request.recipe, request.controls, world, reporter)
         init_began = time.time()  # MLPerf's clock: preparing a data set is no part of a timed run
         task = open_task(request.recipe, request.controls, world, reporter, manifest=manifest)
         request, task, auto, feeding = resolve_with_data(request, task, place, roles, saved, reporter)
@@ -175,9 +173,7 @@ def prepare_device(run: Run, task: Task, place: InputRank, threads: Mapping[str,
     keep_freed_memory(place.device)
 
 
-def build_state_from(
-    run: Run, task: Task, roles: Roles, start: Start, weights: Path | None, reporter: Reporter
-) -> State:
+def build_state_from(run: Run, task: Task, roles: Roles, start: Start, weights: Path | None, reporter: Reporter) -> State:
     """The model, optimizer and what else a checkpoint holds, at the step where the run starts.
 
     Raises UserError where weights do not fit, or ranks differ in them.

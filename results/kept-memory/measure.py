@@ -29,9 +29,7 @@ def alone(name: str, precision: str, seconds: float) -> None:
     from paceline.tools.bench.step_resnet import ResNetBench
 
     device, system = torch.device("cpu"), System(accelerator="cpu", channels_last=True)
-    bench = ResNetBench(
-        batch=BATCH, rounds=1, seconds=seconds, precisions=(precision,), system=system, depth=50, size=224
-    )
+    bench = ResNetBench(batch=BATCH, rounds=1, seconds=seconds, precisions=(precision,), system=system, depth=50, size=224)
     if name != "torchvision":
         keep_freed_memory(device)
     ((_, scene),) = bench.scenes(device)

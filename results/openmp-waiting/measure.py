@@ -28,6 +28,4 @@ wall, cpu, steps = time.time(), time.process_time(), 0
 while time.time() - wall < 6:
     step()
     steps += 1
-print(
-    f"{32 * steps / (time.time() - wall):.0f} images/s, {32 * steps / (time.process_time() - cpu):.0f} per CPU-second"
-)
+print(f"{32 * steps / (time.time() - wall):.0f} images/s, {32 * steps / (time.process_time() - cpu):.0f} per CPU-second")

@@ -34,9 +34,7 @@ def write_batches(dump: Path, out: Path, steps: int) -> Path:
     arrays["drop"] = read_drop(dump)
     for step, (batch, drawn) in enumerate(read_batches(dump, steps)):
         images, height, width = len(batch), *batch.images.shape[2:]
-        assert bool((batch.sizes == torch.tensor([height, width])).all()), (
-            "GluonCV cuts proposals at the padding's border"
-        )
+        assert bool((batch.sizes == torch.tensor([height, width])).all()), "GluonCV cuts proposals at the padding's border"
         objects, classes = np.full((images, SLOTS, 4), -1, np.float32), np.full((images, SLOTS), -1, np.float32)
         masks = np.zeros((images, SLOTS, height, width), np.float32)
         for image, count in enumerate((batch.labels > 0).sum(dim=1).tolist()):

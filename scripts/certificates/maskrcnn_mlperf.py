@@ -40,10 +40,7 @@ RENAMED = (
     (r"^rpn\.head\.conv\.0\.0", "rpn.head.conv"),
     (r"^roi_heads\.box_head", "roi_heads.box.feature_extractor"),
     (r"^roi_heads\.box_predictor", "roi_heads.box.predictor"),
-    (
-        r"^roi_heads\.mask_head\.(\d)\.0",
-        lambda found: f"roi_heads.mask.feature_extractor.mask_fcn{int(found[1]) + 1}",
-    ),
+    (r"^roi_heads\.mask_head\.(\d)\.0", lambda found: f"roi_heads.mask.feature_extractor.mask_fcn{int(found[1]) + 1}"),
     (r"^roi_heads\.mask_predictor", "roi_heads.mask.predictor"),
 )
 

@@ -95,9 +95,7 @@ def beside_gluoncv(short: int, steps: int) -> MaskRCNNRecipe:
     GluonCV pools and masks all places, also empty ones: with its 512 a step would take a minute.
     """
     recipe = fitted(gluoncv(), short, steps, images=1, proposals=112)
-    return replace(
-        recipe, model=replace(recipe.model, roi=replace(recipe.model.roi, samples=128, positive_share=0.375))
-    )
+    return replace(recipe, model=replace(recipe.model, roi=replace(recipe.model.roi, samples=128, positive_share=0.375)))
 
 
 RECIPES: dict[str, Callable[[int, int], MaskRCNNRecipe]] = {

@@ -49,9 +49,7 @@ def first_weights(recipe: MaskRCNNRecipe, photos: list[Tensor]) -> dict[str, Ten
             tensor.normal_(0, 0.1, generator=random)
         elif name.endswith("bn3.weight"):
             tensor.fill_(0.2)
-    trunk = torchvision.models.resnet50(
-        weights=None, norm_layer=lambda channels: nn.BatchNorm2d(channels, momentum=None)
-    )
+    trunk = torchvision.models.resnet50(weights=None, norm_layer=lambda channels: nn.BatchNorm2d(channels, momentum=None))
     body = {name.removeprefix("backbone.body."): tensor for name, tensor in state.items() if "backbone.body." in name}
     trunk.load_state_dict(body, strict=False)
     trunk.train()
@@ -104,9 +102,7 @@ def write_start(dump: Path, recipe: MaskRCNNRecipe, data: Path, steps: int) -> N
     for step, batch in enumerate(batches):
         arrays |= {f"{step}.{name}": tensor.numpy() for name, tensor in batch.tensors().items()}
         height, width = batch.images.shape[2:]
-        maps = [
-            torch.empty(1, 1, -(-height // stride), -(-width // stride)) for stride in model.network.backbone.strides
-        ]
+        maps = [torch.empty(1, 1, -(-height // stride), -(-width // stride)) for stride in model.network.backbone.strides]
         chosen, _ = model._sample_anchors(batch, torch.cat(model._anchors_of(batch.images, maps)))
         places = chosen.places.masked_fill(~chosen.taken, -1)
         arrays |= {f"{step}.places": places.numpy(), f"{step}.positive": chosen.positive.numpy()}

@@ -45,9 +45,7 @@ class SameAnchors:
 
 def build() -> MaskRCNN:
     """maskrcnn_resnet50_fpn as torchvision makes it with a trained trunk, for K classes, 128 proposals and inputs of their size."""
-    trunk = resnet_fpn_backbone(
-        backbone_name="resnet50", weights=None, trainable_layers=3, norm_layer=FrozenBatchNorm2d
-    )
+    trunk = resnet_fpn_backbone(backbone_name="resnet50", weights=None, trainable_layers=3, norm_layer=FrozenBatchNorm2d)
     return MaskRCNN(trunk, CLASSES + 1, rpn_post_nms_top_n_train=128, _skip_resize=True)
 
 

@@ -19,9 +19,7 @@ GLUONCV = (
     "setuptools",
 )
 PYTHON = "3.11"
-THREADS = {
-    name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TF_NUM_INTRAOP_THREADS")
-}
+THREADS = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TF_NUM_INTRAOP_THREADS")}
 
 
 def interpreter(folder: Path, packages: tuple[str, ...], python: str = PYTHON) -> Path:

@@ -99,9 +99,7 @@ def norms_summed_in_order() -> Iterator[None]:
         squares = np.square(tensor.detach().contiguous().numpy().ravel().astype(np.float32))
         return np.sqrt(np.add.accumulate(squares)[-1])
 
-    def ratios(
-        weights: list[torch.Tensor], gradients: list[torch.Tensor], *, weight_decay: float, eta: float, eps: float
-    ):
+    def ratios(weights: list[torch.Tensor], gradients: list[torch.Tensor], *, weight_decay: float, eta: float, eps: float):
         one, found = np.float32, []
         for w, g in zip(map(norm, weights), map(norm, gradients)):
             found.append(one(eta) * w / (g + one(weight_decay) * w + one(eps)) if w > 0 and g > 0 else one(1))

@@ -103,14 +103,7 @@ def photos(data: Path, steps: int, batch: int, size: int) -> tuple[np.ndarray, n
 
 
 def original(
-    start: Start,
-    recipe: Recipe,
-    python: Path,
-    folder: Path,
-    dtype: str = "float32",
-    *,
-    onednn: bool = True,
-    **more: Any,
+    start: Start, recipe: Recipe, python: Path, folder: Path, dtype: str = "float32", *, onednn: bool = True, **more: Any
 ) -> dict[str, np.ndarray]:
     """What scripts/originals/gluoncv_resnet.py writes: losses, rates, and the end of running statistics and weights.
 

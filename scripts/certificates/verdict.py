@@ -225,11 +225,7 @@ def _draw(path: Path, runs: Mapping[str, Run], rule: Rule) -> None:
     for (name, run), (left, right) in zip(runs.items(), figure.subplots(len(runs), 2, squeeze=False)):
         for number, loss in enumerate(run.original[0]):
             left.plot(
-                [row[loss] for row in run.original],
-                color=f"C{number}",
-                alpha=0.3,
-                linewidth=5,
-                label=f"{loss}, original",
+                [row[loss] for row in run.original], color=f"C{number}", alpha=0.3, linewidth=5, label=f"{loss}, original"
             )
             left.plot([row[loss] for row in run.ours], color=f"C{number}", linewidth=1, label=f"{loss}, ours")
         left.set(title=name, xlabel="step", ylabel="loss", ylim=(0, None))

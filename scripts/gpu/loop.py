@@ -101,9 +101,7 @@ def take(
         name=chosen,
         recipe=recipe,
         system_name="cpu" if item.cpu else "gpu",
-        system=replace(
-            system_of(item, precision, compile=compile, graph=graph), kernels="torch" if item.cpu else kernels
-        ),
+        system=replace(system_of(item, precision, compile=compile, graph=graph), kernels="torch" if item.cpu else kernels),
         # Drawn weights, and a batch that is larger than the photos: both on purpose.
         controls=Controls(data=str(item.photos / workload.data), out=str(out), steps=steps, weights="none", **controls),
         given=frozenset({"system", "weights", *changes}),
@@ -191,10 +189,7 @@ def throughput(item: Item, name: str) -> None:
         for form, graph in FORMS.items():
 
             def work(
-                what: str = f"{what} {form}",
-                steps: int = steps,
-                graph: bool = graph,
-                controls: dict[str, Any] = controls,
+                what: str = f"{what} {form}", steps: int = steps, graph: bool = graph, controls: dict[str, Any] = controls
             ) -> dict[str, Any]:
                 if item.device.type == "cuda":
                     torch.cuda.init()  # the next line refuses a device that nothing has used
@@ -234,9 +229,7 @@ def syncs(item: Item) -> None:
 
         def work(name: str = name, form: str = form, graph: bool = graph) -> dict[str, Any]:
             few, many = (2, 4) if item.tiny else (20, 60)
-            take(
-                item, name, f"first {form}", few, graph=graph
-            )  # what a process does once: imports, libraries that choose
+            take(item, name, f"first {form}", few, graph=graph)  # what a process does once: imports, libraries that choose
             short, before = waits(item, name, few, f"syncs {form}", graph=graph)
             long, after = waits(item, name, many, f"syncs {form}", graph=graph)
             grown = {place: count - short.get(place, 0) for place, count in long.items() if count > short.get(place, 0)}
@@ -303,10 +296,7 @@ def resume(item: Item) -> None:
             words = [*data, "--steps", str(steps), "--log-every", "1", "--save-every", "50", "--exact"]
             words += ["--system.graph", "on"] if graph and not item.cpu else []
             if item.tiny:
-                small = {
-                    "resnet50-tiny": "--model.width 8 --input.size 32",
-                    "ssd-tiny": "--model.width 4 --model.extras 8",
-                }
+                small = {"resnet50-tiny": "--model.width 8 --input.size 32", "ssd-tiny": "--model.width 4 --model.extras 8"}
                 words += [*small[recipe].split(), "--limit-train", "32", "--limit-val", "2", "--global-batch", "4"]
                 words += ["--bn-span", "4", "--optim.lr", "0.001"]
             whole, broken = (item.scratch / "runs" / f"{recipe}-exact-{form}-{kind}" for kind in ("whole", "broken"))
@@ -325,9 +315,7 @@ def resume(item: Item) -> None:
             at = max((event["step"] for event in trains(broken)), default=0)
             again = subprocess.run(command(item, recipe, *words, "--out", str(broken)), capture_output=True, text=True)
             assert again.returncode in (0, 1), again.stderr[-1000:]
-            weights = [
-                (folder / "checkpoints" / "last" / "model.safetensors").read_bytes() for folder in (whole, broken)
-            ]
+            weights = [(folder / "checkpoints" / "last" / "model.safetensors").read_bytes() for folder in (whole, broken)]
             bytes_of[recipe, form] = weights[0]
             return {
                 "exit_at_sigterm": stopped,
@@ -360,9 +348,7 @@ def target(item: Item, recipe: str) -> None:
         scored = [event for event in read_events(out / "events.jsonl") if event["event"] == "eval"]
         if (out / "events.jsonl").exists():
             shutil.copyfile(out / "events.jsonl", item.keep / f"{out.name}-events.jsonl")
-        numbers = [
-            {key: event[key] for key in ("step", "seconds", "top1", "box_ap") if key in event} for event in scored
-        ]
+        numbers = [{key: event[key] for key in ("step", "seconds", "top1", "box_ap") if key in event} for event in scored]
         return {
             "exit_code": done.returncode,
             "agrees": done.returncode == 0,

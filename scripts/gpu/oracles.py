@@ -52,9 +52,7 @@ def resnet(steps: int) -> Oracle:
     with in_float64():
         wanted = lars.plain(batches)[0]
         state = lars.first_model(lars.RECIPE).state_dict()
-    return Oracle(
-        lars.RECIPE, partial(loaded, lambda: lars.first_model(lars.RECIPE), state), batches, wanted, lars.TRAIN
-    )
+    return Oracle(lars.RECIPE, partial(loaded, lambda: lars.first_model(lars.RECIPE), state), batches, wanted, lars.TRAIN)
 
 
 def ssd(steps: int) -> Oracle:
@@ -101,12 +99,7 @@ def compared(item: Item, oracle: Oracle, form: str) -> dict[str, Any]:
     precision, _, scale = form.partition(" ")
     system = replace(item.system, precision=precision, loss_scale=STATIC if scale == "static" else 0.0, compile=False)
     losses, state = take_steps(
-        oracle.recipe,
-        oracle.build,
-        oracle.batches,
-        system=system,
-        device=item.device,
-        train_images=oracle.train_images,
+        oracle.recipe, oracle.build, oracle.batches, system=system, device=item.device, train_images=oracle.train_images
     )
     off = apart(column(losses), oracle.wanted)
     skipped = 0 if state.scaler is None else int(state.scaler.skipped)

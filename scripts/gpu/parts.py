@@ -76,10 +76,7 @@ def all_items(workers: int) -> tuple[Item, ...]:
         measurement("rest", "steps", "maskrcnn-4", 90),
         tests("gpu-tests-compiled", 120, "compiled", workers),
         loop("target-resnet50-tiny", 120, photos=False),
-        *(
-            measurement("rest", "oracles", f"oracle-{name}", 90, packages=True)
-            for name in ("resnet", "ssd", "maskrcnn")
-        ),
+        *(measurement("rest", "oracles", f"oracle-{name}", 90, packages=True) for name in ("resnet", "ssd", "maskrcnn")),
         measurement("rest", "probes", "conv-relu", 40),
         measurement("rest", "probes", "decode", 30, photos=True),
         measurement("rest", "probes", "convolutions", 60),

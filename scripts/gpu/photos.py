@@ -87,9 +87,7 @@ def main() -> None:
         "coco_mini": coco(asked.data / "coco_mini", asked.out / "coco_mini", int(budget * COCO_SHARE)),
     }
     size = sum(path.stat().st_size for path in asked.out.rglob("*") if path.is_file())
-    print(
-        f"{found['imagenette224']} class photos, {found['coco_mini']} COCO photos, {size / 1e6:.1f} MB in {asked.out}"
-    )
+    print(f"{found['imagenette224']} class photos, {found['coco_mini']} COCO photos, {size / 1e6:.1f} MB in {asked.out}")
 
 
 if __name__ == "__main__":

@@ -163,9 +163,7 @@ def whole_input(item: Item) -> None:
     for name in ("imagenette224", "coco_mini"):
         paths = sorted((item.photos / name).rglob("*.jpg"))
         records = records_of(paths)
-        counts = (
-            [1, 2] if item.tiny else [2**power for power in range((2 * cores).bit_length()) if 2**power <= 2 * cores]
-        )
+        counts = [1, 2] if item.tiny else [2**power for power in range((2 * cores).bit_length()) if 2**power <= 2 * cores]
         menu: dict[str, Callable[[], Any]] = {
             f"our loader, {count} workers": partial(ours, records, size, count, "simplejpeg") for count in counts
         }

@@ -159,9 +159,7 @@ def profiles(item: Item) -> None:
         menu = menu_of(item, network)
         for form, name in (("eager", OURS), ("best", BEST[network] if BEST[network] in menu else OURS)):
 
-            def work(
-                network: str = network, form: str = form, name: str = name, menu: Menu = menu
-            ) -> Mapping[str, Any]:
+            def work(network: str = network, form: str = form, name: str = name, menu: Menu = menu) -> Mapping[str, Any]:
                 take = menu[name].make().step
                 for _ in range(1 if item.tiny else 5):
                     take()
@@ -177,9 +175,7 @@ def profiles(item: Item) -> None:
 def kept(item: Item, seen: Any, name: str) -> dict[str, Any]:
     """Keep the trace. -> launches, and the operations by their time"""
     on_gpu = item.device.type == "cuda"
-    rows = sorted(
-        seen.key_averages(), key=lambda row: -(row.self_device_time_total if on_gpu else row.self_cpu_time_total)
-    )
+    rows = sorted(seen.key_averages(), key=lambda row: -(row.self_device_time_total if on_gpu else row.self_cpu_time_total))
     trace = item.scratch / f"{name}.json"
     seen.export_chrome_trace(str(trace))
     (item.keep / f"trace-{name}.json.gz").write_bytes(gzip.compress(trace.read_bytes()))

@@ -101,9 +101,7 @@ def ceilings(*, known: Results) -> str:
 
 def copied(*, known: Results) -> str:
     """Milliseconds of 39 MB at the rate of the bus."""
-    return (
-        f"{cell([over(39, known.get('ceilings', 'copy to the device', 'gb_per_second'))], '.2f')} ms at the bus's rate"
-    )
+    return f"{cell([over(39, known.get('ceilings', 'copy to the device', 'gb_per_second'))], '.2f')} ms at the bus's rate"
 
 
 def beside_a_cpu(key: str, formats: Sequence[str], *, known: Results) -> str:
@@ -128,15 +126,15 @@ def decoded(*, known: Results) -> str:
     refused = [row["refused"] for row in rows if "refused" in row]
     if refused:
         return refused[0][:100]
-    return f"{cell(row.get('images_per_second') for row in rows)}, levels off {cell([rows[-1].get('mean_levels_off')], '.2f')}"
+    return (
+        f"{cell(row.get('images_per_second') for row in rows)}, levels off {cell([rows[-1].get('mean_levels_off')], '.2f')}"
+    )
 
 
 def loaded(*, known: Results) -> str:
     """images/s by the number of workers."""
     found = {what: facts for what, facts in known.of["input"].items() if "our loader" in what}
-    return "; ".join(
-        f"{cell([facts.get('images_per_second')])} ({what.split(', ')[-1]})" for what, facts in found.items()
-    )
+    return "; ".join(f"{cell([facts.get('images_per_second')])} ({what.split(', ')[-1]})" for what, facts in found.items())
 
 
 def joined(*, known: Results) -> str:
@@ -202,8 +200,7 @@ def captured(*, known: Results) -> str:
 def sent_and_replayed(key: str, *, known: Results) -> str:
     """A fact of each network's run, sent and replayed."""
     rows = (
-        [known.get(f"throughput-{name}", f"{name} photos {form}", key) for form in ("eager", "graph")]
-        for name in NETWORKS
+        [known.get(f"throughput-{name}", f"{name} photos {form}", key) for form in ("eager", "graph")] for name in NETWORKS
     )
     return " / ".join(cell(row, ".1f").replace(" / ", ", ") for row in rows)
 

@@ -132,9 +132,7 @@ def changed(bench: Bench, change: Callable[[Any], None] | None) -> Bench:
     return Changed(**vars(bench))
 
 
-def contenders(
-    trials: tuple[Trial, ...], bench: StepBench, precision: Precision, scene: Any, device: torch.device
-) -> Menu:
+def contenders(trials: tuple[Trial, ...], bench: StepBench, precision: Precision, scene: Any, device: torch.device) -> Menu:
     """The trials as contenders. A CPU has neither graphs nor the other number formats."""
     found: Menu = {}
     for trial in trials:

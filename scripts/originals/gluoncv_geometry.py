@@ -111,18 +111,14 @@ def region_samples(random: np.random.RandomState) -> dict[str, np.ndarray]:
             if positives + negatives > 96:
                 continue
             # Positives overlap the first object by 0.9, each a little otherwise; negatives touch nothing.
-            good = np.tile(object_box[:1], (positives, 1)) * (1, 1, 0.9, 1) + random.uniform(
-                0, 0.5, size=(positives, 4)
-            )
+            good = np.tile(object_box[:1], (positives, 1)) * (1, 1, 0.9, 1) + random.uniform(0, 0.5, size=(positives, 4))
             bad = np.array([300, 0, 320, 20]) + random.uniform(0, 9, size=(negatives, 4))
             rois = np.full((1, 96, 4), -1, np.float32)
             rois[0, : positives + negatives] = np.concatenate((good, bad))
             scores = np.full((1, 96, 1), -1, np.float32)
             scores[0, : positives + negatives] = 0.5
             sampler = RCNNTargetSampler(1, 96, 64, 0.5, 0.25, 2)
-            new, kind, _ = (
-                x.asnumpy()[0] for x in sampler(*(mx.nd.array(x) for x in (rois, scores, object_box[None])))
-            )
+            new, kind, _ = (x.asnumpy()[0] for x in sampler(*(mx.nd.array(x) for x in (rois, scores, object_box[None]))))
             different = [len(np.unique(new[kind == sign], axis=0)) for sign in (1, -1)]
             there.append((positives + 2, negatives))
             taken.append([(kind == 1).sum(), (kind == -1).sum(), (kind == 0).sum(), *different])
@@ -141,16 +137,12 @@ def pooling(random: np.random.RandomState) -> dict[str, np.ndarray]:
     rows = mx.nd.array(np.concatenate((image, boxes), axis=1))
     pooled = mx.nd.contrib.ROIAlign(mx.nd.array(feature), rows, (14, 14), 0.25, sample_ratio=2)
     # A level's map holds its own number, so the pooled number is the level.
-    sides = np.concatenate(
-        (random.uniform(1, 900, size=(60, 2)), random.choice([55, 111, 223, 447, 895], size=(40, 2)))
-    )
+    sides = np.concatenate((random.uniform(1, 900, size=(60, 2)), random.choice([55, 111, 223, 447, 895], size=(40, 2))))
     at = random.uniform(0, 40, size=(100, 2))
     regions = np.concatenate((at, at + sides), axis=1).astype(np.float32)
     regions[60:, :2] = 0
     regions[60:, 2:] = sides[60:]
-    maps = [
-        mx.nd.full((1, 1, 4096 // stride, 4096 // stride), level) for level, stride in enumerate(STRIDES[:4], start=2)
-    ]
+    maps = [mx.nd.full((1, 1, 4096 // stride, 4096 // stride), level) for level, stride in enumerate(STRIDES[:4], start=2)]
     net = type("Stages", (), {"_max_stage": 6, "_min_stage": 2})()
     padded = mx.nd.array(np.concatenate((np.zeros((100, 1)), regions), axis=1))
     with whole_regions():

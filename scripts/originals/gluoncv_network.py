@@ -123,9 +123,7 @@ def training(random: np.random.RandomState) -> dict[str, np.ndarray]:
         "samples": samples.asnumpy().astype(np.int8),
         "matches": matches.asnumpy().astype(np.int64),
         # The first two come as means over images, the others as sums; each image's is the sum over the batch's count times B.
-        "losses": np.array(
-            [float(part.asscalar()) * (B if place < 2 else 1) / B for place, part in enumerate(result[:5])]
-        ),
+        "losses": np.array([float(part.asscalar()) * (B if place < 2 else 1) / B for place, part in enumerate(result[:5])]),
     }
 
 

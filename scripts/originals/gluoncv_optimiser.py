@@ -74,10 +74,7 @@ def schedule(script: Path) -> dict[str, np.ndarray]:
     module.validate = module.save_params = lambda *_: None
     for name in ("RPNAcc", "RPNL1Loss", "RCNNAcc", "RCNNL1Loss", "MaskAcc", "MaskFGAcc"):
         setattr(module, f"{name}Metric", lambda: mx.metric.Loss("unused"))
-    cases, arrays = (
-        (("16", 0.02, "8,10", 0.03, 16, 9), ("192", 0.16, "10,14", 0.001, 192, 14)),
-        {},
-    )  # warm-up: iterations
+    cases, arrays = ((("16", 0.02, "8,10", 0.03, 16, 9), ("192", 0.16, "10,14", 0.001, 192, 14)), {})  # warm-up: iterations
     for name, rate, decays, factor, batch, warmup in cases:
         seen.clear()
         arguments = SimpleNamespace(

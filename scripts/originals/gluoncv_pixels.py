@@ -25,9 +25,7 @@ def resizing(random: np.random.RandomState) -> dict[str, np.ndarray]:
     ]
     arrays = {"sizes": sizes, "resized": np.array(resized)}
     for name, (h, w), short in (("smaller", (75, 100), 40), ("larger", (36, 50), 61)):
-        photo = (
-            random.randint(0, 256, size=(h // 3 + 1, w // 3 + 1, 3)).repeat(3, 0).repeat(3, 1)[:h, :w].astype(np.uint8)
-        )
+        photo = random.randint(0, 256, size=(h // 3 + 1, w // 3 + 1, 3)).repeat(3, 0).repeat(3, 1)[:h, :w].astype(np.uint8)
         arrays[f"{name}_photo"] = photo
         arrays[name] = resize_short_within(mx.nd.array(photo, dtype="uint8"), short, LONG, interp=1).asnumpy()
     return arrays

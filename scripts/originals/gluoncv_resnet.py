@@ -41,8 +41,12 @@ class Settings:
     """One run; see scripts/certificates/resnet50_systems.py, which writes it."""
 
     optimiser: str  # sgd or lars
-    calls: str  # lars: tensors of an optimiser's call: all in one, trainer (gluon.Trainer's fours) or updater (see `groups`)
-    submission: str  # lars: common/fit.py of NVIDIA's submission, whose SGDwFASTLARS and PolySchedule are taken; empty: MXNet's own
+    calls: (
+        str  # lars: tensors of an optimiser's call: all in one, trainer (gluon.Trainer's fours) or updater (see `groups`)
+    )
+    submission: (
+        str  # lars: common/fit.py of NVIDIA's submission, whose SGDwFASTLARS and PolySchedule are taken; empty: MXNet's own
+    )
     depth: int
     classes: int
     channels: int

@@ -57,9 +57,7 @@ class Sorted(RCNNTargetSampler):
         chosen = super().hybrid_forward(proxy, rois, scores, gt_boxes)
         every = np.concatenate((rois.asnumpy(), gt_boxes.asnumpy()), axis=1)
         for before, after in zip(every, chosen[0].asnumpy()):
-            assert np.array_equal(np.sort(before, axis=0), np.sort(after, axis=0)), (
-                "a region was taken twice, or left out"
-            )
+            assert np.array_equal(np.sort(before, axis=0), np.sort(after, axis=0)), "a region was taken twice, or left out"
         return chosen
 
 

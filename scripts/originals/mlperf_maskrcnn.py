@@ -56,12 +56,7 @@ def import_reference(folder: Path) -> Any:
     from maskrcnn_benchmark.data.datasets import coco  # pyright: ignore
     from maskrcnn_benchmark.data.datasets.evaluation.coco import coco_eval  # pyright: ignore
     from maskrcnn_benchmark.data.transforms import transforms  # pyright: ignore
-    from maskrcnn_benchmark.modeling import (  # pyright: ignore
-        balanced_positive_negative_sampler,
-        box_coder,
-        matcher,
-        poolers,
-    )
+    from maskrcnn_benchmark.modeling import balanced_positive_negative_sampler, box_coder, matcher, poolers  # pyright: ignore
     from maskrcnn_benchmark.modeling.roi_heads.box_head import inference as box_inference  # pyright: ignore
     from maskrcnn_benchmark.modeling.roi_heads.box_head import loss as box_loss  # pyright: ignore
     from maskrcnn_benchmark.modeling.roi_heads.mask_head import inference as mask_inference  # pyright: ignore

@@ -72,9 +72,7 @@ def first_stage(ref, photos, rounding: Rounding) -> dict[str, float]:
             [width / size[0], height / size[1]] * 2
         )
         mine = torch.cat(
-            pyramid_anchors(
-                grids, 4 * grids[0][0], 4 * grids[0][1], sizes=rpn.sizes, ratios=rpn.ratios, rounding=rounding
-            )
+            pyramid_anchors(grids, 4 * grids[0][0], 4 * grids[0][1], sizes=rpn.sizes, ratios=rpn.ratios, rounding=rounding)
         )
         slots, kind = match_anchors(
             boxes[None], torch.ones(1, len(boxes), dtype=torch.int64), mine, positive_iou=rpn.positive_iou,
@@ -111,9 +109,7 @@ def flipped_polygons(ref, photos) -> float:
         if not drawn:
             continue
         height, width = resized(size[1], size[0], 800, 1333)
-        masks = (
-            ref.SegmentationMask([entry["segmentation"] for entry in drawn], size).resize((width, height)).transpose(0)
-        )
+        masks = ref.SegmentationMask([entry["segmentation"] for entry in drawn], size).resize((width, height)).transpose(0)
         xywh = torch.tensor([entry["bbox"] for entry in drawn])
         boxes = torch.cat((xywh[:, :2], xywh[:, :2] + xywh[:, 2:]), 1) * torch.tensor(
             [width / size[0], height / size[1]] * 2
@@ -149,9 +145,7 @@ def main() -> None:
     off = [resize.get_size((width, height)) != resized(height, width, 800, 1333) for height, width in sizes]
     print(f"size     photos off by one  {sum(off)} of {len(off)}")
     sides = [
-        min(entry["bbox"][2:]) * 800 / min(image["height"], image["width"])
-        for image, found in photos
-        for entry in found
+        min(entry["bbox"][2:]) * 800 / min(image["height"], image["width"]) for image, found in photos for entry in found
     ]
     print(
         f"small    objects            {sum(side < 1 for side in sides)} of {len(sides)}; narrowest {min(sides):.2f} pixels"

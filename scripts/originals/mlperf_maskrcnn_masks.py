@@ -54,9 +54,7 @@ def compare(ref, coco: Path, canvases: list[int], most: int) -> dict[int, np.nda
         found = [
             entry
             for entry in data["annotations"]
-            if entry["image_id"] == image["id"]
-            and isinstance(entry["segmentation"], list)
-            and min(entry["bbox"][2:]) > 1
+            if entry["image_id"] == image["id"] and isinstance(entry["segmentation"], list) and min(entry["bbox"][2:]) > 1
         ]
         if not found:
             continue
@@ -85,8 +83,7 @@ def compare(ref, coco: Path, canvases: list[int], most: int) -> dict[int, np.nda
             )  # fmt: skip
             drawn, frames = torch.from_numpy(drawn)[of], torch.from_numpy(frames)[of]
             soft[side], binary[side] = (
-                mask_targets(drawn, frames, regions, side=MASK_SIDE, target=target).numpy()
-                for target in ("soft", "binary")
+                mask_targets(drawn, frames, regions, side=MASK_SIDE, target=target).numpy() for target in ("soft", "binary")
             )
         for side in canvases:
             middles = ((soft[side] >= 0.5) != exact.astype(bool)).mean(axis=(1, 2))
@@ -105,9 +102,7 @@ def main() -> None:
     found = compare(import_reference(given.reference.resolve()), given.coco, [*given.canvases, WHOLE], given.photos)
     for side, rows in found.items():
         large = rows[:, 0] > LARGE
-        print(
-            f"canvas {side:5}: {(rows[:, 0] > side).mean():.1%} of {len(rows)} regions have a larger object", end="; "
-        )
+        print(f"canvas {side:5}: {(rows[:, 0] > side).mean():.1%} of {len(rows)} regions have a larger object", end="; ")
         print(
             f"points that differ from the reference's {rows[:, 1].mean():.3%}, {rows[large, 1].mean():.3%} above {LARGE}",
             end="; ",

@@ -54,9 +54,7 @@ def colours(found: dict[str, np.ndarray], dataloader) -> None:
         }
         with patch.multiple(dataloader.tf.image, **given):
             picture = tf.constant(pictures[number % 2], tf.float32) / 255.0
-            rows.append(
-                dataloader.color_jitter(picture, brightness=0.125, contrast=0.5, saturation=0.5, hue=0.05).numpy()
-            )
+            rows.append(dataloader.color_jitter(picture, brightness=0.125, contrast=0.5, saturation=0.5, hue=0.05).numpy())
     found.update(pictures=pictures, amounts=amounts, jittered=np.stack(rows))
 
 

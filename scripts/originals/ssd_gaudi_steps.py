@@ -35,9 +35,7 @@ def load_original(folder: Path, images: int, decay: float) -> SimpleNamespace:
     from TensorFlow.computer_vision.SSD_ResNet34 import constants, dataloader, model, ssd
 
     tf.disable_eager_execution()
-    flags = (
-        f"--dtype fp32 --batch_size {images} --num_examples_per_epoch {images} --weight_decay {decay} --no_hpu".split()
-    )
+    flags = f"--dtype fp32 --batch_size {images} --num_examples_per_epoch {images} --weight_decay {decay} --no_hpu".split()
     ssd.ARGS = ssd.SSDArgParser(is_demo=False).parse_args(flags)
     _, params = ssd.construct_run_config(images, "unused", None, 1, 0)
     return SimpleNamespace(constants=constants, dataloader=dataloader, model=model, params=params)
@@ -72,11 +70,7 @@ def given_draws(original: SimpleNamespace, draw: dict, *, colours: bool):
     )
     same = lambda pixels, **ranges: pixels  # noqa: E731
     turn = patch.object(original.dataloader.preprocessor, "random_horizontal_flip", flip)
-    return (
-        chance,
-        turn,
-        patch.multiple(original.dataloader, ssd_crop=crop, color_jitter=own if colours else same),
-    )
+    return (chance, turn, patch.multiple(original.dataloader, ssd_crop=crop, color_jitter=own if colours else same))
 
 
 def record_of(given: dict[str, np.ndarray], number: int, encoded: bytes) -> bytes:

@@ -40,8 +40,7 @@ def objects() -> list[tuple[Tensor, Tensor]]:
         drawn.append(np.concatenate((low, low + sides), axis=1))
     drawn.append(np.array(SHARED))
     return [
-        (torch.from_numpy(boxes.astype(np.float32)), torch.from_numpy(random.randint(1, 81, len(boxes))))
-        for boxes in drawn
+        (torch.from_numpy(boxes.astype(np.float32)), torch.from_numpy(random.randint(1, 81, len(boxes)))) for boxes in drawn
     ]
 
 

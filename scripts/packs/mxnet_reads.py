@@ -49,11 +49,7 @@ def classes_by_iterator(path, count):
 def boxes_by_iterator(path):
     """[class, xmin, ymin, xmax, ymax] of each photo's objects, as SSD in MXNet is trained with them, in order."""
     batches = mx.image.ImageDetIter(
-        batch_size=1,
-        data_shape=(3, 64, 64),
-        path_imgrec=str(path),
-        path_imgidx=str(path.with_suffix(".idx")),
-        aug_list=[],
+        batch_size=1, data_shape=(3, 64, 64), path_imgrec=str(path), path_imgidx=str(path.with_suffix(".idx")), aug_list=[]
     )
     labels = []
     while True:

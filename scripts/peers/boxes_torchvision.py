@@ -210,9 +210,7 @@ def detect(model: nn.Module, split: Split) -> list[dict[str, Any]]:
         found = model([read_image(str(path), ImageReadMode.RGB) / 255])[0]
         for (x, y, right, bottom), label, sure in zip(found["boxes"].tolist(), found["labels"], found["scores"]):
             box = [x, y, right - x, bottom - y]
-            rows.append(
-                {"image_id": number, "category_id": categories[int(label) - 1], "bbox": box, "score": float(sure)}
-            )
+            rows.append({"image_id": number, "category_id": categories[int(label) - 1], "bbox": box, "score": float(sure)})
         for row, bits in zip(rows[len(rows) - len(found["boxes"]) :], found.get("masks", ())):
             row["segmentation"] = run_lengths.encode(np.asfortranarray((bits[0] >= 0.5).byte().numpy()))
     return rows
@@ -249,9 +247,7 @@ def main() -> None:
     used = resource.getrusage(resource.RUSAGE_SELF)
     epochs = round(seen / len(photos), 1)
     told = {k: v for k, v in vars(given).items() if k not in ("data", "weights", "answers")}
-    print(
-        json.dumps(results | {"cpu_s": round(used.ru_utime + used.ru_stime, 1), "epochs": epochs, **told}), flush=True
-    )
+    print(json.dumps(results | {"cpu_s": round(used.ru_utime + used.ru_stime, 1), "epochs": epochs, **told}), flush=True)
 
 
 if __name__ == "__main__":

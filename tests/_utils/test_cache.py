@@ -63,9 +63,7 @@ def cache(monkeypatch, tmp_path) -> Path:
 
 def test_the_same_question_is_worked_out_once_and_another_one_anew(cache):
     work = Counting()
-    assert (
-        remembered("kind", {"a": 1, "b": [2]}, work) == remembered("kind", {"b": [2], "a": 1}, work) == {"answer": 41}
-    )
+    assert remembered("kind", {"a": 1, "b": [2]}, work) == remembered("kind", {"b": [2], "a": 1}, work) == {"answer": 41}
     assert remembered("kind", {"a": 1, "b": [3]}, work) == {"answer": 42}
     assert remembered("other", {"a": 1, "b": [2]}, work) == {"answer": 43}
     assert len(list(cache.rglob("*.json"))) == 3 and not list(cache.rglob("*.part"))

@@ -15,12 +15,7 @@ def test_words_are_quoted_for_a_shell_and_paths_begin_at_the_working_folder(tmp_
     assert shlex.split(text) == [
         "paceline", "train", "my runs/it's/run.json", "--out", "my runs/it's",
     ]  # fmt: skip
-    assert shlex.split(command("data", "clear", Path("/elsewhere/a b"))) == [
-        "paceline",
-        "data",
-        "clear",
-        "/elsewhere/a b",
-    ]
+    assert shlex.split(command("data", "clear", Path("/elsewhere/a b"))) == ["paceline", "data", "clear", "/elsewhere/a b"]
 
 
 def test_a_path_that_would_read_as_a_flag_or_as_nothing_stays_whole(tmp_path, monkeypatch):

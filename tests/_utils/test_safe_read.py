@@ -31,13 +31,7 @@ def odd(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [
-        ("folder", "a folder"),
-        ("pipe", "named pipe"),
-        ("socket", "a socket"),
-        ("zero", "a device"),
-        ("link", "a named"),
-    ],
+    [("folder", "a folder"), ("pipe", "named pipe"), ("socket", "a socket"), ("zero", "a device"), ("link", "a named")],
 )
 def test_what_is_no_plain_file_is_refused_by_its_kind_at_once(odd: Path, name: str, kind: str) -> None:
     for read in (open_plain, require_plain, lambda path: read_plain(path, 10), lambda path: read_plain_text(path, 10)):
@@ -49,9 +43,7 @@ def test_a_plain_file_is_read_whole_through_links_and_under_any_spelling(tmp_pat
     (tmp_path / "file").write_bytes(b"\xef\xbb\xbfabc")
     os.symlink("file", tmp_path / "link")
     for path in (tmp_path / "file", str(tmp_path / "link"), os.fsencode(tmp_path / "link")):
-        assert (
-            read_plain(path, 6) == b"\xef\xbb\xbfabc" and read_plain_text(path, 6) == "abc" and require_plain(path) == 6
-        )
+        assert read_plain(path, 6) == b"\xef\xbb\xbfabc" and read_plain_text(path, 6) == "abc" and require_plain(path) == 6
     with pytest.raises(FileNotFoundError):
         read_plain(tmp_path / "gone", 6)
 
@@ -80,9 +72,7 @@ def test_what_is_shown_of_a_value_is_short_whatever_it_is() -> None:
     assert len(short(nested)) == 60 and short("x" * 99, 5) == "xxxxx" and short(10**400, 60).startswith("1000")
 
 
-@pytest.mark.parametrize(
-    ("name", "says"), [(" \n", "empty"), ("a" * 1001, "more than 1,000"), ("a\ud800", "character")]
-)
+@pytest.mark.parametrize(("name", "says"), [(" \n", "empty"), ("a" * 1001, "more than 1,000"), ("a\ud800", "character")])
 def test_a_name_is_one_line_of_whole_characters(name: str, says: str) -> None:
     assert tidy_name(" polar\n bear\u2028x ") == "polar bear x"
     with raises(ValueError, says):

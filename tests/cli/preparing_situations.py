@@ -178,10 +178,7 @@ PREPARING = {
         (0,),
     ),
     "a set that has changed": Situation(
-        (
-            ("cli/commands/data.py", "run", "prepare_again"),
-            ("data/index/manifest.py", "prepare_again", "prepare_command"),
-        ),
+        (("cli/commands/data.py", "run", "prepare_again"), ("data/index/manifest.py", "prepare_again", "prepare_command")),
         _after(_changed, "data", "info", "my photos"),
         2,
         (0,),

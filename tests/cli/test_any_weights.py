@@ -195,8 +195,7 @@ def newer(place: Path) -> None:
 
 def of_mxnets_ssd(place: Path) -> None:
     torch.save(
-        {"features.ssd0_expand_trans_conv0_weight": torch.ones(1), "predictors.0.predictor.weight": torch.ones(1)},
-        place,
+        {"features.ssd0_expand_trans_conv0_weight": torch.ones(1), "predictors.0.predictor.weight": torch.ones(1)}, place
     )
 
 
@@ -241,17 +240,11 @@ def test_torchvisions_detectors_are_named_by_their_tensors(network, words):
 def test_flags_of_runs_are_refused_for_weights_and_those_of_weights_for_runs(resnet_run, photo, tmp_path, capsys):
     classifier(3, tmp_path / "w.pth")
     refused(command(capsys, "predict", tmp_path / "w.pth", photo, "--checkpoint", "last"), "--checkpoint last")
-    refused(
-        command(capsys, "predict", resnet_run.folder, photo, "--recipe", "ssd"),
-        "--recipe ssd",
-        "recipe ... run.json",
-    )
+    refused(command(capsys, "predict", resnet_run.folder, photo, "--recipe", "ssd"), "--recipe ssd", "recipe ... run.json")
     refused(command(capsys, "predict", tmp_path / "gone.pth", photo), "run ... weights")
     refused(command(capsys, "predict", "resnet3", photo), "run ... weights", "resnet34")
     refused(
-        command(capsys, "predict", tmp_path / "w.pth", photo, "--recipe", "resnet50 --model.dept 3"),
-        "model.dept",
-        "depth",
+        command(capsys, "predict", tmp_path / "w.pth", photo, "--recipe", "resnet50 --model.dept 3"), "model.dept", "depth"
     )
 
 

@@ -136,9 +136,7 @@ def test_other_arithmetic_is_named_by_its_tensor(one, train, capsys, tmp_path, w
         "weights" if workload == "classification" else "optimizer state"
     )  # AdamW's averages; Nesterov's step from no velocity
     assert (parted["kind"], parted["step"], parted["rounding"]["could"]) == (first, 1, False)
-    assert all(
-        record["fitted"] and not {"event", "checkpoint"} & record.keys() for record in found["replay"]["records"]
-    )
+    assert all(record["fitted"] and not {"event", "checkpoint"} & record.keys() for record in found["replay"]["records"])
     assert "Rounding does not" in text_of(found)
 
 
@@ -181,9 +179,7 @@ def test_a_repeated_batch_has_the_photos_of_the_first_step():
 def test_equal_runs_differ_by_nothing(one, train, capsys, tmp_path):
     other = train(tmp_path / "other", steps=2)
     found = bisected(capsys, one, other)
-    assert (
-        found["events"] == found["checkpoints"] == {"compared": 2, "equal": 2, "first": None} and "parted" not in found
-    )
+    assert found["events"] == found["checkpoints"] == {"compared": 2, "equal": 2, "first": None} and "parted" not in found
     said = command(capsys, "compare", one, other, "--bisect")
     assert said.code == 0 and " ".join(said.out.split()) == text_of(found) and "No difference" in said.out
 

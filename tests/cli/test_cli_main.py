@@ -89,14 +89,9 @@ def test_help_shows_every_verb_and_every_verb_has_a_module(capsys):
         pytest.param(["--quality.targets", "top1", "0.0", "--eval-every", "1"], 0, "success", id="target reached"),
         pytest.param(["--quality.targets", "top1", "1.0", "--images-seen", "16"], 1, "ran_out", id="ended without it"),
         pytest.param(
-            ["--quality.targets", "top1", "1.0", "--steps", "2"],
-            0,
-            "stopped_early",
-            id="asked to stop before the target",
+            ["--quality.targets", "top1", "1.0", "--steps", "2"], 0, "stopped_early", id="asked to stop before the target"
         ),
-        pytest.param(
-            ["--optim.lr", "1e30", "--schedule.warmup", "0", "--log-every", "1"], 3, "failed", id="not finite"
-        ),
+        pytest.param(["--optim.lr", "1e30", "--schedule.warmup", "0", "--log-every", "1"], 3, "failed", id="not finite"),
     ],
 )
 def test_the_exit_code_tells_how_the_run_ended(photos, tmp_path, capsys, monkeypatch, flags, code, status):
@@ -307,10 +302,7 @@ def test_a_file_of_ones_own_that_does_not_hold_is_named(own_file, capsys, name, 
     ("words", "wanted"),
     [
         (["resnet50-mlperf-3200", "--system", "h100x8"], ["401 steps an epoch", "14,837 steps", "802", "400 a rank"]),
-        (
-            ["resnet50-mlperf-57344", "--system", "h100x8", "--nodes", "448"],
-            ["23 steps an epoch", "joined over 2 ranks"],
-        ),
+        (["resnet50-mlperf-57344", "--system", "h100x8", "--nodes", "448"], ["23 steps an epoch", "joined over 2 ranks"]),
         (["resnet50-gaudi2-2048", "--system", "h100x8"], ["625 steps an epoch", "21,875 steps"]),
         (
             ["resnet50-a100-3264", "--system", "a100x8"],
@@ -418,7 +410,5 @@ def test_a_run_says_what_it_does_on_stdout_and_nothing_on_stderr(photos, tmp_pat
     assert done.stderr == ""
     lines = done.stdout.splitlines()
     assert "Warning" not in done.stdout
-    assert (
-        lines[-1].startswith("next: ") and lines[-2].endswith("report.html") and lines[-4].startswith("stopped early: ")
-    )
+    assert lines[-1].startswith("next: ") and lines[-2].endswith("report.html") and lines[-4].startswith("stopped early: ")
     assert (tmp_path / "run" / "report.html").stat().st_size > 10_000

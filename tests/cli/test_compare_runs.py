@@ -43,9 +43,7 @@ def test_runs_of_other_seeds_are_a_side_and_what_differs_comes_first(runs, capsy
     (verdict,) = found["verdicts"]
     assert verdict["seeds"]["p"] is None and verdict["photos"]["photos"] == 9
     said = command(capsys, "compare", *runs)
-    assert said.out.startswith("differs:\n  recipe.optim.lr  A ") and check_line(
-        said.out, "seeds", "2 and 1", "3 a side"
-    )
+    assert said.out.startswith("differs:\n  recipe.optim.lr  A ") and check_line(said.out, "seeds", "2 and 1", "3 a side")
     assert check_text(command(capsys, "compare", *runs[:2]).out.splitlines()[0], "nothing differs", "seeds")
 
 
@@ -60,10 +58,7 @@ def test_an_unfinished_run_is_shown_and_does_not_count(runs, capsys, tmp_path):
 def test_what_cannot_be_compared_is_refused(runs, ssd_run, capsys, tmp_path):
     refused(command(capsys, "compare", runs[0]), "two runs")
     refused(command(capsys, "compare", runs[0], tmp_path / "gone"), "no run")
-    refused(
-        command(capsys, "compare", runs[0], ssd_run.folder),
-        "tasks ... classification, ssd",
-    )
+    refused(command(capsys, "compare", runs[0], ssd_run.folder), "tasks ... classification, ssd")
     refused(command(capsys, "compare", *runs[:2], "--metric", "box_ap"), "top1, top5")
     forge(runs[0], {"recipe.task": "strange"})
     assert command(capsys, "compare", *runs[:2]).code == 0  # a workload of one's own with the same scores

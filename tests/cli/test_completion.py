@@ -35,10 +35,7 @@ def offered():
 def test_bash_offers_verbs_kinds_recipes_flags_and_values(offered):
     assert offered("paceline", "") == list(VERBS) and offered("paceline", "pre") == ["predict", "preview", "prepare"]
     assert set(RECIPES) == set(offered("paceline", "train", ""))
-    assert offered("paceline", "mlperf", "a") == ["analyse"] and offered("paceline", "weights", "c") == [
-        "check",
-        "convert",
-    ]
+    assert offered("paceline", "mlperf", "a") == ["analyse"] and offered("paceline", "weights", "c") == ["check", "convert"]
     assert offered("paceline", "train", "ssd", "--optim.l") == [
         "--optim.lr",
         "--optim.lars-eta",
@@ -54,9 +51,7 @@ def test_bash_offers_verbs_kinds_recipes_flags_and_values(offered):
 
 
 def test_the_other_shells_get_the_same_words(capsys):
-    assert command(capsys, "completion", "zsh").out.startswith(
-        "autoload -U +X bashcompinit && bashcompinit\n_paceline() {"
-    )
+    assert command(capsys, "completion", "zsh").out.startswith("autoload -U +X bashcompinit && bashcompinit\n_paceline() {")
     fish = command(capsys, "completion", "fish").out
     assert "'__fish_seen_subcommand_from eval' -l score-above\n" in fish and "-l system -r -a 'auto cpu" in fish
     refused(command(capsys, "completion", "tcsh"), "bash, zsh, fish")

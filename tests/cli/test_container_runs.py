@@ -49,9 +49,7 @@ def wanted(folder, tmp_path_factory):
     return tensor_files(out)
 
 
-@pytest.mark.parametrize(
-    "container", [pytest.param(name, marks=() if name in BY_DAY else ONE_MORE) for name in CONTAINERS]
-)
+@pytest.mark.parametrize("container", [pytest.param(name, marks=() if name in BY_DAY else ONE_MORE) for name in CONTAINERS])
 def test_a_run_goes_on_from_a_container_to_the_weights_of_the_folders(folder, wanted, container, tmp_path, capsys):
     words = pack_both(folder, container, tmp_path / "packed")
     assert command(capsys, "prepare", *words, "--out", tmp_path / "set").code == 0
@@ -103,12 +101,7 @@ def test_boxes_of_photos_in_a_bucket_are_the_folders(tmp_path, capsys, s3_bucket
     s3_bucket.upload(root, "coco/")
     words = []
     for split, before in (("train", ""), ("val", "val-")):
-        words += [
-            f"--{split}",
-            s3_bucket.url(f"coco/{split}2017/*.jpg"),
-            f"--{before}annotations",
-            json_file(root, split),
-        ]
+        words += [f"--{split}", s3_bucket.url(f"coco/{split}2017/*.jpg"), f"--{before}annotations", json_file(root, split)]
     said = command(capsys, "prepare", "photos", *words, "--out", tmp_path / "set")
     assert said.code == 0, said.err
     here = prepare_boxes(root, out=tmp_path / "here")

@@ -16,9 +16,7 @@ from paceline.cli import main as front_door
 ROOT = Path(__file__).parents[2]
 # But for docs/first-change.md, whose flag comes with its change: tests/test_first_change.py carries its commands out, and
 # tests/test_extending.py those of docs/extending.
-DOCS = sorted(
-    {*(ROOT / "docs").rglob("*.md")} - {ROOT / "docs" / "first-change.md", *(ROOT / "docs").glob("extending/*")}
-)
+DOCS = sorted({*(ROOT / "docs").rglob("*.md")} - {ROOT / "docs" / "first-change.md", *(ROOT / "docs").glob("extending/*")})
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS]
 # `paceline`, `.venv/bin/paceline`, `python -m paceline`, `torchrun ... -m paceline`; not the folder paceline/.
 CALL = re.compile(r"(?:^|[\s/])paceline\s+([a-z][^#&|]*)")

@@ -36,9 +36,7 @@ def numbers(capsys, *words: object) -> dict:
 
 
 def metrics(found: dict) -> dict:
-    return {
-        name: value for name, value in found.items() if name.startswith(("box_", "mask_", "top")) or name == "images"
-    }
+    return {name: value for name, value in found.items() if name.startswith(("box_", "mask_", "top")) or name == "images"}
 
 
 def val_alone(data: Path, root: Path) -> Path:
@@ -65,9 +63,7 @@ def test_a_test_set_alone_scores_as_the_same_pictures_do_in_the_run_s_own_set(wh
     for entry in record["categories"]:
         entry["id"] = 1000 - entry["id"]
     file.write_text(json.dumps(record))
-    other = numbers(
-        capsys, run.folder, "--images", alone / "test", "--annotations", file, "--out", tmp_path / "out.json"
-    )
+    other = numbers(capsys, run.folder, "--images", alone / "test", "--annotations", file, "--out", tmp_path / "out.json")
     assert metrics(other) == metrics(own)
     written = json.loads((tmp_path / "out.json").read_text())
     assert set(written["category_ids"]) >= {entry["id"] for entry in record["categories"]}
@@ -140,12 +136,7 @@ def test_weights_alone_are_scored_in_the_network_of_a_recipe(ssd_run, capsys, tm
     record = json.loads(file.read_text())
     record["categories"].append({"id": 999, "name": "unknown"})
     file.write_text(json.dumps(record))
-    refused(
-        command(capsys, "eval", tmp_path / "w.safetensors", *flags, "--data", alone),
-        "not in",
-        "scored",
-        lines=6,
-    )
+    refused(command(capsys, "eval", tmp_path / "w.safetensors", *flags, "--data", alone), "not in", "scored", lines=6)
 
 
 def test_json_leaves_stdout_to_objects(ssd_run, capsys, tmp_path):
@@ -184,8 +175,7 @@ def test_the_table_has_boxes_and_masks_side_by_side_and_every_class():
 
 def test_of_very_many_classes_the_worst_and_the_best_are_printed():
     classes = [
-        {"name": f"class {k}", "objects": 1, "ap": k / 1000, "ap50": 0.5, "ar100": 0.5}
-        for k in range(MOST_CLASSES + 20)
+        {"name": f"class {k}", "objects": 1, "ap": k / 1000, "ap50": 0.5, "ar100": 0.5} for k in range(MOST_CLASSES + 20)
     ]
     lines = table(Evaluation({"box_ap": 0.5}, 7, {"kind": "boxes", "per_class": classes}))
     assert len(lines) < 30 and any("100 classes between" in line for line in lines)

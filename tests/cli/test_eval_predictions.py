@@ -93,9 +93,7 @@ def test_coco_s_results_score_as_pycocotools_scores_them_boxes_and_masks(data, t
 
 @pytest.mark.parametrize("flags", [("--val-half", "test"), ("--limit-val", 5)])
 def test_answers_on_a_part_of_the_photos_score_as_theirs_alone(data, truth, answers, capsys, tmp_path, flags):
-    found = scored(
-        capsys, written(tmp_path / "all.json", boxes_of(answers)), data, "--out", tmp_path / "out.json", *flags
-    )
+    found = scored(capsys, written(tmp_path / "all.json", boxes_of(answers)), data, "--out", tmp_path / "out.json", *flags)
     here = {image["image_id"] for image in json.loads((tmp_path / "out.json").read_text())["images"]}
     part = {
         **truth,
@@ -108,8 +106,7 @@ def test_answers_on_a_part_of_the_photos_score_as_theirs_alone(data, truth, answ
     assert 0 < len(here) < len(truth["images"]) and {name: found[name] for name in wanted} == wanted
     other = [{**one, "image_id": 10**9} for one in boxes_of(answers)]
     refused(
-        command(capsys, "eval", "--predictions", written(tmp_path / "no.json", other), "--data", data, *flags),
-        "data's",
+        command(capsys, "eval", "--predictions", written(tmp_path / "no.json", other), "--data", data, *flags), "data's"
     )
 
 
@@ -193,11 +190,7 @@ def test_classes_of_photos_by_name_or_number_best_first(capsys, tmp_path):
         table.write_text(table.read_text().replace(f",{name},", f",{number},"))
     assert scored(capsys, table, root, "--no-intervals")["top1"] == found["top1"]
     table.write_text("file,name\nval/ant/0.jpg,ant\n1.jpg,bee\n")
-    refused(
-        command(capsys, "eval", "--predictions", table, "--data", root),
-        "line 3",
-        "'1.jpg'",
-    )
+    refused(command(capsys, "eval", "--predictions", table, "--data", root), "line 3", "'1.jpg'")
 
 
 @pytest.mark.parametrize(
@@ -217,9 +210,7 @@ def test_a_wrong_entry_is_named(change, words, data, answers, capsys, tmp_path):
     entries = boxes_of(answers)
     change(entries[2])
     refused(
-        command(capsys, "eval", "--predictions", written(tmp_path / "a.json", entries), "--data", data),
-        "a.json",
-        *words,
+        command(capsys, "eval", "--predictions", written(tmp_path / "a.json", entries), "--data", data), "a.json", *words
     )
 
 
@@ -432,9 +423,7 @@ def test_boxes_that_look_like_corners_are_reported(data, truth, answers, capsys,
     for one in entries:
         x, y, width, height = one["bbox"]
         one["bbox"] = [x, y, x + width, y + height]
-    said = command(
-        capsys, "eval", "--predictions", written(tmp_path / "a.json", entries), "--data", data, "--no-intervals"
-    )
+    said = command(capsys, "eval", "--predictions", written(tmp_path / "a.json", entries), "--data", data, "--no-intervals")
     assert said.code == 0 and "x1 y1 x2 y2" in said.out, said
     wanted = official(truth, entries, "box")
     found = scored(capsys, tmp_path / "a.json", data, "--no-intervals")
@@ -444,9 +433,7 @@ def test_boxes_that_look_like_corners_are_reported(data, truth, answers, capsys,
         said = command(capsys, "eval", "--predictions", written(tmp_path / "a.json", entries), "--data", data)
         refused(said, "entry 3 ... bbox ... 4 numbers")
     entries[3]["bbox"] = [5, 5, 0, -2]
-    said = command(
-        capsys, "eval", "--predictions", written(tmp_path / "a.json", entries), "--data", data, "--no-intervals"
-    )
+    said = command(capsys, "eval", "--predictions", written(tmp_path / "a.json", entries), "--data", data, "--no-intervals")
     assert said.code == 0 and "Boxes without area: 1 of" in said.out
 
 

@@ -84,11 +84,7 @@ def test_a_fitted_run_goes_on_by_the_same_words_alone(photos, tmp_path, capsys):
     run = tmp_path / "run"
     assert command(capsys, *words_for(photos, run, "--steps", 6, "--save-every", 2)).code == 0
     cut_after(run, 2)
-    refused(
-        command(capsys, *words_for(photos, run, "--steps", 9)),
-        "--steps 6 ... --steps 9",
-        "run.json",
-    )
+    refused(command(capsys, *words_for(photos, run, "--steps", 9)), "--steps 6 ... --steps 9", "run.json")
     plain = [word for word in words_for(photos, run, "--steps", 6) if word != "--fit-schedule"]
     refused(command(capsys, *plain), "--steps 6", "run.json")
     assert command(capsys, *words_for(photos, run, "--steps", 6)).code == 0

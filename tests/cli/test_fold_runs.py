@@ -40,13 +40,7 @@ def test_folds_are_scored_once_each_whatever_the_seed_and_named_everywhere(first
     assert sorted(file for own in files for file in own) == every and [len(own) for own in files] == [6, 6, 6]
     facts = facts_of(first)
     assert (facts["plan"]["train_images"], facts["plan"]["val_images"]) == (12, 6)
-    assert facts["data"]["fold"] == {
-        "number": 1,
-        "of": 3,
-        "seed": 0,
-        "group": "",
-        "data": facts["data"]["fold"]["data"],
-    }
+    assert facts["data"]["fold"] == {"number": 1, "of": 3, "seed": 0, "group": "", "data": facts["data"]["fold"]["data"]}
     predictions = json.loads(next((first / "predictions").glob("step-000004.json")).read_text())
     assert predictions["fold"] == facts["data"]["fold"]
     assert "fold 1 of 3" in command(capsys, "show", f"{first}/run.json").out
@@ -60,9 +54,7 @@ def test_a_resumed_run_and_a_repeated_one_have_the_same_fold_and_bits(first, cla
     assert command(capsys, "train", f"{first}/run.json", "--out", tmp_path / "again").code == 0
     for run in (cut, tmp_path / "again"):
         assert tensor_files(run) == tensor_files(first) and scored(run) == scored(first)
-        assert [event["top1"] for event in events_of(run, "eval")] == [
-            event["top1"] for event in events_of(first, "eval")
-        ]
+        assert [event["top1"] for event in events_of(run, "eval")] == [event["top1"] for event in events_of(first, "eval")]
     cut = cut_after(shutil.copytree(first, tmp_path / "other", symlinks=True), 2)
     said = train(capsys, class_photos, cut, "--folds", 3, "--fold", 2, *STEPS, steps=4)
     refused(said, "12 there ... fold 1 of 3 ... fold 2 of 3", "--fold")

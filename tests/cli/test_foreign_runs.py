@@ -58,9 +58,7 @@ def forgeries(file: Path) -> list[dict[str, object]]:
 
 
 # By day one spelling of the file.
-@pytest.mark.parametrize(
-    "number", [pytest.param(place, marks=ONE_MORE if place in (0, 1) else ()) for place in range(7)]
-)
+@pytest.mark.parametrize("number", [pytest.param(place, marks=ONE_MORE if place in (0, 1) else ()) for place in range(7)])
 def test_no_verb_runs_code_that_a_run_names(run, evil, photos, tmp_path, capsys, number):
     forge(run, forgeries(evil)[number])
     commands = [
@@ -160,8 +158,7 @@ ABSURD_TO_EVAL = {
 
 
 @pytest.mark.parametrize(
-    "name",
-    [name if number % 3 == 0 else pytest.param(name, marks=ONE_MORE) for number, name in enumerate(ABSURD_TO_EVAL)],
+    "name", [name if number % 3 == 0 else pytest.param(name, marks=ONE_MORE) for number, name in enumerate(ABSURD_TO_EVAL)]
 )
 def test_an_absurd_value_in_a_run_is_refused_by_its_name(run, photos, tmp_path, capsys, name):
     forge(run, {name.removesuffix(" missing").removesuffix("[]"): ABSURD_TO_EVAL[name]})
@@ -183,9 +180,7 @@ def test_a_run_with_an_absurd_value_is_not_resumed(run, photos, capsys, name):
     refused(said, last.replace("_", "-") if name in FLAGS else last)
 
 
-def test_a_run_json_that_was_edited_is_not_evaluated_but_can_be_trained_again_with_a_word(
-    run, photos, tmp_path, capsys
-):
+def test_a_run_json_that_was_edited_is_not_evaluated_but_can_be_trained_again_with_a_word(run, photos, tmp_path, capsys):
     facts = facts_of(run)
     facts["recipe"]["seed"] = 9
     (run / "run.json").write_text(json.dumps(facts, indent=4))
@@ -230,13 +225,7 @@ def test_what_is_no_text_file_in_a_run_gets_one_sentence(run, photos, capsys):
 def test_lines_that_no_run_writes_are_left_out_and_named(run, photos, capsys):
     unfinished(run)
     whole = (run / "events.jsonl").read_bytes()
-    strange = [
-        '{"event": "eval", "step": 6, "top1": "x"}',
-        '{"event": "end", "step": 18}',
-        "[" * 100_000,
-        "\\udcff",
-        "",
-    ]
+    strange = ['{"event": "eval", "step": 6, "top1": "x"}', '{"event": "end", "step": 18}', "[" * 100_000, "\\udcff", ""]
     (run / "events.jsonl").write_bytes(whole + "\n".join(strange).encode() + b"\n")
     (run / "mllog.txt").write_bytes(
         (run / "mllog.txt").read_bytes() + b"\xff\xfe :::MLLOG\n:::MLLOG " + b"[" * 100_000 + b"\n"

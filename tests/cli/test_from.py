@@ -72,9 +72,7 @@ def test_numbers_that_make_no_training_are_refused(capsys):
 
 
 def test_a_command_that_is_not_in_quotes_is_told_how(capsys):
-    assert "in quotes:  paceline from 'ssd_main.py --batch-size 3'" in refused(
-        capsys, "ssd_main.py", "--batch-size", "3"
-    )
+    assert "in quotes:  paceline from 'ssd_main.py --batch-size 3'" in refused(capsys, "ssd_main.py", "--batch-size", "3")
     assert "in quotes" in refused(capsys, "--json")
     assert front_door.main(["from", "--system-of", "mxnet-ssd", "--json", "ssd_main.py --batch-size 8"]) == 0
 

@@ -84,18 +84,16 @@ def test_its_log_and_its_run_json_keep_the_submission_that_it_was_begun_with(pho
     before = (run / "mllog.txt").read_text().splitlines()[:8]
     asked = ["--mlperf.submitter", "B", "--mlperf.cache-cleared"]
     said = command(capsys, *words_for(photos, run, "--steps", 6, *asked))
-    told = "--mlperf.submitter, --mlperf.cache-cleared: not taken, the log of this run was begun with submitter reference_imp"
+    told = (
+        "--mlperf.submitter, --mlperf.cache-cleared: not taken, the log of this run was begun with submitter reference_imp"
+    )
     assert said.code == 0 and told in said.out + said.err, said
     saved = facts_of(run)["controls"]["mlperf"]
     assert (saved["submitter"], saved["cache_cleared"]) == ("reference_implementation", False)
     assert (run / "mllog.txt").read_text().splitlines()[:8] == before
     folder = SavedRun(run, RunRecord(controls={"mlperf": {"submitter": "A", "cache_cleared": True}}))
     lines: list[str] = []
-    for again in (
-        Submission("A"),
-        Submission("A", cache_cleared=True),
-        Submission(),
-    ):  # nothing new, and nothing to say
+    for again in (Submission("A"), Submission("A", cache_cleared=True), Submission()):  # nothing new, and nothing to say
         assert folder.submission(again, lines.append) == Submission("A", cache_cleared=True) and not lines
     assert SavedRun(run, None).submission(Submission("B"), lines.append) == Submission("B") and not lines
 
@@ -139,9 +137,7 @@ def test_a_run_that_reached_its_target_goes_on_with_another_or_none(photos, tmp_
     words = words_for(photos, run, "--steps", 6)
     assert command(capsys, *words, "--quality.targets", "top1", 0.0).code == 0
     assert (end_of(run)["status"], end_of(run)["step"]) == ("success", 4)
-    refused(
-        command(capsys, *words, "--quality.targets", "top1", 0.0), "target top1 0 reached", "another --quality.targets"
-    )
+    refused(command(capsys, *words, "--quality.targets", "top1", 0.0), "target top1 0 reached", "another --quality.targets")
     # Forgetting the flag is no change of it.
     refused(command(capsys, *words), "another --quality.targets")
     shutil.copytree(run, tmp_path / "copy", symlinks=True)
@@ -155,12 +151,7 @@ def test_flags_of_quality_that_were_forgotten_are_named_with_the_command_that_ha
     run = tmp_path / "run"
     assert command(capsys, *words_for(photos, run, "--steps", 3, "--quality.targets", "top1", 1.5)).code == 0
     said = command(capsys, *words_for(photos, run, "--steps", 5))
-    refused(
-        said,
-        'quality.targets: [["top1", 1.5]]',
-        f"paceline train {run}/run.json --out {run}",
-        lines=6,
-    )
+    refused(said, 'quality.targets: [["top1", 1.5]]', f"paceline train {run}/run.json --out {run}", lines=6)
 
 
 def test_time_and_patience_that_are_used_up_end_it_again_unless_there_is_more_of_them(photos, tmp_path, capsys):
@@ -189,11 +180,7 @@ def test_time_and_patience_that_are_used_up_end_it_again_unless_there_is_more_of
         ({"time_budget": "101s"}, {"images_seen": 320}, []),
         ({"patience": 2}, {"images_seen": 320}, ["--patience above 2"]),
         ({"patience": 3}, {"images_seen": 320}, []),
-        (
-            {"patience": 1, "time_budget": "1s", "steps": 9},
-            {},
-            ["--images-seen", "--steps", "--time-budget", "--patience"],
-        ),
+        ({"patience": 1, "time_budget": "1s", "steps": 9}, {}, ["--images-seen", "--steps", "--time-budget", "--patience"]),
     ],
 )
 def test_every_limit_that_would_end_it_at_once_is_named(asked, more, wanted):

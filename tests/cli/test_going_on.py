@@ -236,12 +236,7 @@ def test_a_run_whose_folder_nobody_named_says_where_it_lies_and_its_parting_comm
         said = command(capsys, *words)
     assert said.code == 75 and said.out.splitlines()[0] == "run: runs/resnet50-tiny-001", said
     again = said.out.partition("it goes on with:  paceline ")[2].splitlines()[0]
-    assert shlex.split(again) == [
-        "train",
-        f"{at.relative_to(tmp_path)}/run.json",
-        "--out",
-        str(at.relative_to(tmp_path)),
-    ]
+    assert shlex.split(again) == ["train", f"{at.relative_to(tmp_path)}/run.json", "--out", str(at.relative_to(tmp_path))]
     said = command(capsys, *shlex.split(again))
     assert said.code == 0 and check_line(said.out, "resumed", "step-"), said
     assert [run.name for run in (tmp_path / "runs").iterdir()] == [at.name]

@@ -78,14 +78,7 @@ OF_WORKLOAD: dict[tuple[str, str], set[str]] = {
 OF_WORKLOAD["predict", "maskrcnn-tiny"] = {"hotcoco"}
 OF_WORKLOAD["train", "ssd-tiny"] = OF_WORKLOAD["train", "maskrcnn-tiny"] = {"hotcoco", "yaml"}
 # Of torch, what takes longer to import than all of paceline.
-NEVER = (
-    "torchvision",
-    "sympy",
-    "torch._dynamo",
-    "torch._inductor",
-    "torch.onnx",
-    "torch.fx.experimental.symbolic_shapes",
-)
+NEVER = ("torchvision", "sympy", "torch._dynamo", "torch._inductor", "torch.onnx", "torch.fx.experimental.symbolic_shapes")
 
 
 # Further commands, which by day would cost a process each.
@@ -134,21 +127,13 @@ def imported(tmp_path_factory, resnet_run, ssd_run, maskrcnn_run, nightly) -> di
     for recipe, (run, flags) in runs.items():
         photo = next(path for path in sorted(run.data.rglob("*.*g")) if path.suffix in (".jpg", ".png"))
         heavy[f"show {recipe}"] = ["show", recipe]
-        heavy[f"predict {recipe}"] = [
-            "predict",
-            str(run.folder),
-            str(photo),
-            "--out",
-            str(folder / f"{recipe}-answers"),
-        ]
+        heavy[f"predict {recipe}"] = ["predict", str(run.folder), str(photo), "--out", str(folder / f"{recipe}-answers")]
         heavy[f"train {recipe}"] = ["train", recipe, "--data", str(run.data), "--out", str(folder / recipe), *flags,
                                     "--steps", "3", "--log-every", "1"]  # fmt: skip
     shutil.copytree(ssd_run.data.parent / "cache", folder / "cache")
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "PACELINE_CACHE": str(folder / "cache")}
     words = [json.dumps(light), json.dumps(heavy), str(folder)]
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, *words], env=environ, capture_output=True, text=True, timeout=300
-    )
+    done = subprocess.run([sys.executable, "-c", PROGRAM, *words], env=environ, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return {name: tuple(json.loads((folder / f"{name}.json").read_text())) for name in (*light, *heavy)}
 

@@ -149,9 +149,7 @@ def test_where_what_was_found_of_the_best_is_damaged_it_stays_the_best_and_that_
     assert os.readlink(run / "checkpoints" / "best") == ("step-000006" if newest > scores[4] else "step-000002")
 
 
-def test_ended_by_a_command_where_no_evaluation_was_due_mlperf_s_log_has_no_block_left_open(
-    class_photos, killed, capsys
-):
+def test_ended_by_a_command_where_no_evaluation_was_due_mlperf_s_log_has_no_block_left_open(class_photos, killed, capsys):
     run = killed(3)
     words = [3 if word == STEPS else word for word in words_for(class_photos, run)]
     assert command(capsys, *words).code == 0

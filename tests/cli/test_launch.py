@@ -84,10 +84,7 @@ def test_train_gets_every_word_that_is_not_the_launchs_own():
         ("--through slurm --slurm.partition 'x\ntouch HIT'", r"--slurm.partition x\ntouch HIT ... line break"),
         ("--through slurm --slurm.extra a 'x\ntouch HIT'", r"--slurm.extra x\ntouch HIT ... line break"),
         ("--nodes 0", "--nodes 0 ... 1 ... 65,536"),
-        (
-            "--nodes 2",
-            "--through local ... --nodes 2 ... --through slurm",
-        ),
+        ("--nodes 2", "--through local ... --nodes 2 ... --through slurm"),
         ("--nodes 3 --through slurm", "--global-batch 8 ... 3 ranks"),
         ("--start srun", "srun ... --through slurm ... --start torchrun"),
         ("--container pyxis", "Pyxis ... srun"),
@@ -265,9 +262,7 @@ def test_a_published_plan_has_a_walltime_where_neither_chip_nor_links_are_known(
     text, said = script(capsys, "ssd-mlperf-1024 --system c4140 --nodes 2 --walltime auto --weights none")
     minutes = re.search(r"^walltime (\d+) min: ", said, flags=re.M)
     assert minutes and check_text(said, "exactly", "v0.7 DellEMC 2xC4140")
-    assert (
-        f"#SBATCH --time={minutes[1]}\n" in text and int(minutes[1]) > 22.67 * 80 / 50
-    )  # published: 50 of the 80 epochs
+    assert f"#SBATCH --time={minutes[1]}\n" in text and int(minutes[1]) > 22.67 * 80 / 50  # published: 50 of the 80 epochs
 
 
 def test_an_unknown_speed_is_asked_for(capsys, tmp_path):
@@ -423,9 +418,7 @@ def test_a_preflight_stands_before_the_ranks_and_its_flags_stay_with_the_launch(
 def test_a_preflight_of_hosts_looks_at_those_that_train(capsys, tmp_path, start):
     run, hosts = tmp_path / "run", tmp_path / "hosts"
     hosts.write_text("h1\nh2\nh3\nh4\n")
-    words = (
-        f"ssd-tiny --system cpu --out {run} --dry-run --through hostfile --hostfile {hosts} --nodes 2 --start {start}"
-    )
+    words = f"ssd-tiny --system cpu --out {run} --dry-run --through hostfile --hostfile {hosts} --nodes 2 --start {start}"
     launched(f"{words} --preflight", capsys)
     script = (run / "launch" / "run.sh").read_text().replace(" \\\n   ", "")
     assert subprocess.run(["bash", "-n", str(run / "launch" / "run.sh")], check=False).returncode == 0

@@ -287,9 +287,7 @@ def test_a_flag_of_train_alone_is_named_as_one_and_no_other_is_suggested_for_it(
 @pytest.mark.parametrize(
     ("recipe", "layout"), [("resnet50-tiny", "train/CLASS/"), ("ssd-tiny", "data.yaml"), ("maskrcnn-tiny", "polygons")]
 )
-def test_a_missing_data_folder_is_answered_with_the_workloads_layout(
-    capsys, tmp_path, monkeypatch, verb, recipe, layout
-):
+def test_a_missing_data_folder_is_answered_with_the_workloads_layout(capsys, tmp_path, monkeypatch, verb, recipe, layout):
     monkeypatch.chdir(tmp_path)
     refused(command(capsys, verb, recipe, "--data", "/nope"), "--data /nope", layout)
     assert not any(tmp_path.iterdir())

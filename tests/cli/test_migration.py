@@ -230,9 +230,7 @@ def test_each_of_our_cells_is_a_command_that_parses(page, parses):
         if not refusal(parses, " ".join([follows, *added]).strip()):
             continue
         for one in added:  # which one; or two that only contradict each other
-            assert not (why := refusal(parses, f"{follows} {one}".strip())), (
-                f"{page.name}: paceline {follows} {one}: {why}"
-            )
+            assert not (why := refusal(parses, f"{follows} {one}".strip())), f"{page.name}: paceline {follows} {one}: {why}"
 
 
 def refusal(parses, command: str) -> str:
@@ -282,9 +280,7 @@ def test_a_cell_that_the_real_command_refuses_would_be_noticed(command, parses):
         parses(command)
 
 
-LAUNCHES = [
-    command for row in ROWS for follows, command in row.commands if not follows and command.startswith("launch ")
-]
+LAUNCHES = [command for row in ROWS for follows, command in row.commands if not follows and command.startswith("launch ")]
 
 
 @pytest.mark.parametrize(

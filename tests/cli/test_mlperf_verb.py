@@ -82,10 +82,7 @@ def published(folder: Path) -> Path:
         lines += [mllog(key="eval_stop", time_ms=stop * 1000 + 9_000, metadata=about)]
         lines += [
             mllog(
-                key="eval_accuracy",
-                value={"BBOX": 0.1 * epoch, "SEGM": 0.09 * epoch},
-                time_ms=stop * 1000,
-                metadata=about,
+                key="eval_accuracy", value={"BBOX": 0.1 * epoch, "SEGM": 0.09 * epoch}, time_ms=stop * 1000, metadata=about
             )
         ]
     lines += [mllog(key="run_stop", time_ms=481_000, metadata={"status": "success"})]
@@ -129,9 +126,7 @@ def compliance(monkeypatch) -> None:
 @needs_checker
 def test_five_runs_are_judged_by_their_convergence_and_their_seeds(capsys, tmp_path, compliance):
     for number in range(5):
-        resnet_log(
-            tmp_path / f"trial-{number}" / "mllog.txt", seed=min(number, 3), accuracy=0.75 if number == 2 else 0.76
-        )
+        resnet_log(tmp_path / f"trial-{number}" / "mllog.txt", seed=min(number, 3), accuracy=0.75 if number == 2 else 0.76)
     said = command(capsys, "mlperf", "check", tmp_path, "--json")
     facts = json.loads(said.out)
     judged = {verdict["judge"]: verdict for verdict in facts["verdicts"]}
@@ -166,11 +161,7 @@ def test_a_system_description_is_judged_too(capsys, tmp_path):
 
 
 # What the tiny runs of the shared fixtures cannot have. Detectors train with AdamW there: open division, where any accuracy will do.
-CANNOT = {
-    "resnet": ("eval_accuracy", "sgd_opt_end_learning_rate", "sgd_opt_weight_decay"),
-    "ssd": (),
-    "maskrcnn": (),
-}
+CANNOT = {"resnet": ("eval_accuracy", "sgd_opt_end_learning_rate", "sgd_opt_weight_decay"), "ssd": (), "maskrcnn": ()}
 
 
 @needs_checker
@@ -230,9 +221,7 @@ def test_analyse_knows_the_answers_of_our_own_logs(capsys, tmp_path):
     row = facts["runs"][0]
     assert (row["written_by"], row["benchmark"], row["system"]) == ("paceline", "resnet", "somebody 8xNVIDIA H100")
     assert (row["accelerators"], row["global_batch"], row["status"], row["epochs"]) == (8, 64, "success", 4)
-    assert (
-        row["minutes"] == pytest.approx(54 / 60) and row["eval_seconds"] == pytest.approx(4) and row["evaluations"] == 2
-    )
+    assert row["minutes"] == pytest.approx(54 / 60) and row["eval_seconds"] == pytest.approx(4) and row["evaluations"] == 2
     assert row["images_per_second"] == pytest.approx(100) and row["images_per_second_per_accelerator"] == pytest.approx(
         12.5
     )
@@ -293,9 +282,7 @@ def test_analyse_counts_blocks_where_a_log_has_no_epochs(capsys, tmp_path):
     (tmp_path / "log.txt").write_text("".join(lines))
     (row,) = facts_of(capsys, tmp_path / "log.txt")["runs"]
     assert (
-        row["images_per_second"] == pytest.approx(1000 / 20)
-        and row["status"] == "no run_stop"
-        and row["minutes"] is None
+        row["images_per_second"] == pytest.approx(1000 / 20) and row["status"] == "no run_stop" and row["minutes"] is None
     )
 
 

@@ -35,9 +35,7 @@ def no_links(request, monkeypatch) -> None:
     monkeypatch.setattr(Path, "symlink_to", refuse)
 
 
-def test_without_symbolic_links_a_run_is_trained_resumed_scored_and_started_from(
-    no_links, class_photos, tmp_path, capsys
-):
+def test_without_symbolic_links_a_run_is_trained_resumed_scored_and_started_from(no_links, class_photos, tmp_path, capsys):
     run = tmp_path / "run"
     assert train(capsys, class_photos, run, steps=2).code == 0
     assert train(capsys, class_photos, run, "--keep", 1, steps=4).code == 0

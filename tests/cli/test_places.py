@@ -45,8 +45,7 @@ def test_what_is_written_in_place_takes_no_address(here, words, out, capsys):
 
 
 @pytest.mark.parametrize(
-    "words",
-    [["pack", "set"], ["prepare", "folder", "set"], ["prepare", "tar", "photos.tar"], ["prepare", "voc", "set"]],
+    "words", [["pack", "set"], ["prepare", "folder", "set"], ["prepare", "tar", "photos.tar"], ["prepare", "voc", "set"]]
 )
 def test_a_number_of_threads_below_0_is_refused(here, words, capsys):
     said = command(capsys, *words, "--out", "o", "--workers", -1)

@@ -79,10 +79,7 @@ def test_answers_among_the_photos_are_not_photos_the_next_time(resnet_run, tmp_p
     shutil.copytree(resnet_run.data / "val", tmp_path / "set")
     for name in ("first", "second", "first"):
         said = command(capsys, "predict", resnet_run.folder, tmp_path / "set", "--out", tmp_path / "set" / name)
-        assert (
-            said.code == 0
-            and len(json.loads((tmp_path / "set" / name / "predictions.json").read_text())["images"]) == 9
-        )
+        assert said.code == 0 and len(json.loads((tmp_path / "set" / name / "predictions.json").read_text())["images"]) == 9
 
 
 def test_a_prediction_that_is_broken_off_looks_unfinished_and_the_next_one_replaces_it(

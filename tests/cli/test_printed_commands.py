@@ -97,10 +97,9 @@ ELSEWHERE = {
         "oracle/test_detectron2_pixels.py",
         "test_a_file_that_does_not_say_its_colours_is_refused_with_both_commands_and_each_of_them_gives_its_outputs",
     ): (("models/weights/weight_file.py", "open_weights", "conversion"),),
-    (
-        "cli/test_going_on.py",
-        "test_a_run_whose_folder_nobody_named_says_where_it_lies_and_its_parting_command_goes_on",
-    ): (("training/eval_history.py", "how_to_resume", "to_go_on"),),
+    ("cli/test_going_on.py", "test_a_run_whose_folder_nobody_named_says_where_it_lies_and_its_parting_command_goes_on"): (
+        ("training/eval_history.py", "how_to_resume", "to_go_on"),
+    ),
     ("cli/test_going_on.py", "test_a_report_that_cannot_be_written_changes_nothing_of_how_a_run_ended"): (
         ("api.py", "report_run", "report"),
     ),
@@ -114,10 +113,7 @@ ELSEWHERE = {
         ("cli/commands/download.py", "_carry_out", "prepare"),
         ("cli/commands/download.py", "_training", "train"),
     ),
-    (
-        "cli/test_pickled_weights.py",
-        "test_the_command_that_converts_them_is_to_be_pasted_from_check_and_from_training",
-    ): (
+    ("cli/test_pickled_weights.py", "test_the_command_that_converts_them_is_to_be_pasted_from_check_and_from_training"): (
         ("cli/commands/weights_check.py", "run_check", "conversion"),
         ("models/weights/formats/detect.py", "kind_of", "conversion"),
         ("models/weights/formats/detect.py", "conversion", "weights"),
@@ -128,10 +124,10 @@ ELSEWHERE = {
     ("cli/test_any_weights.py", "test_what_no_network_answers_with_is_refused_in_a_line_and_nothing_is_written"): (
         ("models/weights/identify.py", "_refusal", "weights"),
     ),
-    (
-        "training/test_pretrained.py",
-        "test_without_weights_it_is_refused_with_the_command_before_anything_is_opened",
-    ): (("cli/commands/train.py", "run", "train"), ("cli/commands/launch.py", "run", "launch")),
+    ("training/test_pretrained.py", "test_without_weights_it_is_refused_with_the_command_before_anything_is_opened"): (
+        ("cli/commands/train.py", "run", "train"),
+        ("cli/commands/launch.py", "run", "launch"),
+    ),
     ("data/test_lint.py", "test_train_lint_ends_where_a_result_would_be_spoilt"): (
         ("data/checks/lint.py", "refuse_spoilt", "data"),
     ),
@@ -141,10 +137,7 @@ ELSEWHERE = {
     ("data/test_named_files.py", "test_a_classifier_on_it_gets_the_command_of_a_detector"): (
         ("data/prepare/auto_prepare.py", "ensure_prepared", "train"),
     ),
-    (
-        "data/test_named_files.py",
-        "test_each_kind_of_data_for_the_other_kind_of_recipe_gets_the_command_of_its_own",
-    ): (
+    ("data/test_named_files.py", "test_each_kind_of_data_for_the_other_kind_of_recipe_gets_the_command_of_its_own"): (
         ("data/prepare/auto_prepare.py", "_annotated_photos", "train"),
         ("data/prepare/auto_prepare.py", "_class_photos", "train"),
     ),
@@ -179,11 +172,7 @@ REASONS = {
     ("cli/help.py", "_screen", "{}"): "--help of a verb; tests/cli/test_help.py asks each for it",
     ("cli/commands/image.py", "_build", "image"): "wants a container engine",
     ("cli/commands/report.py", "run", "report"): "an example of a folder's name",
-    (
-        "training/run_arguments.py",
-        "naming",
-        "--workload",
-    ): "runs a Python file: tests/cli/test_own_workload.py types it",
+    ("training/run_arguments.py", "naming", "--workload"): "runs a Python file: tests/cli/test_own_workload.py types it",
     ("tools/compare/bisect.py", "again", "compare"): "runs a Python file: tests/cli/test_own_workload.py types it",
     ("models/weights/identify.py", "of_its_run", "eval"): "runs a Python file: tests/cli/test_own_workload.py types it",
     ("cli/commands/weights.py", "_get", "weights"): "wants published weights",
@@ -202,11 +191,7 @@ REASONS = {
         "refuse_few",
         "train",
     ): "wants pretrained weights; tests/training/test_small_data.py holds it",
-    (
-        "cli/commands/show.py",
-        "_opened",
-        "train",
-    ): "as it was typed; tests/cli/test_auto_runs.py types what train prints so",
+    ("cli/commands/show.py", "_opened", "train"): "as it was typed; tests/cli/test_auto_runs.py types what train prints so",
     ("training/data_cache.py", "staged_photos", "data"): "tests/data/test_staged_copy.py damages such a copy",
 }
 

@@ -76,9 +76,7 @@ def test_two_exact_runs_have_the_same_bits_and_were_deterministic(class_photos, 
 
 def test_a_trace_has_its_steps_by_name_and_what_is_in_them(class_photos, tmp_path, capsys, monkeypatch):
     replayed, take = [], TrainStep.__call__
-    monkeypatch.setattr(
-        TrainStep, "__call__", lambda *given, **how: replayed.append(how["replay"]) or take(*given, **how)
-    )
+    monkeypatch.setattr(TrainStep, "__call__", lambda *given, **how: replayed.append(how["replay"]) or take(*given, **how))
     assert train(capsys, class_photos, tmp_path / "run", "--profile", "1:3", steps=4).code == 0
     assert replayed == [True, False, False, True]
     assert [path.name for path in (tmp_path / "run" / "profile").iterdir()] == ["steps-1-3.json"]

@@ -116,9 +116,7 @@ def test_a_step_that_was_measured_on_an_h200_is_estimated_by_the_table(name, bat
     assert facts["images_per_second"] == pytest.approx(row.rate)
     assert f"{row.rate:g} images/s" in text and row.measured in text and f"kernels {form[2]}" in text
     # A form that is set by hand has its own row; what was not measured has another speed.
-    plain = next(
-        row for row in RATES if (row.task, row.compile, row.graph, row.kernels) == (task, "off", "off", "torch")
-    )
+    plain = next(row for row in RATES if (row.task, row.compile, row.graph, row.kernels) == (task, "off", "off", "torch"))
     by_hand = told(name, "h200x8", changes=changes, per_node=1, compile="off", graph="off", kernels="torch")[1]
     assert by_hand["images_per_second"] == pytest.approx(plain.rate)
     for other in ({"precision": "fp16"}, {"channels_last": "off"}, {"chip": "H100-SXM5-80GB"}):

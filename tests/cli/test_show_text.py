@@ -45,11 +45,7 @@ def test_what_is_wanted_first_comes_first_and_the_rest_only_differs(capsys, monk
 
 
 def test_a_recipe_s_base_follows_from_its_name_and_every_value_that_it_has_otherwise_is_marked():
-    known = {
-        "ssd-custom-cpu": "ssd-custom",
-        "resnet50-mlperf-3200-4x8": "resnet50-mlperf-3200",
-        "fasterrcnn": "maskrcnn",
-    }
+    known = {"ssd-custom-cpu": "ssd-custom", "resnet50-mlperf-3200-4x8": "resnet50-mlperf-3200", "fasterrcnn": "maskrcnn"}
     assert {name: base_of(name, RECIPES[name]().task) for name in known} == known
     assert base_of("ssd@dell-dgx1-1024", "ssd") == "ssd" and base_of("./my-own.py:net", "classification") == ""
     for name, make in RECIPES.items():
@@ -67,10 +63,7 @@ def test_a_recipe_s_base_follows_from_its_name_and_every_value_that_it_has_other
 def test_units_ranges_and_numbers_are_a_person_s():
     found = {(group, name): texts for group, name, texts in cells(RECIPES["ssd-custom-cpu"](), RECIPES["ssd-custom"]())}
     assert found["input", "size"] == ["416 px", "300 px"] and found["input", "crop-side"] == ["0.6 to 1", "0.3 to 1"]
-    assert found["schedule", "warmup"] == ["0.05 of the run", "1 epoch"] and found["model", "extras-norm"] == [
-        "yes",
-        "no",
-    ]
+    assert found["schedule", "warmup"] == ["0.05 of the run", "1 epoch"] and found["model", "extras-norm"] == ["yes", "no"]
     assert found["recipe", "global-batch"] == ["8 images", "32 images"]
     assert found["model", "scales"][0] == "0.027, 0.06, 0.14, 0.3, 0.5, 0.75, 0.95"
 

@@ -80,9 +80,7 @@ def test_on_a_terminal_a_run_shows_what_goes_on_and_draws_nothing_below_its_end(
 def sentences(tree: ast.AST) -> Iterator[str]:
     """Every piece of text in a file that is no docstring."""
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
-    docs = {
-        id(node.body[0].value) for node in ast.walk(tree) if isinstance(node, documented) and _opens_with_text(node)
-    }
+    docs = {id(node.body[0].value) for node in ast.walk(tree) if isinstance(node, documented) and _opens_with_text(node)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs:
             yield node.value

@@ -36,9 +36,7 @@ def compiled(monkeypatch):
     monkeypatch.setattr(torch.nn.Module, "compile", lambda self, **how: whole(self, backend="eager", **how))
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
-    with torch._dynamo.config.patch(
-        recompile_limit=8, accumulated_recompile_limit=256, fail_on_recompile_limit_hit=False
-    ):
+    with torch._dynamo.config.patch(recompile_limit=8, accumulated_recompile_limit=256, fail_on_recompile_limit_hit=False):
         yield
     torch._dynamo.reset()
 

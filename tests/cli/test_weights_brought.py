@@ -37,9 +37,7 @@ def test_a_whole_network_of_torch_save_is_named_by_its_class_and_not_unpickled(t
 
 def test_lightnings_checkpoint_fits_as_the_network_in_it_does(tmp_path, capsys):
     state = torchvision.models.resnet18(num_classes=5).state_dict()
-    torch.save(
-        {"epoch": 3, "state_dict": {f"model.{name}": tensor for name, tensor in state.items()}}, tmp_path / "l.ckpt"
-    )
+    torch.save({"epoch": 3, "state_dict": {f"model.{name}": tensor for name, tensor in state.items()}}, tmp_path / "l.ckpt")
     said = command(capsys, "weights", "check", tmp_path / "l.ckpt")
     assert said.code == 0 and "fits      resnet50 --model.depth 18: 122 tensors used" in said.out, said
 

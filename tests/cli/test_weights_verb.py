@@ -185,9 +185,7 @@ def test_what_cannot_be_converted_is_refused_in_one_line(case, ours, tmp_path, m
     }  # fmt: skip
     before = set(tmp_path.iterdir())
     capsys.readouterr()
-    assert (
-        weights_verb("convert", *(flag.format(**places) for flag in flags), *([] if flags else ["--to", "ours"])) == 2
-    )
+    assert weights_verb("convert", *(flag.format(**places) for flag in flags), *([] if flags else ["--to", "ours"])) == 2
     said = capsys.readouterr()
     assert says in said.err and "Traceback" not in said.err and said.err.count("\n") == 1
     assert set(tmp_path.iterdir()) == before
@@ -280,9 +278,7 @@ def test_get_brings_what_its_name_promises(tmp_path, monkeypatch, capsys):
 
 def test_get_says_how_far_it_is(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(printing, "LINE_EVERY", -1.0)
-    monkeypatch.setattr(
-        download, "fetch", lambda urls, path, *, reporter, **__: reporter.progress(path.name, 2**20, 2**21)
-    )
+    monkeypatch.setattr(download, "fetch", lambda urls, path, *, reporter, **__: reporter.progress(path.name, 2**20, 2**21))
     assert weights_verb("get", "resnet50", "--out", tmp_path) == 0
     assert "resnet50-11ad3fa6.pth: 1.0 MiB of 2.0 MiB" in capsys.readouterr().out
 

@@ -55,15 +55,7 @@ MXNET = joined(
 
 
 def config(
-    batch: int,
-    each: int,
-    lr: float,
-    warmup: int,
-    epochs: int,
-    decay: float,
-    momentum: float,
-    first: int,
-    group: int = 1,
+    batch: int, each: int, lr: float, warmup: int, epochs: int, decay: float, momentum: float, first: int, group: int = 1
 ) -> Table:
     """A row of the sheet's table of batches and rates: B, B/GPU, base LR, warm-up, schedule, WD, momentum, first evaluation."""
     return joined(

@@ -84,9 +84,7 @@ def of_pytorch(log: dict[str, Any]) -> Table:
         sheet("v0.7 NVIDIA pytorch ssd300.py: one convolution a level", model__heads="fused"),
         sheet("build_pipeline.py: the reference's default boxes, DALI's BoxEncoder", model__box_order="anchor-last"),
         sheet("dali_pipeline.py: ColorTwist, one matrix", input__jitter="matrix"),
-        sheet(
-            "train.py: torch's SGD, its warm-up's steps from 0", optim__momentum_form="torch", schedule__warmup_first=0
-        ),
+        sheet("train.py: torch's SGD, its warm-up's steps from 0", optim__momentum_form="torch", schedule__warmup_first=0),
         sheet("parse_config.py --evaluation", quality__at=(40, 50, 55, 60, 65, 70, 75, 80)),
     )
 

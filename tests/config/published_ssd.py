@@ -101,9 +101,7 @@ def gaudi(batch: int) -> Table:
         ),
         sheet("6 B, 14.3", global_batch=batch, bn_span=128, optim__lr=3e-3 * batch / 32, epochs=64),
         sheet("6 B: 5 epochs, t from 0", schedule__warmup=5, schedule__warmup_first=0),
-        ours(
-            "B never evaluates in training; the reference's cadence", quality__first=5, quality__every=5, quality__at=()
-        ),
+        ours("B never evaluates in training; the reference's cadence", quality__first=5, quality__every=5, quality__at=()),
     )
 
 

@@ -102,9 +102,7 @@ def test_the_plan_is_never_refused_and_evaluates_five_to_ten_times_where_it_has_
     assert len(plan.eval_steps) <= 11 and (len(plan.eval_steps) >= 5 or plan.total_steps < 100)
     assert abs(evaluations(after, found.photos) - len(plan.eval_steps)) <= 1
     assert all(choice.why and "\n" not in choice.why for choice in choices)
-    assert not choose(
-        after, found, Asked({choice.field for choice in choices}, cpu, ranks)
-    )  # nothing is left to choose
+    assert not choose(after, found, Asked({choice.field for choice in choices}, cpu, ranks))  # nothing is left to choose
 
 
 @pytest.mark.parametrize(

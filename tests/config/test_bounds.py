@@ -11,19 +11,7 @@ from messages import check_text
 
 from paceline._utils.errors import RecipeError
 from paceline.cli.main import main
-from paceline.config.constraints import (
-    AboveZero,
-    BelowOne,
-    Finite,
-    Ge,
-    Gt,
-    Le,
-    Lt,
-    MinLen,
-    MultipleOf,
-    Whole,
-    check_bounds,
-)
+from paceline.config.constraints import AboveZero, BelowOne, Finite, Ge, Gt, Le, Lt, MinLen, MultipleOf, Whole, check_bounds
 
 
 @dataclass(frozen=True)

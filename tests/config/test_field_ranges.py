@@ -50,10 +50,7 @@ def test_a_number_out_of_its_range_is_refused_by_its_flag(recipe, field, value, 
         workload_of(changed.task).network.check(changed)  # what a workload's own fields mean
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [("model.rpn.channels", 2**16 + 1), ("input.size", 2**14 + 1)],
-)
+@pytest.mark.parametrize(("field", "value"), [("model.rpn.channels", 2**16 + 1), ("input.size", 2**14 + 1)])
 def test_a_count_that_no_network_has_is_refused_by_its_flag(field, value):
     recipe = RECIPES["maskrcnn" if "rpn" in field else "ssd"]()
     with pytest.raises(RecipeError, match=rf"^--{field.replace('_', '-')} {value}: must be [\d,]+ or less"):

@@ -11,14 +11,7 @@ from paceline._utils.errors import RecipeError
 from paceline.config.plan import lr_at, make_plan
 from paceline.config.recipe import DATA_IMAGES, Quality, Recipe
 from paceline.config.recipes import RECIPES
-from paceline.config.run_length import (
-    FITTED,
-    MOST_WARMUP,
-    fit_schedule,
-    length_in_steps,
-    schedule_in_words,
-    steps_in_time,
-)
+from paceline.config.run_length import FITTED, MOST_WARMUP, fit_schedule, length_in_steps, schedule_in_words, steps_in_time
 from paceline.config.system import System
 
 
@@ -44,9 +37,7 @@ def test_a_fitted_schedule_is_the_recipes_own_drawn_smaller(name, share):
     assert small.schedule_steps == pytest.approx(plan.schedule_steps * r)
     assert small.boundaries == pytest.approx([boundary * r for boundary in plan.boundaries])
     if recipe.schedule.unit == "steps":
-        assert small.warmup_steps == pytest.approx(
-            min(plan.warmup_steps, max(plan.warmup_steps * r, MOST_WARMUP * steps))
-        )
+        assert small.warmup_steps == pytest.approx(min(plan.warmup_steps, max(plan.warmup_steps * r, MOST_WARMUP * steps)))
     else:
         assert small.warmup_steps == pytest.approx(plan.warmup_steps * r)
         # The oracle: at the same share of the run the same learning rate, but for the steps' own width.

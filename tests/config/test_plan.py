@@ -34,9 +34,7 @@ PUBLISHED = {
 
 
 def imagenet_plan(name: str, world: int, most: int = 512):
-    return make_plan(
-        RECIPES[name](), h100x8(), world=world, most=most, train_images=IMAGENET[0], val_images=IMAGENET[1]
-    )
+    return make_plan(RECIPES[name](), h100x8(), world=world, most=most, train_images=IMAGENET[0], val_images=IMAGENET[1])
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -225,9 +223,7 @@ def test_a_recipe_that_contradicts_itself_is_refused_by_flag(changes: dict, name
 def test_evaluation_ranks_train_nothing_and_count_as_machines() -> None:
     recipe = RECIPES["resnet50-mlperf-3200"]()
     alone, plan = (
-        make_plan(
-            recipe, h100x8(), world=8, most=512, train_images=IMAGENET[0], val_images=IMAGENET[1], eval_ranks=count
-        )
+        make_plan(recipe, h100x8(), world=8, most=512, train_images=IMAGENET[0], val_images=IMAGENET[1], eval_ranks=count)
         for count in (0, 9)
     )
     assert replace(plan, eval_ranks=0, nodes=alone.nodes) == alone
@@ -243,12 +239,7 @@ def test_a_refusal_says_how_many_of_the_ranks_train() -> None:
 
 @pytest.mark.parametrize(
     ("ranks", "eval_ranks", "said"),
-    [
-        (1, 1, "one rank"),
-        (4, 4, "4 ranks ... 0 to 3"),
-        (4, 9, "--eval-ranks 9"),
-        (4, -1, "Name 0 to 3"),
-    ],
+    [(1, 1, "one rank"), (4, 4, "4 ranks ... 0 to 3"), (4, 9, "--eval-ranks 9"), (4, -1, "Name 0 to 3")],
 )
 def test_somebody_has_to_train(ranks: int, eval_ranks: int, said: str) -> None:
     with raises(RecipeError, said):

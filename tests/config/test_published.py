@@ -116,9 +116,7 @@ class Sheet:
 def resnet(system, nodes, ranks, images, batch, lr, warm, length, decay, mom, steps, recipe, join=1, **more):
     """R 4.3, one line of its table, in its order; fp16 without a scaler, on sums over B_gpu images (R 5); R 12.1."""
     more = {"bind": "exclusive", "scale": float(images), "length": length} | more
-    return Sheet(
-        system, nodes, ranks, images, batch, recipe, lr, warm * steps, decay, mom, images * join, steps, **more
-    )
+    return Sheet(system, nodes, ranks, images, batch, recipe, lr, warm * steps, decay, mom, images * join, steps, **more)
 
 
 def ssd(system, nodes, ranks, images, batch, recipe, lr, warm, decay, steps, join=1, bounds=(44, 55), **more):
@@ -223,9 +221,7 @@ def test_no_pairing_stands_in_the_code_that_was_not_typed_here():
 def test_the_largest_run_has_its_own_variables_and_network():
     (largest,) = pairings_of("dgx-h100", recipe_name="resnet50-mlperf-57344")
     assert "NCCL_COLLNET_ENABLE=1" in largest.env  # R 6
-    assert (
-        system_for("resnet50-mlperf-57344", "dgx-h100", SYSTEMS["dgx-h100"]()).env == ()
-    )  # its nodes are not known there
+    assert system_for("resnet50-mlperf-57344", "dgx-h100", SYSTEMS["dgx-h100"]()).env == ()  # its nodes are not known there
     assert published_for("resnet50-mlperf-57344", "dgx-h100", 448) is largest
     assert published_for("resnet50-mlperf-57344", "dgx-h100", 64) is None
     sharp = {pairing.nodes for pairing in PAIRINGS if pairing.slurm_network == "sharp"}
@@ -298,12 +294,7 @@ def test_minutes_rate_and_epochs_of_a_published_result_fit_each_other(row):
 
 
 def test_a_recipe_that_was_not_published_on_a_system_leaves_it_as_it_is():
-    for name, recipe in (
-        ("dgx-h100", "ssd-mlperf-512"),
-        ("c4140", "resnet50"),
-        ("cpu", "ssd-mlperf-512"),
-        ("auto", "x"),
-    ):
+    for name, recipe in (("dgx-h100", "ssd-mlperf-512"), ("c4140", "resnet50"), ("cpu", "ssd-mlperf-512"), ("auto", "x")):
         system = replace(SYSTEMS["c4140"](), memory_gib=3)
         assert system_for(recipe, name, system) is system
 
@@ -324,13 +315,7 @@ def test_what_is_changed_by_hand_takes_its_published_partner_along():
         ("classification", "dgx-h100", 2, 1, "resnet50-mlperf-3200"),  # as near to 4: the smaller
         ("classification", "dgx-h100", 16, 8, "resnet50-mlperf-3200-8x8"),
         ("classification", "dgx-h100", 32, 64, "resnet50-mlperf-20480"),
-        (
-            "classification",
-            "dgx-h100",
-            50,
-            8,
-            "resnet50-mlperf-3200-8x8",
-        ),  # 64 is nearer, and its batch is not cut by 400
+        ("classification", "dgx-h100", 50, 8, "resnet50-mlperf-3200-8x8"),  # 64 is nearer, and its batch is not cut by 400
         ("classification", "dgx-h100", 448, 448, "resnet50-mlperf-57344"),
         ("ssd", "dgx-a100", 100, None, "64 nodes ... ssd-mlperf-2048 ... 2,048 images ... 128 nodes"),
         ("ssd", "c4140", 3, None, "2 nodes ... ssd-mlperf-1024 ... 1,024 images ... 4 nodes ... ssd-mlperf-896"),

@@ -104,9 +104,7 @@ def test_every_recipe_has_a_plan_on_any_number_of_ranks_or_a_refusal_that_says_w
     try:
         plan = make_plan(recipe, system, world=world, most=512, train_images=train, val_images=val)
     except RecipeError as refusal:
-        assert re.search(r"--(global-batch|bn-span) \d+ .*nearest", str(refusal).replace("\n", " "), re.IGNORECASE), (
-            refusal
-        )
+        assert re.search(r"--(global-batch|bn-span) \d+ .*nearest", str(refusal).replace("\n", " "), re.IGNORECASE), refusal
         assert world > 1
         return
     assert plan.images_per_forward * plan.forwards * world == recipe.global_batch == plan.global_batch
@@ -126,9 +124,9 @@ def test_every_recipe_tells_its_command_or_its_source(name):
 
 def test_names_on_the_menu_are_workload_source_batch():
     for name, make in RECIPES.items():
-        assert re.fullmatch(
-            r"(resnet50|ssd|maskrcnn|fasterrcnn)(-[a-z][a-z0-9]*)?(-\d+)?(-\d+x\d+|-[a-z0-9]+)?", name
-        ), name
+        assert re.fullmatch(r"(resnet50|ssd|maskrcnn|fasterrcnn)(-[a-z][a-z0-9]*)?(-\d+)?(-\d+x\d+|-[a-z0-9]+)?", name), (
+            name
+        )
         batch = re.search(r"-(\d{3,})", name)
         assert batch is None or int(batch[1]) == make().global_batch, name
 
@@ -190,9 +188,7 @@ def test_every_flag_has_a_text_of_one_short_line_and_other_fields_a_comment(file
 def own_texts(node: object, above: str = "") -> Iterator[tuple[str, str]]:
     """(flag, the text of its field's Help) of a dataclass instance and all below it, read from the sources."""
     found: dict[str, str] = {}
-    for kind in reversed(
-        [kind for kind in type(node).__mro__ if dataclasses.is_dataclass(kind)]
-    ):  # a base's come first
+    for kind in reversed([kind for kind in type(node).__mro__ if dataclasses.is_dataclass(kind)]):  # a base's come first
         file = Path(inspect.getfile(kind))
         found |= {name: text for owner, name, text, _ in fields_in(file) if owner == kind.__name__}
     for entry in dataclasses.fields(node):  # type: ignore[arg-type]

@@ -61,9 +61,7 @@ def rows_of_the_sheet() -> set[tuple]:
                 count = trains[1] or "256"  # the same split as the H100's: 128 of 384 only evaluate
             rate = next(cell for cell in rates if cell != "\u2013")
             # "a / b" in the column of minutes is two runs; in the column of rates tracked beside wall, the first counts.
-            pairs = (
-                zip(minutes.split(" / "), rate.split(" / ")) if "/" in minutes else [(minutes, rate.split(" / ")[0])]
-            )
+            pairs = zip(minutes.split(" / "), rate.split(" / ")) if "/" in minutes else [(minutes, rate.split(" / ")[0])]
             for minute, one in pairs:
                 number = float(re.search(r"[\d,.]+", one)[0].replace(",", ""))
                 found.add((workload, name, int(count), number, round(60 * float(minute.strip("*")), 2)))

@@ -228,9 +228,9 @@ def test_a_recipe_resolves_to_its_published_plan(name, world):
 
 
 def test_every_published_recipe_has_a_plan():
-    assert {name for name, _ in PLANS} == {
-        name for name in RECIPES if not name.endswith(("-tiny", "-custom", "-cpu"))
-    } - {"resnet50"}
+    assert {name for name, _ in PLANS} == {name for name in RECIPES if not name.endswith(("-tiny", "-custom", "-cpu"))} - {
+        "resnet50"
+    }
 
 
 def compare_with_log(recipe: Recipe, images: int, world: int, logged: dict[str, Any]) -> None:

@@ -51,12 +51,7 @@ def test_the_first_step_is_one_up_the_ramp_or_none():
 
 
 def test_evaluations_in_steps():
-    assert plan_of(replace(RECIPE, quality=Quality(unit="steps", first=100, every=200))).eval_steps == (
-        100,
-        300,
-        500,
-        640,
-    )
+    assert plan_of(replace(RECIPE, quality=Quality(unit="steps", first=100, every=200))).eval_steps == (100, 300, 500, 640)
     assert plan_of(replace(RECIPE, quality=Quality(unit="steps", at=(7, 50, 900)))).eval_steps == (7, 50, 640)
 
 

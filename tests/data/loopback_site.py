@@ -75,9 +75,7 @@ class _Handler(BaseHTTPRequestHandler):
         headers["Content-Range"] = f"bytes {first + shift}-{last + shift}/{len(content) + site.claimed}"
         self._answer(206, content[first : last + 1], headers)
 
-    def _answer(
-        self, code: int, body: bytes, headers: dict[str, str] | None = None, claimed: int | None = None
-    ) -> None:
+    def _answer(self, code: int, body: bytes, headers: dict[str, str] | None = None, claimed: int | None = None) -> None:
         site = self.site
         self.send_response(code)
         for name, value in (headers or {}).items():

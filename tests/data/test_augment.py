@@ -33,9 +33,7 @@ def _jpeg(key: int) -> bytes:
 PHOTOS = [_jpeg(key) for key in range(6)]
 
 
-def _batches(
-    settings: PhotoInput, *, threads: int, first: int = 0, ranks: int = 1
-) -> dict[tuple[int, int], torch.Tensor]:
+def _batches(settings: PhotoInput, *, threads: int, first: int = 0, ranks: int = 1) -> dict[tuple[int, int], torch.Tensor]:
     """(step, number in its batch) -> the pixels, of steps `first` to 4 with 8 samples each, loaded as so many ranks would."""
     found = {}
     for rank in range(ranks):

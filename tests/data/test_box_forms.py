@@ -30,9 +30,7 @@ def boxes_in(form: Form | None, root, good: int = 0):
         for number in range(24):
             w, h = random.uniform(2, 12), random.uniform(2, 10)
             x, y = random.uniform(0, WIDTH - w), random.uniform(0, HEIGHT - h)
-            objects.append(
-                box(1 + number % 2, 7, *([x, y, w, h] if form is None or number < good else form(x, y, w, h)))
-            )
+            objects.append(box(1 + number % 2, 7, *([x, y, w, h] if form is None or number < good else form(x, y, w, h))))
         objects.append(box(2, 3, 2, 2, 9, 9))
         write_json(root, split, document([1, 2], objects))
     return root

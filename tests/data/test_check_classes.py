@@ -163,8 +163,7 @@ def test_a_tile_around_a_box_shows_the_part_of_the_mask_that_lies_there(tmp_path
     }
     plain = replace(index, extra=without)
     tiles = [
-        make_tile(which, 1, ["a", "b"], side=240, focus=[int(index.extra["object_starts"][1])])
-        for which in (index, plain)
+        make_tile(which, 1, ["a", "b"], side=240, focus=[int(index.extra["object_starts"][1])]) for which in (index, plain)
     ]
     filled, plain = (np.asarray(picture_in(tile.photo)).astype(int) for tile in tiles)
     difference = np.abs(filled - plain).sum(axis=2)
@@ -173,8 +172,7 @@ def test_a_tile_around_a_box_shows_the_part_of_the_mask_that_lies_there(tmp_path
     inside = np.zeros((height, width), bool)
     top, left = round(focused.top * height / 100), round(focused.left * width / 100)
     inside[
-        top - 3 : top + round(focused.height * height / 100) + 4,
-        left - 3 : left + round(focused.width * width / 100) + 4,
+        top - 3 : top + round(focused.height * height / 100) + 4, left - 3 : left + round(focused.width * width / 100) + 4
     ] = True
     assert difference[inside].max() > 100
     assert difference[~inside].max() < 60, "JPEG's noise alone"

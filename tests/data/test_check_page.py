@@ -116,9 +116,7 @@ def test_pairs_are_those_of_a_slow_loop_over_all_boxes(tmp_path: Path) -> None:
                     wanted["twice" if k == other else "two_classes"].add((12 * image + j, 12 * image + i))
     found = find_suspicious(make_index(tmp_path, "train", images))
     for key, pairs in wanted.items():
-        assert (
-            {s.objects for s in found[key].worst} == pairs and found[key].count == len(pairs) > 3 and found[key].all_met
-        )
+        assert {s.objects for s in found[key].worst} == pairs and found[key].count == len(pairs) > 3 and found[key].all_met
 
 
 def test_a_crowd_region_is_no_suspect_of_size(tmp_path: Path) -> None:
@@ -135,9 +133,7 @@ def test_a_hundred_thousand_alike_boxes_on_one_image_are_counted_and_a_few_drawn
     assert "at least 3," in box_page(tmp_path, CLASSES, {"train": index}).html
 
 
-@pytest.mark.parametrize(
-    "box", [[20, 30, 4, 3], [20, 30, 200, 100], [-900, 30, 40, 40], [290, -10, 60, 60], [5, 5, 0, 0]]
-)
+@pytest.mark.parametrize("box", [[20, 30, 4, 3], [20, 30, 200, 100], [-900, 30, 40, 40], [290, -10, 60, 60], [5, 5, 0, 0]])
 def test_a_tile_shows_the_box_it_points_at_where_it_lies_in_the_photo(tmp_path: Path, box: list[float]) -> None:
     index = make_index(tmp_path, "train", [[GOOD, (box, 3, 0)]])
     tile = make_tile(index, 0, CLASSES, side=240, focus=(1,))
@@ -177,10 +173,7 @@ def test_the_pixels_under_a_box_are_the_photos(tmp_path: Path) -> None:
 
 def test_a_clean_set_is_said_to_be_clean_and_shows_all_its_photos(tmp_path: Path) -> None:
     rows: list[Row] = [GOOD, ([120, 60, 40, 30], 2, 0), ([180, 60, 40, 30], 3, 0)]
-    splits = {
-        "train": make_index(tmp_path, "train", [rows] * 3),
-        "val": make_index(tmp_path, "val", [rows] * 2, seed=1),
-    }
+    splits = {"train": make_index(tmp_path, "train", [rows] * 3), "val": make_index(tmp_path, "val", [rows] * 2, seed=1)}
     page = read_page(box_page(tmp_path, CLASSES, splits).html)
     assert "Nothing suspicious" in page.words and check_text(page.words, "area")
     assert len(page.pictures) == 5 and len(page.all("div", class_="box")) == 15

@@ -51,10 +51,7 @@ def test_balanced_draws_are_those_of_the_obvious_loop_and_classes_differ_by_one(
     exact = [Fraction(n, len(counts) * counts[label]) for label in found]
     assert order.tolist() == _slow(exact, classes, seed, epoch) and not order.flags.writeable
     drawn = Counter(classes[order % n].tolist())
-    assert len(order) == n == len(set(order.tolist())) and set(drawn.values()) <= {
-        n // len(counts),
-        -(-n // len(counts)),
-    }
+    assert len(order) == n == len(set(order.tolist())) and set(drawn.values()) <= {n // len(counts), -(-n // len(counts))}
     times = np.bincount(order % n, minlength=n)
     assert all(int(rate) <= time <= -int(-rate // 1) for rate, time in zip(exact, times.tolist()))
 
@@ -112,9 +109,7 @@ def test_a_photo_drawn_again_in_an_epoch_has_a_key_of_its_own():
     drawn = [pair for step in range(40) for pair in _taken(step)]
     assert len(set(drawn)) == len(drawn)
     of_rare = Counter((key % AGAIN, index) for key, index in drawn if CLASSES[index] == 2)
-    assert max(of_rare.values()) == 10 and {key // AGAIN for key, index in drawn if CLASSES[index] == 2} == set(
-        range(10)
-    )
+    assert max(of_rare.values()) == 10 and {key // AGAIN for key, index in drawn if CLASSES[index] == 2} == set(range(10))
     assert {key % AGAIN for key, _ in drawn} == set(range(-(-40 * 32 // N)))
 
 

@@ -72,9 +72,7 @@ def test_another_data_set_is_no_part_and_not_expected(root: Path) -> None:
     with pytest.raises(DataError, match="not COCO 2017"):
         check_coco2017(root, splits)
     for split in ("train", "val"):
-        (root / "annotations" / f"instances_{split}2017.json").rename(
-            root / "annotations" / f"instances_{split}2014.json"
-        )
+        (root / "annotations" / f"instances_{split}2017.json").rename(root / "annotations" / f"instances_{split}2014.json")
         (root / f"{split}2017").rename(root / f"{split}2014")
     assert part_of_coco2017(read_source(root).splits) == ""
 

@@ -84,13 +84,7 @@ def test_a_flaw_of_the_json_is_named_with_file_and_entry(root, flaw):
 
 @pytest.mark.parametrize(
     ("content", "reason"),
-    [
-        (b"{", "not JSON"),
-        (b"\xff\xfe\x00", "not JSON"),
-        (b"[]", "a list"),
-        (b"", "not JSON"),
-        (b"[" * 100_000, "not JSON"),
-    ],
+    [(b"{", "not JSON"), (b"\xff\xfe\x00", "not JSON"), (b"[]", "a list"), (b"", "not JSON"), (b"[" * 100_000, "not JSON")],
 )
 def test_a_file_that_is_no_coco_json_is_named(root, content, reason):
     json_file(root, "train").write_bytes(content)
@@ -206,10 +200,7 @@ def test_half_a_request_is_refused(flags, reason):
 
 def test_annotations_in_a_zip_unpack_to_no_more_than_annotations_do(tmp_path) -> None:
     bomb = tmp_path / "annotations.zip"
-    with (
-        zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as archive,
-        archive.open("instances_train2017.json", "w") as file,
-    ):
+    with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as archive, archive.open("instances_train2017.json", "w") as file:
         file.write(b'{"images": [')
         for _ in range(64):
             file.write(b" " * 2**20)

@@ -142,11 +142,7 @@ def test_the_parent_category_of_roboflow_is_no_class(root):
 
 def test_files_named_one_by_one_go_to_the_cache_and_are_trained_on_from_there(root):
     request = BoxRequest(
-        "coco",
-        str(root / "train2017"),
-        str(json_file(root, "train")),
-        str(root / "val2017"),
-        str(json_file(root, "val")),
+        "coco", str(root / "train2017"), str(json_file(root, "train")), str(root / "val2017"), str(json_file(root, "val"))
     )
     manifest = prepare_boxes(None, request)
     assert cache_place(root) in manifest.folder.parents and not (root / "manifest.json").exists()
@@ -169,9 +165,7 @@ def test_a_set_is_prepared_once_into_the_cache_and_again_when_its_annotations_ch
     before = Manifest.load(place)
     edit(root, lambda record: record["annotations"][0]["bbox"].__setitem__(0, 2))
     said.clear()
-    assert (
-        ensure_prepared(root, kind="boxes", reporter=Lines(said.append)) == place and "annotations changed" in said[0]
-    )
+    assert ensure_prepared(root, kind="boxes", reporter=Lines(said.append)) == place and "annotations changed" in said[0]
     after = Manifest.load(place)
     assert after.content_hash != before.content_hash
     assert after.splits["val"].content_hash == before.splits["val"].content_hash
@@ -180,9 +174,7 @@ def test_a_set_is_prepared_once_into_the_cache_and_again_when_its_annotations_ch
 @pytest.mark.parametrize("field", ["category_id", "iscrowd", "area", "bbox", "segmentation"])
 def test_the_hash_speaks_of_every_annotation(root, field):
     before = prepare_boxes(root).content_hash
-    new = {"category_id": 3, "iscrowd": 1, "area": 2.0, "bbox": [1, 2, 10, 11], "segmentation": [[0, 0, 4, 0, 4, 4]]}[
-        field
-    ]
+    new = {"category_id": 3, "iscrowd": 1, "area": 2.0, "bbox": [1, 2, 10, 11], "segmentation": [[0, 0, 4, 0, 4, 4]]}[field]
     edit(root, lambda record: record["annotations"][0].__setitem__(field, new))
     assert prepare_boxes(root).content_hash != before
 
@@ -278,9 +270,7 @@ def test_objects_are_read_the_same_whatever_their_order_in_the_file(root):
     order = np.argsort([entry["image_id"] for entry in train_document()["annotations"]], kind="stable")
     edit(
         root,
-        lambda record: record.update(
-            annotations=[record["annotations"][i] for i in order], images=record["images"][::-1]
-        ),
+        lambda record: record.update(annotations=[record["annotations"][i] for i in order], images=record["images"][::-1]),
     )
     second = open_boxes(prepare_boxes(root), "train")
     assert {int(i): second.objects(row).boxes.tolist() for row, i in enumerate(second.image_ids)} == boxes

@@ -26,9 +26,7 @@ COMPRESS = {
     ".xz": lzma.compress,
     ".bz2": bz2.compress,
     # Of two frames, as appended files are; each with its checksum, as the program writes it.
-    ".zst": lambda data: b"".join(
-        map(zstandard.ZstdCompressor(write_checksum=True).compress, (data[:5000], data[5000:]))
-    ),
+    ".zst": lambda data: b"".join(map(zstandard.ZstdCompressor(write_checksum=True).compress, (data[:5000], data[5000:]))),
 }
 
 

@@ -349,9 +349,7 @@ def test_data_info_says_what_is_there(folder, tmp_path, capsys):
 def wds(path: Path, keys: dict[str, int], data: bytes) -> str:
     with open(path, "wb") as file:
         members = [
-            (f"{key}.{ext}".encode(), what)
-            for key, n in keys.items()
-            for ext, what in (("jpg", data), ("cls", b"%d" % n))
+            (f"{key}.{ext}".encode(), what) for key, n in keys.items() for ext, what in (("jpg", data), ("cls", b"%d" % n))
         ]
         packed_sets.write_tar(file, members)
     return str(path)
@@ -374,10 +372,7 @@ def test_what_would_be_learned_wrong_is_refused_by_name(folder, tmp_path, capsys
     train = wds(place / "t.tar", {"a/0": 0, "b/0": 1}, data)
     cases = [
         (("webdataset", "--train", train, "--val", wds(place / "v.tar", {"a/0": 1, "b/0": 0}, data)), "other split"),
-        (
-            ("webdataset", "--train", train, "--val", wds(place / "w.tar", {"x0": 1, "y0": 2}, data)),
-            "no training photo",
-        ),
+        (("webdataset", "--train", train, "--val", wds(place / "w.tar", {"x0": 1, "y0": 2}, data)), "no training photo"),
         (("webdataset", "--train", wds(place / "one.tar", {"x0": 1, "y0": 2}, data)), "--first-label 1"),
         (("tfrecord", "--train", str(place / "two.tfrecord")), "different lists of classes"),
         (("tar", "--train", tar("nested.tar", "a/0.jpg", "a/1.jpg", "b/small/0.jpg")), "side by side"),
@@ -456,8 +451,7 @@ def test_the_command_that_is_printed_prepares_the_same_again_from_anywhere(folde
     with open(place / "t.tfrecord", "wb") as file:
         photos = photos_of(folder.root_path, "train")
         write_tfrecord(
-            file,
-            [example_bytes({"image/encoded": [data], "image/class/label": [number]}) for _, number, _, data in photos],
+            file, [example_bytes({"image/encoded": [data], "image/class/label": [number]}) for _, number, _, data in photos]
         )
     (place / "names.txt").write_text("x\ny\nz\n")
     monkeypatch.chdir(tmp_path)

@@ -37,11 +37,7 @@ class _Scripted(SampleRandom):
         return low + int(self.fractions.pop(0) * (high - low))
 
 
-@given(
-    height=SIDES,
-    width=SIDES,
-    fractions=st.lists(st.floats(0, 1, exclude_max=True, width=32), min_size=22, max_size=22),
-)
+@given(height=SIDES, width=SIDES, fractions=st.lists(st.floats(0, 1, exclude_max=True, width=32), min_size=22, max_size=22))
 def test_the_random_crop_is_torchvisions_from_the_same_fractions(height, width, fractions):
     ours = random_resized_crop(height, width, 224, _Scripted(fractions))
 
@@ -107,9 +103,7 @@ def test_after_ten_tries_that_do_not_fit_the_largest_centred_crop_is_taken():
 
 def test_a_crop_is_a_function_of_its_key():
     key = (1, 2, 3)
-    assert random_resized_crop(480, 640, 224, SampleRandom(*key)) == random_resized_crop(
-        480, 640, 224, SampleRandom(*key)
-    )
+    assert random_resized_crop(480, 640, 224, SampleRandom(*key)) == random_resized_crop(480, 640, 224, SampleRandom(*key))
     assert random_resized_crop(480, 640, 224, SampleRandom(*key)) != random_resized_crop(
         480, 640, 224, SampleRandom(1, 3, 3)
     )

@@ -22,13 +22,7 @@ def test_the_generator_is_splitmix64():
     # First outputs of the public reference code (splitmix64.c) for the seed 1234567.
     random = SampleRandom(0, 0, 0)
     random._state = 1234567
-    expected = [
-        6457827717110365317,
-        3203168211198807973,
-        9817491932198370423,
-        4593380528125082431,
-        16408922859458223821,
-    ]
+    expected = [6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431, 16408922859458223821]
     assert [random.bits() for _ in expected] == expected
 
 

@@ -167,9 +167,7 @@ def test_any_window_of_any_jpeg_equals_a_crop_of_the_full_decode(height, width, 
     wanted = whole[top : top + crop_height, left : left + crop_width]
     got = _ours(jpeg, window, (crop_height, crop_width), "simplejpeg")
     np.testing.assert_array_equal(got, wanted)
-    np.testing.assert_array_equal(
-        _ours(jpeg, window, (crop_height, crop_width), "simplejpeg", flip=True), wanted[:, ::-1]
-    )
+    np.testing.assert_array_equal(_ours(jpeg, window, (crop_height, crop_width), "simplejpeg", flip=True), wanted[:, ::-1])
 
 
 @examples(40)

@@ -159,9 +159,7 @@ def test_one_batch_repeated_outlives_its_loader(expected, stand_in):
 
 
 def test_steps_allocate_nothing_where_the_largest_is_known_beforehand(stand_in):
-    largest = [
-        boxed(torch.empty(3, 6, 8, 3, dtype=torch.uint8).permute(0, 3, 1, 2), [objects(2)] * 3, torch.zeros(3))
-    ] * 2
+    largest = [boxed(torch.empty(3, 6, 8, 3, dtype=torch.uint8).permute(0, 3, 1, 2), [objects(2)] * 3, torch.zeros(3))] * 2
     streams = stand_in("nobody")
     with a_loader(like=[batch.to("meta") for batch in largest], last_step=3 * STEPS) as loader:
         landings = [slot.landing for slot in loader._ring]

@@ -264,9 +264,7 @@ while True:
 """
 
 
-def test_processes_share_it_and_one_may_be_killed(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_processes_share_it_and_one_may_be_killed(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("obstore", reason="the extra paceline[remote] is not installed")
     data = noise(3 * MIB)
     (tmp_path / "truth").write_bytes(data)

@@ -225,9 +225,7 @@ def test_imagenet_says_what_to_fetch_and_checks_what_is_there(site: Site, tmp_pa
     for archive in IMAGENET:
         assert archive.name in text and archive.md5 in text
     assert "147,897,477,120 bytes" in text and "6,744,924,160 bytes" in text and "image-net.org" in text
-    small = tuple(
-        replace(archive, size=3, md5=hashlib.md5(archive.name[-3:].encode()).hexdigest()) for archive in IMAGENET
-    )
+    small = tuple(replace(archive, size=3, md5=hashlib.md5(archive.name[-3:].encode()).hexdigest()) for archive in IMAGENET)
     monkeypatch.setitem(DATA_SETS, "imagenet", replace(DATA_SETS["imagenet"], archives=small))
     for archive in small:
         (tmp_path / archive.name).write_bytes(archive.name[-3:].encode())

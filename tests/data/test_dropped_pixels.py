@@ -62,15 +62,7 @@ def tiff_of_bands(bands: int, photometric: int = 2) -> bytes:
         struct.pack("<HHII", tag, kind, *values.get(tag, (count, value))) for tag, kind, count, value in sorted(tags)
     )
     return b"".join(
-        [
-            b"II*\0",
-            struct.pack("<IH", 8, len(tags)),
-            entries,
-            b"\0\0\0\0",
-            bits,
-            b"\0\0" * max(2, extra),
-            pixels,
-        ]
+        [b"II*\0", struct.pack("<IH", 8, len(tags)), entries, b"\0\0\0\0", bits, b"\0\0" * max(2, extra), pixels]
     )
 
 
@@ -198,6 +190,4 @@ def test_predict_prints_what_it_drops(resnet_run, tmp_path: Path, capsys):
         data, suffix, _ = CASES[name]
         (tmp_path / f"{name.split()[0]}.{suffix}").write_bytes(data)
     said = command(capsys, "predict", resnet_run.folder, tmp_path, "--out", tmp_path / "out", "--no-pictures")
-    assert said.code == 0 and check_line(said.out, "1 photo", "alpha") and check_line(said.out, "1 photo", "pages"), (
-        said
-    )
+    assert said.code == 0 and check_line(said.out, "1 photo", "alpha") and check_line(said.out, "1 photo", "pages"), said

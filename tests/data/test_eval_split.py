@@ -173,9 +173,7 @@ def test_advice_on_photos_that_cannot_be_scored_names_no_flag_of_another_command
     sorted(tmp_path.glob("classes/test/*/*.[jp][pn]g"))[0].write_bytes(b"")
     classes = refusal(tmp_path / "classes", "class-folder")
     assert "empty" in broken and "empty" in classes and "annotations" in missing and photo.name in missing
-    assert not any(
-        " --" in text or "paceline " in text.replace(str(tmp_path), "") for text in (broken, missing, classes)
-    )
+    assert not any(" --" in text or "paceline " in text.replace(str(tmp_path), "") for text in (broken, missing, classes))
 
 
 def test_the_training_part_of_photos_that_prepare_divided_is_not_scored_as_all_of_them(tmp_path):
@@ -294,7 +292,6 @@ def test_what_cannot_be_scored_on_is_refused_with_a_way_out(whole, tmp_path):
 def test_numbers_of_classes_are_those_of_the_run_in_every_row(whole, tmp_path):
     manifest = Manifest.load(ensure_held_out(HeldOut(str(whole), "train"), "boxes"))
     plain, mapped = (
-        open_boxes(found, "val")
-        for found in (manifest, scored_as(manifest, run_of(["cat", "dog"], category_ids=[1, 2])))
+        open_boxes(found, "val") for found in (manifest, scored_as(manifest, run_of(["cat", "dog"], category_ids=[1, 2])))
     )
     np.testing.assert_array_equal(mapped.classes, 3 - plain.classes)

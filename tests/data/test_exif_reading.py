@@ -92,10 +92,7 @@ def test_upside_down_photos_tell_nothing_and_may_be_read_both_ways(root):
 def test_voc_sizes_tell_as_coco_sizes_do(tmp_path):
     for name in ("a", "b"):
         lay_down(tmp_path / "JPEGImages" / f"{name}.jpg")
-        put(
-            tmp_path / "Annotations" / f"{name}.xml",
-            voc_xml(f"{name}.jpg", (HEIGHT, WIDTH), [("cat", (3, 2, 38, 20), 0)]),
-        )
+        put(tmp_path / "Annotations" / f"{name}.xml", voc_xml(f"{name}.jpg", (HEIGHT, WIDTH), [("cat", (3, 2, 38, 20), 0)]))
         put(tmp_path / "ImageSets" / "Main" / f"{'train' if name == 'a' else 'val'}.txt", name)
     manifest = prepare_boxes(tmp_path)
     check_text(" ".join(manifest.notes), "--input.exif apply")

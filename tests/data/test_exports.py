@@ -55,9 +55,7 @@ def test_a_zip_with_boxes_is_refused_with_commands_that_prepare_it(layout, tmp_p
     words = shlex.split(unpack)
     subprocess.run([sys.executable, *words[1:]], check=True)
     assert main(shlex.split(prepare)[1:]) == 0
-    assert "3 images" in capsys.readouterr().out and os.path.isfile(
-        os.path.join(shlex.split(prepare)[-1], "manifest.json")
-    )
+    assert "3 images" in capsys.readouterr().out and os.path.isfile(os.path.join(shlex.split(prepare)[-1], "manifest.json"))
 
 
 def test_a_zip_of_splits_without_classes_is_refused(tmp_path, capsys):
@@ -82,11 +80,7 @@ def test_what_is_read_is_not_taken_for_another_tools(tmp_path, capsys):
 
 def test_only_an_address_or_a_file_of_photos_has_to_be_indexed_first(tmp_path):
     (tmp_path / "notes.txt").write_text("no photos")
-    assert [prepare_first(str(place)) for place in (tmp_path, tmp_path / "notes.txt", tmp_path / "gone.tar")] == [
-        ""
-    ] * 3
+    assert [prepare_first(str(place)) for place in (tmp_path, tmp_path / "notes.txt", tmp_path / "gone.tar")] == [""] * 3
     assert "paceline prepare tar --train 's3://bucket/photos/*.tar' --val FILE" in prepare_first("s3://bucket/photos/")
     (tmp_path / "photos.rec").write_bytes(b"")
-    assert f"paceline prepare recordio --train {tmp_path}/photos.rec --val FILE" in prepare_first(
-        f"{tmp_path}/photos.rec"
-    )
+    assert f"paceline prepare recordio --train {tmp_path}/photos.rec --val FILE" in prepare_first(f"{tmp_path}/photos.rec")

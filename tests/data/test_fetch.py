@@ -52,9 +52,7 @@ def there(site: Site) -> Site:
     return site
 
 
-@pytest.mark.parametrize(
-    "known", [{}, {"size": len(CONTENT)}, {"sha256": SHA}, {"sha256_prefix": SHA[:8]}, {"md5": MD5}]
-)
+@pytest.mark.parametrize("known", [{}, {"size": len(CONTENT)}, {"sha256": SHA}, {"sha256_prefix": SHA[:8]}, {"md5": MD5}])
 @pytest.mark.parametrize("ranges", [True, False])
 def test_a_file_arrives_whole(there: Site, tmp_path: Path, known: dict, ranges: bool) -> None:
     there.ranges = ranges
@@ -79,9 +77,7 @@ def test_cut_connections_are_taken_up_again(there: Site, tmp_path: Path, cut_aft
 
 
 @pytest.mark.parametrize("ranges", [True, False])
-def test_a_connection_that_falls_silent_is_taken_up_again(
-    there: Site, tmp_path: Path, monkeypatch, ranges: bool
-) -> None:
+def test_a_connection_that_falls_silent_is_taken_up_again(there: Site, tmp_path: Path, monkeypatch, ranges: bool) -> None:
     monkeypatch.setattr(http, "SILENCE", 0.1)
     there.stalls, there.stall, there.ranges = 2, 0.4, ranges
     assert bring(f"{there.url}/set.zip", tmp_path)[0].read_bytes() == CONTENT
@@ -101,9 +97,7 @@ def test_a_server_that_always_cuts_ends_in_one_line_and_what_arrived_is_kept(the
     nothing_but(tmp_path)
 
 
-def test_what_arrived_before_the_network_went_is_kept_and_gone_on_from(
-    there: Site, tmp_path: Path, monkeypatch
-) -> None:
+def test_what_arrived_before_the_network_went_is_kept_and_gone_on_from(there: Site, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(part, "CONNECTIONS", 1)
     asked: list[int] = []
     original = part.get
@@ -170,8 +164,7 @@ def _begin(there: Site, folder: Path, first: int = 0, past: int = 20) -> None:
 
 
 @pytest.mark.parametrize(
-    "code, word",
-    [(401, "login"), (403, "refuses access"), (404, "file"), (410, "no longer"), (418, "give")],
+    "code, word", [(401, "login"), (403, "refuses access"), (404, "file"), (410, "no longer"), (418, "give")]
 )
 def test_a_refusal_is_not_repeated(there: Site, tmp_path: Path, code: int, word: str) -> None:
     there.always = code
@@ -221,9 +214,7 @@ def test_what_somebody_else_began_to_download_is_not_touched(there: Site, tmp_pa
     (tmp_path / "set.zip.part").write_bytes(b"half, by a browser")
     text = refusal(f"{there.url}/set.zip", tmp_path)
     check_text(text, "set.zip.part", "paceline")
-    assert [(entry.name, entry.read_bytes()) for entry in tmp_path.iterdir()] == [
-        ("set.zip.part", b"half, by a browser")
-    ]
+    assert [(entry.name, entry.read_bytes()) for entry in tmp_path.iterdir()] == [("set.zip.part", b"half, by a browser")]
 
 
 def test_nobody_listens_and_a_mirror_does(there: Site, tmp_path: Path) -> None:
@@ -289,9 +280,7 @@ def test_a_new_version_is_brought_from_the_beginning(there: Site, tmp_path: Path
     assert bring(f"{there.url}/set.zip", tmp_path)[0].read_bytes() == CONTENT[::-1]
 
 
-def test_a_version_that_changes_on_the_way_is_brought_from_the_beginning(
-    there: Site, tmp_path: Path, monkeypatch
-) -> None:
+def test_a_version_that_changes_on_the_way_is_brought_from_the_beginning(there: Site, tmp_path: Path, monkeypatch) -> None:
     original, calls = part.get, []
 
     def changing(*words):

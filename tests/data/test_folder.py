@@ -52,8 +52,7 @@ def test_sizes_flags_and_counts_are_those_of_the_files(photos):
     manifest = prepare_folder(photos)
     index = Index.open(manifest.folder, "train")
     rows = {
-        Path(index.name(i)).name: (index.heights[i], index.widths[i], index.extra["flags"][i])
-        for i in range(len(index))
+        Path(index.name(i)).name: (index.heights[i], index.widths[i], index.extra["flags"][i]) for i in range(len(index))
     }
     assert rows["a.jpg"] == (30, 40, flags_of(6)), "the size as stored, and how it is turned"
     assert rows["b.jpg"] == (5, 9, GREYSCALE)

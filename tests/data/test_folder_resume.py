@@ -73,8 +73,7 @@ def test_after_a_refusal_only_the_mended_file_is_decoded(photos, verified):
 
 
 @pytest.mark.parametrize(
-    "torn",
-    [b"v3 5 6 7", b"v3 1 2 3 4 5 6 7 name-without-newline", b"\0\0\0\0\n", b"v2 1 2 3 4 5 6 x\n", b"\0" * (1 << 15)],
+    "torn", [b"v3 5 6 7", b"v3 1 2 3 4 5 6 7 name-without-newline", b"\0\0\0\0\n", b"v2 1 2 3 4 5 6 x\n", b"\0" * (1 << 15)]
 )
 def test_a_torn_journal_line_is_dropped_and_the_next_one_kept(tmp_path, torn):
     path = tmp_path / "journal"

@@ -70,9 +70,7 @@ def test_groups_are_whole_and_no_order_of_the_photos_matters(labels, folds, grou
 @given(labels=st.lists(st.sets(st.integers(0, 4), min_size=1, max_size=2), min_size=40, max_size=80))
 def test_photos_of_several_classes_are_dealt_out_better_than_by_lot(labels):
     def unevenness(parts: np.ndarray) -> float:
-        counts = np.array(
-            [np.bincount(parts[[label in own for own in labels]], minlength=4) for label in range(5)], float
-        )
+        counts = np.array([np.bincount(parts[[label in own for own in labels]], minlength=4) for label in range(5)], float)
         return float(((counts - counts.mean(axis=1, keepdims=True)) ** 2).sum())
 
     parts = parts_of([f"{number}.jpg" for number in range(len(labels))], labels, 4)

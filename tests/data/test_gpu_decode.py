@@ -34,9 +34,7 @@ def gap(found: torch.Tensor, expected: np.ndarray) -> int:
 
 @pytest.mark.parametrize("law", ["bilinear-antialias", "bilinear"])
 def test_a_forward_is_within_one_level_of_its_photos_alone(renderer, law):
-    data, draws = draws_of(
-        [photo(height, width, seed) for seed, (height, width) in enumerate([(90, 130), (200, 70)])], law
-    )
+    data, draws = draws_of([photo(height, width, seed) for seed, (height, width) in enumerate([(90, 130), (200, 70)])], law)
     assert len(draws) == 2 * 8 * 4 and {draw.header.orientation for draw in draws} == set(range(1, 9))
     found = renderer(data, draws, SHAPE)
     assert found.shape == (64, 3, *SHAPE) and found.is_contiguous(memory_format=torch.channels_last)
@@ -75,13 +73,7 @@ def test_no_more_pixels_are_decoded_at_once_than_the_bound(monkeypatch):
 
 def test_a_cpu_has_no_renderer_and_where_nothing_is_decoded_it_is_refused(monkeypatch):
     recipe = RECIPES["resnet50"]()
-    assert (
-        renderer_for(
-            recipe.input,
-            torch.device("cuda"),
-        )
-        is None
-    )
+    assert renderer_for(recipe.input, torch.device("cuda")) is None
     assert renderer_for(with_decoder("resnet50").input, CPU) is None
     for device in (torch.device("xpu"), torch.device("cuda", 0)):
         device_renderer.cache_clear()
@@ -114,11 +106,7 @@ def with_decoder(name: str, **more):
 @pytest.mark.parametrize(
     ("name", "more", "wanted"),
     [
-        (
-            "resnet50",
-            {"augment": "trivial", "erase": 0.5},
-            "--input.augment trivial ... --input.erase 0.5 ... CPU",
-        ),
+        ("resnet50", {"augment": "trivial", "erase": 0.5}, "--input.augment trivial ... --input.erase 0.5 ... CPU"),
         ("ssd", {}, "--input.jitter hsv ... CPU ... simplejpeg"),
         ("maskrcnn", {"copy_paste": 0.5}, "--input.copy-paste 0.5 ... CPU"),
         ("ssd-gaudi", {"jitter": "none"}, "--input.resize tensorflow ... CPU"),

@@ -72,9 +72,7 @@ def test_ranks_and_forwards_together_take_the_streams_next_batch(n, kinds, step,
     groups, batch = _groups(n, kinds), world * forwards * each
     together = []
     for rank in range(world):
-        epochs, indices = _indices(
-            groups, seed=5, step=step, rank=rank, world=world, global_batch=batch, forwards=forwards
-        )
+        epochs, indices = _indices(groups, seed=5, step=step, rank=rank, world=world, global_batch=batch, forwards=forwards)
         assert epochs.dtype == indices.dtype == np.int64
         together += list(zip(epochs.tolist(), indices.tolist()))
     assert sorted(together) == sorted(_slow_stream(groups, 5, batch, step * batch, batch))
@@ -119,12 +117,7 @@ def test_an_empty_set_and_a_batch_that_does_not_divide_are_refused():
 
 
 @FEW
-@given(
-    n=st.integers(1, 40),
-    kinds=st.integers(1, 4),
-    batch=st.integers(1, 16),
-    steps=st.integers(1, 12),
-)
+@given(n=st.integers(1, 40), kinds=st.integers(1, 4), batch=st.integers(1, 16), steps=st.integers(1, 12))
 def test_the_shapes_of_a_run_are_known_before_it(n, kinds, batch, steps):
     groups = _groups(n, kinds, key=n)
     sizes = np.array([(10 + group, 20 - 2 * group) for group in groups])

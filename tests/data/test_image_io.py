@@ -105,10 +105,7 @@ def test_a_whole_photo_is_turned_at_a_reduced_size_too(orientation):
     picture = Image.effect_noise((640, 320), 90).convert("RGB")
     data = encode(picture, orientation)
     assert open_rgb(data, "ignore").size == (640, 320)
-    full, small = (
-        open_rgb(data, "apply"),
-        open_rgb(data, "apply", least=shown(picture, orientation).resize((1, 1)).size),
-    )
+    full, small = (open_rgb(data, "apply"), open_rgb(data, "apply", least=shown(picture, orientation).resize((1, 1)).size))
     assert full.size == shown(picture, orientation).size
     assert small.size == tuple(side // 8 for side in full.size)
     wide = (150, 80) if full.width > full.height else (80, 150)

@@ -99,10 +99,7 @@ FLAWS = [
     (one_class_doubled, rf"val: 2,002 images, ImageNet has 2,000: more than 2 in {WNIDS[2]} \(4\)\."),
     (incomplete_class, rf"train: 2,498 images, .*: fewer than 2 in {WNIDS[5]} \(1\)\. The copy is incomplete"),
     (wrong_total, r"train: 2,499 images, ImageNet has 2,500, though no class is out of bounds\. Files are missing"),
-    (
-        numbered_classes,
-        r"train: its 1,000 class folders are not named by WordNet id \(0, 1, 10 and 997 more\)\. .*order",
-    ),
+    (numbered_classes, r"train: its 1,000 class folders are not named by WordNet id \(0, 1, 10 and 997 more\)\. .*order"),
     (shuffled_train, r"n01440764/n01484850_0\.JPEG: a photo of n01484850 lies under n01440764: labels are shuffled"),
     (shuffled_val, "val: validation photos do not lie under their official classes: labels are shuffled"),
 ]

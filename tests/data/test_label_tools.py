@@ -19,9 +19,7 @@ LABELME = {"version": "5.4.1", "flags": {}, "shapes": [{"label": "cat", "points"
            "imagePath": "a.jpg", "imageData": None, "imageHeight": 32, "imageWidth": 48}  # fmt: skip
 LABEL_STUDIO = [{"id": 1, "annotations": [{"id": 1, "result": [{"type": "rectanglelabels", "value": {"x": 1.0}}]}],
                  "data": {"image": "/data/upload/1/a.jpg"}}]  # fmt: skip
-LABEL_STUDIO_MIN = [
-    {"image": "/data/upload/1/a.jpg", "id": 1, "label": [{"x": 1.0}], "annotator": 1, "annotation_id": 1}
-]
+LABEL_STUDIO_MIN = [{"image": "/data/upload/1/a.jpg", "id": 1, "label": [{"x": 1.0}], "annotator": 1, "annotation_id": 1}]
 VIA = {
     "a.jpg1024": {
         "filename": "a.jpg",
@@ -98,9 +96,7 @@ def test_a_coco_json_under_another_name_gets_the_command_that_names_it(
         Image.new("RGB", (48, 32), (30 * i, 9, 9)).save(tmp_path / "images" / f"{i}.jpg")
     content = {
         "images": [{"id": i, "file_name": f"images/{i}.jpg", "width": 48, "height": 32} for i in range(8)],
-        "annotations": [
-            {"id": i, "image_id": i, "category_id": 0, "bbox": [4, 4, 20, 20], "area": 400} for i in range(8)
-        ],
+        "annotations": [{"id": i, "image_id": i, "category_id": 0, "bbox": [4, 4, 20, 20], "area": 400} for i in range(8)],
         "categories": [{"id": 0, "name": "cat"}],
     }
     (tmp_path / "result.json").write_text(json.dumps(content))

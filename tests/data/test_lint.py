@@ -133,11 +133,7 @@ def test_objects_that_answers_contradict(truth, shown, crowd, kinds):
 
 def test_photos_that_answers_contradict_by_confident_learning():
     def one(label: int, *scores: float) -> dict[str, Any]:
-        return {
-            "file": "a.jpg",
-            "label": label,
-            "top5": [{"class": k, "score": score} for k, score in enumerate(scores)],
-        }
+        return {"file": "a.jpg", "label": label, "top5": [{"class": k, "score": score} for k, score in enumerate(scores)]}
 
     images = [one(0, 0.9, 0.1), one(0, 0.7, 0.3), one(1, 0.2, 0.8), one(1, 0.85, 0.15), one(0, 0.4, 0.6)]
     found = label_errors({"kind": "classification", "classes": ["ant", "bee"], "images": images})

@@ -268,14 +268,7 @@ def test_labels_of_any_kind_reach_the_function_that_makes_the_batch():
 
 
 def test_a_batch_on_the_cpu_stays_untouched_until_the_next_is_asked_for():
-    with Loader(
-        **NOISE,
-        schedule=_stream(23, 12),
-        threads=3,
-        prefetch=1,
-        image_shape=SHAPE,
-        device=CPU,
-    ) as loader:
+    with Loader(**NOISE, schedule=_stream(23, 12), threads=3, prefetch=1, image_shape=SHAPE, device=CPU) as loader:
         for step, batches in loader:
             before = batches[0].images.clone()
             time.sleep(0.01)  # time for the threads to fill all that they may
@@ -378,9 +371,7 @@ def test_waiting_for_data_is_counted_and_not_waiting_is_not(clock):
         assert clock.looked_at.wait(10) and allowed.acquire(timeout=10)  # the consumer waits already
         clock.now += 1
 
-    with Loader(
-        **made_up(slow), schedule=_stream(23, 10), threads=1, prefetch=1, image_shape=SHAPE, device=CPU
-    ) as loader:
+    with Loader(**made_up(slow), schedule=_stream(23, 10), threads=1, prefetch=1, image_shape=SHAPE, device=CPU) as loader:
         next(loader)
         assert loader.wait_seconds == 10  # ten samples of a second, one thread
         allowed.release(10)
@@ -402,13 +393,7 @@ def test_on_cuda_batches_are_those_of_a_cpu():
     device = torch.device("cuda", 0)
     kept = []
     with Loader(
-        **NOISE,
-        schedule=_stream(23, 12, 2),
-        threads=3,
-        last_step=9,
-        prefetch=2,
-        image_shape=SHAPE,
-        device=device,
+        **NOISE, schedule=_stream(23, 12, 2), threads=3, last_step=9, prefetch=2, image_shape=SHAPE, device=device
     ) as loader:
         for step, batches in loader:
             kept.append((step, [tuple(t.clone() for t in (b.images, b.labels, b.indices)) for b in batches]))
@@ -431,9 +416,7 @@ def test_one_step_repeated_has_the_same_batches_at_every_step_and_reads_once():
         **made_up(read), schedule=schedule, last_step=1, threads=2, image_shape=(2, 2, 3), device=torch.device("cpu")
     )
     with Repeated.first_of(loader, first_step=5, last_step=8) as repeated:
-        taken = [
-            (step, batches[0].labels.tolist(), batches[0].images[:, 0, 0, 0].tolist()) for step, batches in repeated
-        ]
+        taken = [(step, batches[0].labels.tolist(), batches[0].images[:, 0, 0, 0].tolist()) for step, batches in repeated]
     assert taken == [(step, [3, 4], [3, 4]) for step in (5, 6, 7)]
     assert sorted(reads) == [3, 4]
 
@@ -482,9 +465,7 @@ def test_a_shape_larger_than_the_loaders_is_refused():
 
 
 @pytest.mark.parametrize("fetch_threads", [0, 2])
-def test_a_photo_that_does_not_come_is_named_once_a_minute_and_given_up_at_last(
-    monkeypatch, capsys, clock, fetch_threads
-):
+def test_a_photo_that_does_not_come_is_named_once_a_minute_and_given_up_at_last(monkeypatch, capsys, clock, fetch_threads):
     monkeypatch.setattr(loader_module, "JOIN_SECONDS", 0.05)
     for name, seconds in (("SAY_SECONDS", 0.02), ("FAIL_SECONDS", 0.3)):
         monkeypatch.setattr(overdue, name, seconds)

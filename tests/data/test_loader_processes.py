@@ -254,11 +254,7 @@ def started(then: str) -> tuple[subprocess.Popen[str], list[int]]:
     here = Path(__file__).parent
     program = PARENT.format(here=str(here), tests=str(here.parent), then=then)
     parent = subprocess.Popen(
-        [sys.executable, "-c", program],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
     assert parent.stdout is not None
     return parent, list(map(int, parent.stdout.readline().split()))

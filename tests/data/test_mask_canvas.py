@@ -162,9 +162,7 @@ def test_runs_that_go_on_from_the_foot_of_a_column_reach_the_last_row():
     assert frame.tolist() == [20, 0, 1, 1] and canvas[1, 1:4].all()
 
 
-@pytest.mark.parametrize(
-    ("source", "target"), [(480, 800), (640, 1066), (427, 799), (500, 192), (7, 7), (1, 5), (9, 1)]
-)
+@pytest.mark.parametrize(("source", "target"), [(480, 800), (640, 1066), (427, 799), (500, 192), (7, 7), (1, 5), (9, 1)])
 def test_nearest_is_torchs(source, target):
     found = torch.nn.functional.interpolate(torch.arange(source).float()[None, None], target)[0, 0]
     assert nearest(source, target).tolist() == found.long().tolist()

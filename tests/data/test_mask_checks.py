@@ -81,9 +81,7 @@ def test_good_masks_and_sets_of_boxes_are_not_noted(tmp_path):
 def test_a_set_of_which_no_mask_marks_anything_is_one_of_boxes(tmp_path):
     root = make_set(tmp_path / "set")
     outline = [[500, 500, 510, 500, 510, 510]]
-    write_json(
-        root, "train", document([1, 2, 5], [box(1, 7, 1, 2, 10, 12, segmentation=outline), box(2, 3, 0, 0, 5, 5)])
-    )
+    write_json(root, "train", document([1, 2, 5], [box(1, 7, 1, 2, 10, 12, segmentation=outline), box(2, 3, 0, 0, 5, 5)]))
     assert not has_masks(open_boxes(prepare_boxes(root), "train"))
 
 
@@ -94,9 +92,7 @@ def test_masks_without_a_pixel_are_those_that_pycocotools_finds_empty(seed, reac
     given_masks: list[Any] = []
     for _ in range(6):
         middle = random.uniform(-5, 45, 2)
-        outlines = [
-            (middle + random.normal(0, reach, (random.integers(3, 6), 2))) for _ in range(random.integers(1, 3))
-        ]
+        outlines = [(middle + random.normal(0, reach, (random.integers(3, 6), 2))) for _ in range(random.integers(1, 3))]
         given_masks.append([outline.reshape(-1).tolist() for outline in outlines])
     sides = np.full(6, HEIGHT), np.full(6, WIDTH)
     masks, *_ = mask_arrays(given_masks, *sides, lambda row, reason: ValueError(reason))

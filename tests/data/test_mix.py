@@ -29,9 +29,7 @@ BOTH = PhotoInput(size=SIDE, area=(0.5, 1.0), mixup=0.4, cutmix=1.0)
 CLASSES = 5
 
 
-def _batches(
-    settings: PhotoInput, *, threads=1, first=0, ranks=1, forwards=1, join=1, least=4
-) -> dict[int, list[Batch]]:
+def _batches(settings: PhotoInput, *, threads=1, first=0, ranks=1, forwards=1, join=1, least=4) -> dict[int, list[Batch]]:
     """Step -> its batches by rank and forward, of steps `first` to `least` with 16 samples each."""
     found: dict[int, list[Batch]] = {}
     for rank in range(ranks):
@@ -67,9 +65,7 @@ def test_the_same_photos_are_mixed_with_each_other_however_a_step_is_cut():
     cuts = [{"threads": 3}, {"forwards": 8}, {"ranks": 2, "forwards": 2}, {"ranks": 4, "join": 2, "forwards": 2}]
     for cut in cuts:
         found = _batches(BOTH, **cut)
-        assert whole == {step: sorted(chain.from_iterable(map(_mixed, batches))) for step, batches in found.items()}, (
-            cut
-        )
+        assert whole == {step: sorted(chain.from_iterable(map(_mixed, batches))) for step, batches in found.items()}, cut
     resumed = _batches(BOTH, first=3)
     assert sorted(_mixed(resumed[3][0])) == whole[3]
     assert len({share for _, share, _, _ in whole[0]}) > 10
@@ -134,9 +130,7 @@ def _same(images, labels, boxes, shares, pixels, targets):
     torch.testing.assert_close(mixed_images(images, boxes, shares), pixels, rtol=0, atol=1e-12)
     weight = partners_share(boxes, shares, 600)[:, None]
     one_hot = torch.eye(CLASSES, dtype=torch.float64)[labels]
-    torch.testing.assert_close(
-        one_hot * (1 - weight) + partners_of(one_hot) * weight, targets.double(), rtol=0, atol=1e-7
-    )
+    torch.testing.assert_close(one_hot * (1 - weight) + partners_of(one_hot) * weight, targets.double(), rtol=0, atol=1e-7)
 
 
 def test_cutmix_rectangles_are_torchvisions_for_the_same_numbers(monkeypatch):

@@ -82,9 +82,7 @@ def test_what_a_server_fails_at_for_a_while_is_asked_again_and_only_that(server:
         ("whole", "ranges"),
     ],
 )
-def test_what_is_wrong_for_good_is_said_at_once(
-    server: FaultyServer, scheme: str, fault: int | str, words: str
-) -> None:
+def test_what_is_wrong_for_good_is_said_at_once(server: FaultyServer, scheme: str, fault: int | str, words: str) -> None:
     store, name = place(server, scheme)
     server.always = fault
     with raises(OSError, words) as caught:
@@ -97,12 +95,7 @@ def test_what_is_wrong_for_good_is_said_at_once(
 
 @pytest.mark.parametrize("scheme", ["s3", "http"])
 @pytest.mark.parametrize(
-    ("fault", "words"),
-    [
-        (503, "503"),
-        ("cut", "connection broke ... tries"),
-        ("half", "connection broke ... tried"),
-    ],
+    ("fault", "words"), [(503, "503"), ("cut", "connection broke ... tries"), ("half", "connection broke ... tried")]
 )
 def test_patience_ends(
     server: FaultyServer, monkeypatch: pytest.MonkeyPatch, scheme: str, fault: int | str, words: str
@@ -146,9 +139,7 @@ def test_a_file_that_changes_while_it_is_used_is_an_error(server: FaultyServer, 
     with raises(OSError, "changed", "100,000 bytes", "99,999"):
         store.read(Range(name, 0, 10))
     server.files["/bucket/a.tar"] = DATA[::-1]
-    if (
-        scheme == "http"
-    ):  # servers that share a load may each have its own ETag: the time counts, which is the same here
+    if scheme == "http":  # servers that share a load may each have its own ETag: the time counts, which is the same here
         assert store.read(Range(name, 0, 10)) == DATA[::-1][:10]
     else:
         with pytest.raises(OSError, match="changed"):
@@ -424,9 +415,7 @@ def test_missing_aws_credentials_are_said_at_once(profiles: dict[str, str], tmp_
         credentials.aws_settings(profiles)
 
 
-def test_requests_are_signed_with_the_key_of_the_environment(
-    server: FaultyServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_requests_are_signed_with_the_key_of_the_environment(server: FaultyServer, monkeypatch: pytest.MonkeyPatch) -> None:
     store, name = place(server)
     store.read(Range(name, 0, 1))
     monkeypatch.setenv("AWS_SKIP_SIGNATURE", "true")

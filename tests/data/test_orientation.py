@@ -111,8 +111,7 @@ def test_damaged_notes_mean_upright_and_are_looked_for_in_the_first_parts_only()
         size = struct.pack("<I", len(block) - 6)
         assert orientation_of(jpeg[:2] + b"\xff\xe1\x00\x02" * repeats + jpeg[2:]) == found
         assert (
-            orientation_of(b"\x89PNG\r\n\x1a\n" + b"\0\0\0\0abcdxxxx" * repeats + size[::-1] + b"eXIf" + block[6:])
-            == found
+            orientation_of(b"\x89PNG\r\n\x1a\n" + b"\0\0\0\0abcdxxxx" * repeats + size[::-1] + b"eXIf" + block[6:]) == found
         )
         assert orientation_of(b"RIFF\0\0\0\0WEBP" + b"abcd\0\0\0\0" * repeats + b"EXIF" + size + block[6:]) == found
 
@@ -197,9 +196,7 @@ def test_photos_turn_at_every_scale_with_every_decoder(shared_data, seed, decode
                 window = resize_and_centre_crop(whole.height, whole.width, side + 3, side)
             scales.add(dct_scale(window))
             region = whole.crop((window.left, window.top, window.left + window.width, window.top + window.height))
-            resized = np.asarray(
-                region.resize((window.resized_width, window.resized_height), Image.Resampling.BILINEAR)
-            )
+            resized = np.asarray(region.resize((window.resized_width, window.resized_height), Image.Resampling.BILINEAR))
             gap = np.abs(_ours(jpeg, window, decoder).astype(int) - resized[window.skip_top :, window.skip_left :])
             assert gap.mean() < (0.3 if dct_scale(window) == 1 else 6)
             assert dct_scale(window) > 1 or gap.max() <= 2

@@ -39,8 +39,6 @@ def test_a_packed_set_gives_the_batches_of_its_source(name, to, tmp_path):
 @given(st.integers(1, 3000), st.integers(1, 3000), st.integers(16, 600))
 def test_sizes_are_torchvisions(height, width, short):
     wanted = (
-        (height, width)
-        if min(height, width) <= short
-        else tuple(_compute_resized_output_size((height, width), [short]))
+        (height, width) if min(height, width) <= short else tuple(_compute_resized_output_size((height, width), [short]))
     )
     assert smaller_size(height, width, short) == wanted

@@ -167,10 +167,7 @@ def test_a_real_set_with_crowds_and_masks_comes_back(shared_data, tmp_path):
         ({"annotations": [7]}, "'7' ... objects"),
         ({"annotations": [{"bbox": [0, 0, 5, 5]}]}, "category_id"),
         ({"annotations": [{"category_id": 1, "bbox": [0, 0, 5]}]}, "'bbox'"),
-        (
-            {"annotations": [{"category_id": 1, "category": "b", "bbox": [0, 0, 5, 5]}]},
-            "calls category 1 'b', others 'a'",
-        ),
+        ({"annotations": [{"category_id": 1, "category": "b", "bbox": [0, 0, 5, 5]}]}, "calls category 1 'b', others 'a'"),
         ({"annotations": [], "height": 31, "width": 40}, "says 40 x 31"),
         ({"annotations": {}}, "label, cls"),
         (3, "class ... objects"),

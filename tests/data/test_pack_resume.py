@@ -80,9 +80,7 @@ def test_killed_and_given_again_is_as_never_killed(source, tmp_path):
     assert 1 <= len(finished) < 7 and not (out / "manifest.json").exists()
     again, _ = pack(source, REQUEST, out)
     after = files_of(out)
-    assert {name: data for name, (data, _) in after.items()} == {
-        n: d for n, (d, _) in files_of(tmp_path / "whole").items()
-    }
+    assert {name: data for name, (data, _) in after.items()} == {n: d for n, (d, _) in files_of(tmp_path / "whole").items()}
     assert all(before[name][1] == after[name][1] for name in finished)  # not written once more
     assert not list(out.glob(".*.part"))
     assert again.content_hash == whole.content_hash

@@ -47,11 +47,7 @@ def test_classes_are_written_as_imagenets_scripts_do(tmp_path):
     source = class_set(tmp_path / "set", tmp_path / "index")
     pack(source, PackRequest("tfrecord", shards=2), tmp_path / "out")
     files = sorted(path.name for path in (tmp_path / "out").glob("*.tfrecord"))
-    assert files == [
-        "train-00000-of-00002.tfrecord",
-        "train-00001-of-00002.tfrecord",
-        "validation-00000-of-00001.tfrecord",
-    ]
+    assert files == ["train-00000-of-00002.tfrecord", "train-00001-of-00002.tfrecord", "validation-00000-of-00001.tfrecord"]
     train = [one for name in files[:2] for one in values_of(tmp_path / "out" / name)]
     assert [one["image/encoded"][0] for one in train] == [data for data, _ in photos_and_labels(source, "train")]
     by_name = {(one["image/class/synset"][0], one["image/filename"][0]): one for one in train}
@@ -160,9 +156,7 @@ def unnamed(boxed, tmp_path, monkeypatch) -> Path:
 
 
 def again(folder: Path) -> Manifest:
-    files = ContainerRequest(
-        "tfrecord", train=(str(folder / "train-*.tfrecord"),), val=(str(folder / "val-*.tfrecord"),)
-    )
+    files = ContainerRequest("tfrecord", train=(str(folder / "train-*.tfrecord"),), val=(str(folder / "val-*.tfrecord"),))
     return prepare_containers(files, out=folder.parent / "again")
 
 

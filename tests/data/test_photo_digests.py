@@ -36,16 +36,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def prepared(
-    folder: Path, container: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], at: str = ""
-) -> Manifest:
+def prepared(folder: Path, container: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], at: str = "") -> Manifest:
     """The photos in containers of this kind; at: the server that has them, "" for a disk."""
     if container == "class folder":
         shutil.copytree(folder, tmp_path / "set")
         return prepare_folder(tmp_path / "set")
-    words = [
-        word.replace(f"{tmp_path}/", at) if at else word for word in pack_both(folder, container, tmp_path / "packed")
-    ]
+    words = [word.replace(f"{tmp_path}/", at) if at else word for word in pack_both(folder, container, tmp_path / "packed")]
     said = command(capsys, "prepare", *words, "--out", tmp_path / "set")
     assert said.code == 0, said.err
     return Manifest.load(tmp_path / "set")

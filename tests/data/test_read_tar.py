@@ -254,9 +254,7 @@ def test_a_name_or_length_for_all_files_is_refused(record):
     info = tarfile.TarInfo("pax")
     info.type, info.size = tarfile.XGLTYPE, len(record)
     with raises(DataError, "length"):
-        read_all(
-            packed(("a.jpg", b"photo"))[:1024] + info.tobuf() + record.ljust(512, b"\0") + packed(("b.jpg", b"photo"))
-        )
+        read_all(packed(("a.jpg", b"photo"))[:1024] + info.tobuf() + record.ljust(512, b"\0") + packed(("b.jpg", b"photo")))
 
 
 def test_folders_as_they_were_marked_before_ustar():
@@ -293,14 +291,7 @@ class TestTarInTar:
     def test_cut_off_inside_an_inner_tar_what_is_whole_there_survives(self):
         data = packed(("n01.tar", self.INNER), ("n02.tar", self.OTHER))
         places = [member for _, member in self.found(data)]
-        for cut in (
-            100,
-            512,
-            1100,
-            *(m.offset + m.length for m in places),
-            len(self.INNER) + 512,
-            len(self.INNER) + 1200,
-        ):
+        for cut in (100, 512, 1100, *(m.offset + m.length for m in places), len(self.INNER) + 512, len(self.INNER) + 1200):
             survive = sum(member.offset + member.length <= cut for member in places)
             with raises(Truncated, "all.tar", f"byte {cut:,}", f"after {survive} whole"):
                 self.found(data[:cut])

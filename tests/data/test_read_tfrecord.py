@@ -190,11 +190,7 @@ class TestLayouts:
     @pytest.mark.parametrize(
         ("layout", "features", "said"),
         [
-            (
-                imagenet_example,
-                {"image/encoded": [b"x"]},
-                "image/class/label ... whole number",
-            ),
+            (imagenet_example, {"image/encoded": [b"x"]}, "image/class/label ... whole number"),
             (imagenet_example, {"image/class/label": [1]}, "image/encoded"),
             (imagenet_example, {"image/class/label": [1, 2]}, "it holds 2"),
             (coco_example, {"image/object/class/label": [1]}, "image/object/bbox/xmin should hold 1 numbers"),
@@ -213,7 +209,5 @@ def test_classes_that_are_text_alone_are_named_and_an_image_without_objects_is_r
     data = example_bytes({"image/encoded": [b"photo"], "image/object/class/text": [b"cat", b"dog"], **corners})
     with raises(DataError, "image/object/class/label", "image/object/class/text"):
         coco_example(parse_example(data, "a"), data, "a")
-    data = example_bytes(
-        {"image/encoded": [b"photo"], "image/object/class/text": [], **{corner: [] for corner in corners}}
-    )
+    data = example_bytes({"image/encoded": [b"photo"], "image/object/class/text": [], **{corner: [] for corner in corners}})
     assert not len(coco_example(parse_example(data, "a"), data, "a").classes)

@@ -104,8 +104,7 @@ def test_a_tar_that_is_cut_off_counts_whole_samples():
     write_tar(out, [(b"%d.%s" % (i, field), b"x" * 600) for i in range(3) for field in (b"cls", b"jpg")])
     data = out.getvalue()
     ends = [
-        sample.fields[b"jpg"].offset + 600
-        for sample in samples(tar_members(io.BytesIO(data), len(data), "a.tar"), "a.tar")
+        sample.fields[b"jpg"].offset + 600 for sample in samples(tar_members(io.BytesIO(data), len(data), "a.tar"), "a.tar")
     ]
     for cut in (ends[0], ends[0] + 1000, ends[1] - 1, ends[1], ends[1] + 1000, ends[2], ends[2] + 400):
         survive = sum(end <= cut for end in ends)

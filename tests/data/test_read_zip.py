@@ -75,8 +75,7 @@ def patched(data: bytes, at: int, form: str, *values: int) -> bytes:
     st.dictionaries(
         st.text("abü/.\u65e5", min_size=1, max_size=12).filter(
             lambda name: (
-                not name.startswith("/")
-                and all(part not in ("", ".", "..") for part in name.removesuffix("/").split("/"))
+                not name.startswith("/") and all(part not in ("", ".", "..") for part in name.removesuffix("/").split("/"))
             )
         ),
         st.tuples(st.sampled_from([b"", b"abc", PHOTO, bytes(5000)]), st.sampled_from([0, 8]), st.booleans()),

@@ -138,11 +138,7 @@ def test_a_missing_area_is_that_of_pycocotools_for_the_mask() -> None:
     entries = [{**box(1, 7, 0, 0, 160, 120), "id": i, "segmentation": mask} for i, mask in enumerate(masks, start=1)]
     for entry in entries:
         del entry["area"]
-    record = {
-        "images": [{"id": 1, "file_name": "1.jpg"}],
-        "annotations": entries,
-        "categories": [{"id": 7, "name": "a"}],
-    }
+    record = {"images": [{"id": 1, "file_name": "1.jpg"}], "annotations": entries, "categories": [{"id": 7, "name": "a"}]}
     annotations, notes = coco_annotations(Path("x.json"), record, Path())
     arrays, _ = box_arrays(annotations, np.array([7]), np.array([height]), np.array([width]))
     polygons = [official.merge(official.frPyObjects(mask, height, width)) for mask in masks[:31]]

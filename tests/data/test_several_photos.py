@@ -36,12 +36,7 @@ def _photo(number: int) -> tuple[bytes, np.ndarray, np.ndarray]:
     """Three apart, in red, green and blue, of levels 100 + 30 * number; the last photo has none."""
     height, width = SIZES[number]
     pixels = np.full((height, width, 3), BACKGROUND, np.uint8)
-    boxes = np.array([(0.1, 0.1, 0.3, 0.5), (0.5, 0.05, 0.4, 0.3), (0.45, 0.5, 0.5, 0.4)]) * (
-        width,
-        height,
-        width,
-        height,
-    )
+    boxes = np.array([(0.1, 0.1, 0.3, 0.5), (0.5, 0.05, 0.4, 0.3), (0.45, 0.5, 0.5, 0.4)]) * (width, height, width, height)
     boxes = np.rint(boxes)[: 0 if number == len(SIZES) - 1 else 3]
     for k, (x, y, w, h) in enumerate(boxes.astype(int)):
         pixels[y : y + h, x : x + w, k] = 100 + 30 * number
@@ -104,9 +99,7 @@ def test_objects_that_a_mosaic_keeps_are_those_whose_centre_is_seen():
 def test_no_photo_of_a_mosaic_has_an_object():
     nothing = Photo(4, Header(*SIZES[4], 0, False, 0), "empty", *PHOTOS[4][1:])
     draw = draw_mosaic([nothing] * 4, SampleRandom(0, 0, 0), MOVED)
-    assert (
-        draw.label.boxes.shape == (0, 4) and draw.label.boxes.dtype == np.float32 and draw.label.classes.shape == (0,)
-    )
+    assert draw.label.boxes.shape == (0, 4) and draw.label.boxes.dtype == np.float32 and draw.label.classes.shape == (0,)
 
 
 def test_another_photo_that_changed_its_size_is_refused_by_name():

@@ -254,14 +254,7 @@ def test_the_same_bytes_for_one_and_for_two_processes(kind, tmp_path):
     calls = []
     render_shapes(kind, tmp_path / "one", seed=7, train=70, val=20, side=96, processes=1)
     render_shapes(
-        kind,
-        tmp_path / "two",
-        seed=7,
-        train=70,
-        val=20,
-        side=96,
-        processes=2,
-        progress=lambda *done: calls.append(done),
+        kind, tmp_path / "two", seed=7, train=70, val=20, side=96, processes=2, progress=lambda *done: calls.append(done)
     )
     assert tree(tmp_path / "one") == tree(tmp_path / "two")
     assert len(tree(tmp_path / "one")) == (92 if kind == "boxes" else 90)

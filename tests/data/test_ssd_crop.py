@@ -15,9 +15,7 @@ NO_BOXES = np.zeros((0, 4))
 
 
 def _crop(height: int, width: int, boxes, key: int, **options):
-    return ssd_crop(
-        height, width, np.array(boxes, np.float64).reshape(-1, 4), SampleRandom(0, 0, key), size=300, **options
-    )
+    return ssd_crop(height, width, np.array(boxes, np.float64).reshape(-1, 4), SampleRandom(0, 0, key), size=300, **options)
 
 
 def _iou(boxes: np.ndarray, crop: np.ndarray) -> np.ndarray:

@@ -227,14 +227,10 @@ def test_killed_in_the_middle_it_goes_on_and_copies_nothing_twice(source, tmp_pa
     killed_when(source, folder, 0.02, lambda text: text.count(b"\nfile") >= 8)
     finished, begun = read_ledger(folder / "ledger")
     assert 8 <= len(finished) < 31 and not begun
-    assert {path.name for path in (folder / "near").rglob("*.*")} <= {
-        os.path.basename(os.fsdecode(n)) for n in finished
-    }
+    assert {path.name for path in (folder / "near").rglob("*.*")} <= {os.path.basename(os.fsdecode(n)) for n in finished}
     read: list[bytes] = []
     real = store.LocalFiles.read
-    monkeypatch.setattr(
-        store.LocalFiles, "read", lambda self, wanted: (read.append(wanted.name), real(self, wanted))[1]
-    )
+    monkeypatch.setattr(store.LocalFiles, "read", lambda self, wanted: (read.append(wanted.name), real(self, wanted))[1])
     done = bring(source, tmp_path)
     there = {os.fsencode(source) + name.removeprefix(b"near") for name in finished}
     assert len(there & set(read)) <= 1  # at most the one whose name was missing
@@ -291,9 +287,9 @@ def test_clearing_removes_what_staging_wrote_and_nothing_else(source, tmp_path):
     (disk / KEY / "near" / "photos" / "my notes").write_text("mine")
     _, _, left = clear(disk)
     assert left == [disk / KEY]
-    assert [
-        path.name for path in (disk / KEY).rglob("*") if path.is_file() and path.name not in staged_folder.OURS
-    ] == ["my notes"]
+    assert [path.name for path in (disk / KEY).rglob("*") if path.is_file() and path.name not in staged_folder.OURS] == [
+        "my notes"
+    ]
     bring(source, disk)
     assert_same(source, disk)
 

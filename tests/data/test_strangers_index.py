@@ -28,18 +28,14 @@ Change = Callable[[np.ndarray], object]
 def forged(manifest: Manifest, folder: Path, split: str, name: str, change: Change) -> Manifest:
     """The same data set in `folder` with another array, its checksums right, as a stranger would write it."""
     arrays = {
-        one: {
-            key: np.load(manifest.folder / manifest.index / f"{one}.{key}.npy") for key in manifest.splits[one].arrays
-        }
+        one: {key: np.load(manifest.folder / manifest.index / f"{one}.{key}.npy") for key in manifest.splits[one].arrays}
         for one in manifest.splits
     }
     found = arrays[split][name].copy()
     arrays[split][name] = found if (made := change(found)) is None else np.asarray(made)
     folder.mkdir(exist_ok=True)
     splits = {one: replace(manifest.splits[one], arrays=describe(arrays[one])) for one in manifest.splits}
-    made = replace(
-        manifest, folder=folder, root=str(manifest.root_path), index=write_index(folder, arrays), splits=splits
-    )
+    made = replace(manifest, folder=folder, root=str(manifest.root_path), index=write_index(folder, arrays), splits=splits)
     made.save()
     return Manifest.load(folder)
 

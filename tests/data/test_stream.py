@@ -69,11 +69,7 @@ def test_ranks_together_take_the_streams_next_batch(n, seed, step, world, forwar
     assert sorted(together) == sorted(_slow_stream(n, seed, step * batch, batch))
 
 
-@given(
-    world=st.sampled_from([1, 2, 4, 8]),
-    forwards=st.sampled_from([1, 2, 4]),
-    join=st.sampled_from([1, 2, 4]),
-)
+@given(world=st.sampled_from([1, 2, 4, 8]), forwards=st.sampled_from([1, 2, 4]), join=st.sampled_from([1, 2, 4]))
 def test_images_that_share_batchnorm_statistics_are_the_same_for_every_cut(world, forwards, join):
     batch, span = 64, 16
     each = batch // world // forwards
@@ -86,16 +82,7 @@ def test_images_that_share_batchnorm_statistics_are_the_same_for_every_cut(world
         for forward in range(forwards):
             group: list[tuple[int, int]] = []
             for rank in range(first, first + join):
-                mine = _pairs(
-                    100,
-                    seed=0,
-                    step=5,
-                    rank=rank,
-                    world=world,
-                    global_batch=batch,
-                    forwards=forwards,
-                    join=join,
-                )
+                mine = _pairs(100, seed=0, step=5, rank=rank, world=world, global_batch=batch, forwards=forwards, join=join)
                 group += mine[forward * each : (forward + 1) * each]
             groups.append(sorted(group))
     assert sorted(groups) == sorted(wanted)

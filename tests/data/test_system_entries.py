@@ -171,14 +171,7 @@ def test_classes_of_archives_in_two_unicode_forms_are_one(tmp_path: Path) -> Non
     assert found.classes == ("Birnen", name) and found.splits["val"].per_class == (2, 2)
     classes = put(tmp_path / "classes.txt", f"{unicodedata.normalize('NFD', name)}\nBirnen\n")
     found = prepared(
-        tmp_path / "listed",
-        "zip",
-        "--train",
-        tmp_path / "train.zip",
-        "--val",
-        tmp_path / "val.zip",
-        "--classes",
-        classes,
+        tmp_path / "listed", "zip", "--train", tmp_path / "train.zip", "--val", tmp_path / "val.zip", "--classes", classes
     )
     assert found.splits["train"].per_class == (4, 4)
     assert json.loads((tmp_path / "listed/manifest.json").read_text())["classes"][1] == "Birnen"

@@ -51,9 +51,7 @@ def test_a_turned_box_covers_the_pixels_that_the_box_covered(turn, top, left, h,
 
 
 @examples(40)
-@given(
-    st.sampled_from(ALL), st.booleans(), st.integers(0, 2**32 - 1), st.tuples(st.integers(1, 40), st.integers(1, 40))
-)
+@given(st.sampled_from(ALL), st.booleans(), st.integers(0, 2**32 - 1), st.tuples(st.integers(1, 40), st.integers(1, 40)))
 def test_masks_of_a_turned_photo_are_the_turned_masks(turn, flip, seed, size):
     random = np.random.default_rng(seed)
     bitmap = (random.random((20, 30)) < 0.1).astype(np.uint8)

@@ -87,13 +87,7 @@ def test_a_label_of_another_image_is_never_used(tmp_path: Path) -> None:
     """The label of a photo that no split lists, of another folder, or one that fits two photos equally."""
     make_set(
         tmp_path,
-        [
-            "images/train/a.jpg",
-            "images/train/b c.jpg",
-            "images/train/d.jpg",
-            "images/test/d.jpg",
-            "images/train/e f.jpg",
-        ],
+        ["images/train/a.jpg", "images/train/b c.jpg", "images/train/d.jpg", "images/test/d.jpg", "images/train/e f.jpg"],
         ["labels/train/a.txt", "labels/test/d.txt", "labels/train/e_f.txt", "labels/train/E_F.txt"],
         YAML.replace("images/train", "list.txt"),
     )
@@ -134,9 +128,7 @@ def test_a_split_is_never_replaced_by_another(tmp_path: Path) -> None:
 
 
 def test_images_of_two_splits_that_share_a_label_are_rejected(tmp_path: Path) -> None:
-    make_set(
-        tmp_path, ["images/a.jpg", "images/a.png"], ["labels/a.txt"], "train: t.txt\nval: v.txt\nnames: [cat, dog]\n"
-    )
+    make_set(tmp_path, ["images/a.jpg", "images/a.png"], ["labels/a.txt"], "train: t.txt\nval: v.txt\nnames: [cat, dog]\n")
     put(tmp_path / "t.txt", "images/a.jpg\n")
     put(tmp_path / "v.txt", "images/a.png\n")
     with pytest.raises(DataError, match="belongs to 2 images"):
@@ -254,9 +246,7 @@ def test_a_label_under_a_near_name_is_watched_for_changes(tmp_path: Path, capsys
     from paceline.data.index.manifest import Manifest
     from paceline.data.index.staleness import check_fresh
 
-    make_set(
-        tmp_path / "set", ["images/train/a.jpg", "images/train/b.jpg"], ["labels/train/a.txt", "labels/train/b.TXT"]
-    )
+    make_set(tmp_path / "set", ["images/train/a.jpg", "images/train/b.jpg"], ["labels/train/a.txt", "labels/train/b.TXT"])
     assert main(["prepare", "yolo", str(tmp_path / "set"), "--out", str(tmp_path / "out")]) == 0
     manifest = Manifest.load(tmp_path / "out")
     assert check_fresh(manifest) is None

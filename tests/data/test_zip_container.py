@@ -64,10 +64,7 @@ def pack(prepared: Manifest, folder: Path) -> None:
 def test_a_zip_gives_the_batches_of_the_folder_and_names_what_is_broken(name, tmp_path, monkeypatch):
     monkeypatch.setitem(RECORDS, "zip", ZipRecords)
     photos, kind = (make_photos, "class-folder") if "resnet" in name else (make_instances, "boxes")
-    folder, zipped = (
-        ensure_prepared(photos(tmp_path / "set", train=12, val=6), kind=kind),
-        tmp_path / "zipped",
-    )
+    folder, zipped = (ensure_prepared(photos(tmp_path / "set", train=12, val=6), kind=kind), tmp_path / "zipped")
     pack(Manifest.load(folder), zipped)
     assert ensure_prepared(zipped, kind=kind) == zipped
     expected, *others = batches(name, folder), batches(name, zipped), batches(name, zipped, 3)

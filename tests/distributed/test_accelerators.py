@@ -65,9 +65,7 @@ def test_a_system_whose_accelerator_is_not_here_is_refused_and_another_kind_does
     assert "\n" not in str(refusal.value)
 
 
-@pytest.mark.parametrize(
-    ("kind", "precision"), [("hpu", "bf16"), ("xpu", "bf16"), ("mps", "fp32")]
-)  # CUDA's: tests/gpu
+@pytest.mark.parametrize(("kind", "precision"), [("hpu", "bf16"), ("xpu", "bf16"), ("mps", "fp32")])  # CUDA's: tests/gpu
 def test_gpu_asks_whatever_accelerator_there_is(machine, kind, precision):
     machine(kind, 1 if kind == "mps" else 4)
     found = gpu()

@@ -64,10 +64,7 @@ def test_a_bound_rank_s_threads_are_its_share_not_an_eighth_of_it(share, wanted,
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     before = torch.get_num_threads()
     try:
-        assert set_threads(System(), replace(ALONE, local_world=8), SILENT, share) == {
-            "intra_op": wanted,
-            "loader": wanted,
-        }
+        assert set_threads(System(), replace(ALONE, local_world=8), SILENT, share) == {"intra_op": wanted, "loader": wanted}
     finally:
         torch.set_num_threads(before)
 
@@ -122,10 +119,7 @@ def test_off_touches_nothing_and_leaves_nothing_in_run_json(monkeypatch):
 
 def test_an_operating_system_that_binds_nothing_is_named(monkeypatch):
     monkeypatch.delattr(os, "sched_setaffinity")
-    with (
-        raises(RecipeError, "--system.bind exclusive", "operating system"),
-        bound(EXCLUSIVE, ALONE, SILENT),
-    ):
+    with raises(RecipeError, "--system.bind exclusive", "operating system"), bound(EXCLUSIVE, ALONE, SILENT):
         pass
 
 

@@ -121,8 +121,6 @@ def test_what_a_workload_of_ones_own_imports_is_compared_too(tmp_path, monkeypat
     ],
 )
 def test_a_flag_that_differs_is_named_with_both_values(flag, values, named) -> None:
-    asked = [
-        parse_recipe(["resnet50-tiny", "--system", "cpu", flag, value], Controls(), verb="train") for value in values
-    ]
+    asked = [parse_recipe(["resnet50-tiny", "--system", "cpu", flag, value], Controls(), verb="train") for value in values]
     said = said_by([request_facts("train", one.recipe, one.system, one.controls) for one in asked])
     assert check_text(said[0].splitlines()[0], named)

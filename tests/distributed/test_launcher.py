@@ -153,10 +153,7 @@ LEGAL = {
     ),
     "mpirun in sbatch's script": (BATCH_SCRIPT | mpirun(), OMPI),
     "mpirun starts its daemons through srun": (srun(rank=0, world=2, local_rank=0, tasks="1(x2)") | mpirun(), OMPI),
-    "torchrun from one srun task a host": (
-        srun(rank=0, world=2, node=0, local_rank=0, tasks="1(x2)") | torchrun(),
-        TORCH,
-    ),
+    "torchrun from one srun task a host": (srun(rank=0, world=2, node=0, local_rank=0, tasks="1(x2)") | torchrun(), TORCH),
     "torchrun in an interactive srun shell": (
         srun(rank=0, world=1, node=0, local_rank=0, tasks="1", hosts="gpu07") | torchrun(),
         TORCH,
@@ -169,10 +166,7 @@ LEGAL = {
         Launch(3, 16, "torchrun", 3, 8, 0, 2, "node-a", 29500, "node-a:29500.0"),
     ),
     "srun --mpi=pmi2": (srun(PMI_RANK="9", PMI_SIZE="16", PMI_FD="11", PMI_JOBID="4242.0"), SLURM),
-    "mpiexec of MPICH": (
-        hydra(MASTER_PORT="29511"),
-        Launch(1, 2, "pmi", 1, 2, 0, 1, "127.0.0.1", 29511, "pmi-29511"),
-    ),
+    "mpiexec of MPICH": (hydra(MASTER_PORT="29511"), Launch(1, 2, "pmi", 1, 2, 0, 1, "127.0.0.1", 29511, "pmi-29511")),
     "mpiexec of Cray on two hosts": (
         {
             "PMI_RANK": "5",
@@ -249,13 +243,7 @@ def test_slurm_task_lists_are_spelled_out(text, counts):
 
 @pytest.mark.parametrize(
     "nodelist, host",
-    [
-        ("vm", "vm"),
-        ("a,b", "a"),
-        ("n[01-16,20]", "n01"),
-        ("n[7,9-11],x", "n7"),
-        ("rack[2-3]n[01-16]-ib", "rack2n01-ib"),
-    ],
+    [("vm", "vm"), ("a,b", "a"), ("n[01-16,20]", "n01"), ("n[7,9-11],x", "n7"), ("rack[2-3]n[01-16]-ib", "rack2n01-ib")],
 )
 def test_the_first_host_of_a_slurm_list(nodelist, host):
     assert first_host(nodelist) == host

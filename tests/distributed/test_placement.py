@@ -41,12 +41,7 @@ def test_p3dn_gives_each_rank_the_cores_of_the_published_binding_script(tmp_path
     assert placed(topology, "no-smt") == [f"{6 * r}-{6 * r + 5}" for r in range(8)]
     assert placed(topology, "node") == ["0-23,48-71"] * 4 + ["24-47,72-95"] * 4
     assert placed(topology, "off") == ["0-95"] * 8
-    assert [share_of(topology, 3, 8, kind, HALVES) for kind in ("exclusive", "no-smt", "node", "off")] == [
-        12,
-        6,
-        12,
-        12,
-    ]
+    assert [share_of(topology, 3, 8, kind, HALVES) for kind in ("exclusive", "no-smt", "node", "off")] == [12, 6, 12, 12]
 
 
 @pytest.mark.parametrize("name, cores", [("DGX-1", 20), ("DGX H100", 56)])
@@ -127,8 +122,7 @@ def test_more_ranks_than_cores_are_refused_unless_they_share(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "sockets, cores, ranks, each",
-    [(2, 28, 8, 7), (2, 24, 8, 6), (2, 20, 8, 5), (1, 2, 2, 1), (2, 4, 3, 2), (1, 1, 4, 1)],
+    "sockets, cores, ranks, each", [(2, 28, 8, 7), (2, 24, 8, 6), (2, 20, 8, 5), (1, 2, 2, 1), (2, 4, 3, 2), (1, 1, 4, 1)]
 )
 def test_mpirun_s_processing_elements(sockets, cores, ranks, each):
     assert processing_elements(described(sockets, cores, 2), ranks) == each

@@ -13,7 +13,9 @@ from paceline.distributed.comm.launcher import SINGLE
 
 TWO_HOSTS = replace(SINGLE, kind="torchrun", rank=1, world=2, node=1, nodes=2, address="node1", port=29500)
 # As gloo writes it (torch 2.11 to 2.15).
-GLOO = "[enforce fail at /w/third_party/gloo/gloo/transport/tcp/socket.cc:142] rv != -1. -1 vs -1. connect: No route to host"
+GLOO = (
+    "[enforce fail at /w/third_party/gloo/gloo/transport/tcp/socket.cc:142] rv != -1. -1 vs -1. connect: No route to host"
+)
 
 
 def test_gloos_error_between_hosts_names_the_interface(monkeypatch):

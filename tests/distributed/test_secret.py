@@ -17,15 +17,7 @@ from paceline._utils.errors import RankError
 from paceline.distributed.comm import rendezvous
 from paceline.distributed.comm.launcher import Launch
 from paceline.distributed.comm.messages import Messages
-from paceline.distributed.comm.secret import (
-    GREETING,
-    VARIABLE,
-    Greeting,
-    NotOurs,
-    offered,
-    own_secret,
-    verified_greeting,
-)
+from paceline.distributed.comm.secret import GREETING, VARIABLE, Greeting, NotOurs, offered, own_secret, verified_greeting
 
 ONE_HOST = Launch(0, 2, "torchrun", 0, 2, 0, 1, "127.0.0.1", 29500, "job")
 TWO_HOSTS = Launch(0, 2, "torchrun", 0, 1, 0, 2, "node-a", 29500, "job")
@@ -104,15 +96,7 @@ def test_only_a_private_plain_file_that_holds_a_secret_is_taken(tmp_path) -> Non
 
 @pytest.mark.parametrize(
     "raw",
-    [
-        b"",
-        b"-",
-        b"x y",
-        b"0 {",
-        b'0 {"job": "job"}',
-        b'0 {"job": "job", "number": 1, "path": ""}',
-        b"0 " + b"[" * 99_999,
-    ],
+    [b"", b"-", b"x y", b"0 {", b'0 {"job": "job"}', b'0 {"job": "job", "number": 1, "path": ""}', b"0 " + b"[" * 99_999],
 )
 def test_what_is_no_greeting_is_not_believed(raw) -> None:
     with pytest.raises(NotOurs):

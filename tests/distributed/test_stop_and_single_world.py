@@ -13,12 +13,7 @@ from messages import raises
 
 from paceline.distributed.comm import stop as stop_module
 from paceline.distributed.comm.failure import is_echo
-from paceline.distributed.comm.interfaces import (
-    describe_interfaces,
-    interface_towards,
-    interfaces,
-    is_address_of_this_host,
-)
+from paceline.distributed.comm.interfaces import describe_interfaces, interface_towards, interfaces, is_address_of_this_host
 from paceline.distributed.comm.launcher import SINGLE
 from paceline.distributed.comm.rendezvous import name_ranks
 from paceline.distributed.comm.stop import StopRequest, StopVote, catch_stop
@@ -114,8 +109,7 @@ def test_alone_an_exception_passes_through_unchanged():
 
 
 @pytest.mark.parametrize(
-    "ranks, text",
-    [([2], "rank 2"), ([1, 3], "ranks 1, 3"), ([8, 9, 10, 15], "ranks 8-10, 15"), ([0, 1], "ranks 0, 1")],
+    "ranks, text", [([2], "rank 2"), ([1, 3], "ranks 1, 3"), ([8, 9, 10, 15], "ranks 8-10, 15"), ([0, 1], "ranks 0, 1")]
 )
 def test_ranks_are_named_in_runs(ranks, text):
     assert name_ranks(ranks) == text

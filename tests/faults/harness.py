@@ -107,10 +107,7 @@ class Harness:
         if not run.exists():
             scene = damage.Scene(run.parent, run, self._data[fault.workload], self.folder / "cache")
             at = f"step {WORKLOADS[fault.workload].half}"
-            strikes = (
-                Strike(at, "wait 1", 0),
-                Strike(at, "kill all", 0),
-            )  # checkpoints under way are written meanwhile
+            strikes = (Strike(at, "wait 1", 0), Strike(at, "kill all", 0))  # checkpoints under way are written meanwhile
             ended = self._command(fault, scene, Round(strikes=strikes))
             assert {rank.code for rank in ended} == {-9}, "\n".join(rank.text for rank in ended)
         return run

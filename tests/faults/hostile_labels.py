@@ -140,9 +140,7 @@ FIRST = "Annotations/0.xml"
 DTD = '<!DOCTYPE a [<!ENTITY e "expanded">]>'
 
 
-def document(
-    inside: str = GOOD, *, side: object = SIDE, before: str = "", declared: str = "", name: str = "0.png"
-) -> str:
+def document(inside: str = GOOD, *, side: object = SIDE, before: str = "", declared: str = "", name: str = "0.png") -> str:
     size = f"<size><width>{side}</width><height>{side}</height></size>"
     declaration = f'<?xml version="1.0"{declared}?>' if declared or before else ""
     return f"{declaration}{before}<annotation><filename>{name}</filename>{size}{inside}</annotation>"

@@ -59,11 +59,7 @@ def crowded(count: int) -> Callable[[Path], None]:
         model = record["annotations"][0]
         for number in range(count):
             x, y = number % 60, number // 60 % 40
-            box = {
-                "bbox": [x, y, 9, 9],
-                "segmentation": [[x, y, x + 9, y, x + 9, y + 9, x, y + 9]],
-                "id": 10**6 + number,
-            }
+            box = {"bbox": [x, y, 9, 9], "segmentation": [[x, y, x + 9, y, x + 9, y + 9, x, y + 9]], "id": 10**6 + number}
             record["annotations"].append({**model, **box})
         json_file(folder, "train").write_text(json.dumps(record))
 

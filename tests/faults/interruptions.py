@@ -126,9 +126,7 @@ def rows_of_kills() -> Iterator[Fault]:
     yield Fault("a kill, a stop, a kill", family, "maskrcnn", 1, "resumed", mixed, saves=True)
     written = Round("refused", says=("is finished", "report was missing and is written now"), over=True)
     rounds = (*killed("file 1 open run/.*report"), written)
-    yield Fault(
-        "while the report is written", "killed at a file operation", "resnet50", 1, "resumed", rounds, report=True
-    )
+    yield Fault("while the report is written", "killed at a file operation", "resnet50", 1, "resumed", rounds, report=True)
     family = "another number of ranks"
     for workload, ranks, then in (("resnet50", 1, 2), ("resnet50", 2, 1), ("ssd", 1, 2), ("maskrcnn", 2, 1)):
         late = WORKLOADS[workload].steps - 2

@@ -169,9 +169,7 @@ def outcome(verb: str, file: Path, said: Any, got: dict[str, Any] | None, wanted
 class Flips:
     """Carries out commands on copies of a Setup, one flipped bit at a time."""
 
-    def __init__(
-        self, setup: Setup, place: Path, capsys: pytest.CaptureFixture[str], patch: pytest.MonkeyPatch
-    ) -> None:
+    def __init__(self, setup: Setup, place: Path, capsys: pytest.CaptureFixture[str], patch: pytest.MonkeyPatch) -> None:
         without_report(patch)
         patch.setenv("PACELINE_CACHE", str(place / "cache"))
         self.setup, self.place, self.capsys = setup, place, capsys
@@ -234,9 +232,7 @@ def test_a_flipped_bit_is_named_or_without_effect_in_2000_commands(setup, tmp_pa
 def read_checkpoint(file: Path) -> Any:
     snapshot = load_checkpoint(file.parent, check_snapshot)
     groups = {
-        group: {
-            name: (tensor.stride(), sha256(tensor.contiguous().numpy()).digest()) for name, tensor in tensors.items()
-        }
+        group: {name: (tensor.stride(), sha256(tensor.contiguous().numpy()).digest()) for name, tensor in tensors.items()}
         for group, tensors in snapshot.tensors.items()
     }
     return groups, snapshot.facts
@@ -285,9 +281,7 @@ def test_a_flipped_bit_never_passes_a_reader(setup, boxes, tmp_path, nightly):
     names = {name for verb in ("resume", "eval") for name in setup.files(verb)}
     files = [place / name for name in sorted(names) if name.name != "mllog.txt"]
     copy = shutil.copytree(boxes, tmp_path / "boxes")
-    files += sorted(
-        path for path in copy.rglob("*") if path.is_file() and path.stat().st_size and path.suffix != ".html"
-    )
+    files += sorted(path for path in copy.rglob("*") if path.is_file() and path.stat().st_size and path.suffix != ".html")
     whole = {file: repr(read(file)) for file in files}
     random, passed = Random(SEED), []
     for _ in range(LONG if nightly else UNDER_READERS):

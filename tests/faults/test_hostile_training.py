@@ -15,9 +15,7 @@ from paceline.training.logging.events import read_events
 
 
 @pytest.mark.parametrize("family", [pytest.param(BOXES, id="ssd", marks=ONE_MORE), pytest.param(MASKS, id="maskrcnn")])
-def test_extreme_boxes_and_masks_train_to_finite_losses(
-    family, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_extreme_boxes_and_masks_train_to_finite_losses(family, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     without_report(monkeypatch)
     folder = tmp_path / "set"
     good(folder)

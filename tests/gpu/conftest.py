@@ -9,9 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 # Kernels in Triton have no values there; a test that fills a device would fill this machine's memory if kernels wrote.
-collect_ignore_glob = (
-    ["*kernels_on_cuda.py", "test_memory_on_cuda.py"] if os.environ.get("SIMULATED_VALUES") == "1" else []
-)
+collect_ignore_glob = ["*kernels_on_cuda.py", "test_memory_on_cuda.py"] if os.environ.get("SIMULATED_VALUES") == "1" else []
 
 
 @pytest.fixture(autouse=True)

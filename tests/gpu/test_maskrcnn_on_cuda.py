@@ -102,9 +102,7 @@ def test_detections_and_masks_are_the_cpus() -> None:
     detections, masks = predicted(CUDA)
     wanted, wanted_masks = predicted(CPU)
     assert len(wanted) > 5
-    assert (
-        unlike(detections, wanted) < 0.05
-    )  # scores within rounding of each other may swap places, or win over the other
+    assert unlike(detections, wanted) < 0.05  # scores within rounding of each other may swap places, or win over the other
     apart = torch.cdist(detections, wanted, p=float("inf")).min(dim=1)
     mine, theirs = masks[apart.values < SCORE], wanted_masks[apart.indices[apart.values < SCORE]]
     torch.testing.assert_close(mine, theirs, rtol=1e-2, atol=1e-2)

@@ -61,10 +61,7 @@ def test_losses_follow_the_cpu_and_the_plain_formulation() -> None:
 
 
 def test_a_graph_of_the_whole_step_trains_as_the_step_does() -> None:
-    plain, graph = (
-        step_of(),
-        step_of(graph=True),
-    )
+    plain, graph = (step_of(), step_of(graph=True))
     for _ in range(5):
         assert float(graph()) == pytest.approx(float(plain()), rel=2e-2)
 

@@ -36,9 +36,7 @@ def test_a_frame_stands_exactly_where_the_box_is():
     assert np.asarray(picture)[50, 90].tolist() == list(GREY)  # a frame, no filling
 
 
-@pytest.mark.parametrize(
-    "width, height, size", [(400, 400, (400, 200)), (100, 100, (100, 50)), (5000, 5000, (800, 400))]
-)
+@pytest.mark.parametrize("width, height, size", [(400, 400, (400, 200)), (100, 100, (100, 50)), (5000, 5000, (800, 400))])
 def test_boxes_grow_and_shrink_with_the_photo(width, height, size):
     picture = marks_picture(grey(200, 100), [Mark((40, 20, 100, 60), 1, "")], width=width, height=height)
     assert picture.size == size  # whole, and enlarged at most four times
@@ -204,9 +202,7 @@ def test_a_legend_of_many_classes_has_several_rows_and_every_class():
 
 
 def test_both_sides_show_the_photo_each_with_its_own_boxes():
-    picture = beside(
-        grey(100, 50), [Mark((10, 10, 30, 30), 1, "")], [Mark((50, 10, 30, 30), 2, "")], width=200, height=200
-    )
+    picture = beside(grey(100, 50), [Mark((10, 10, 30, 30), 1, "")], [Mark((50, 10, 30, 30), 2, "")], width=200, height=200)
     assert picture.size == (200 + 6 + 200, 100)
     assert where(picture, colour_of(1)) == (20, 20, 80, 80)
     assert where(picture, colour_of(2)) == (206 + 100, 20, 206 + 160, 80)

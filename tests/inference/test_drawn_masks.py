@@ -136,12 +136,7 @@ def test_a_mark_with_a_mask_is_filled_and_two_of_a_class_in_other_hues_unless_to
 
 @examples(60)
 @given(
-    st.integers(1, 6),
-    st.integers(0, 2**36 - 1),
-    st.floats(-4, 9),
-    st.floats(-4, 9),
-    st.floats(0.5, 3),
-    st.floats(0.5, 3),
+    st.integers(1, 6), st.integers(0, 2**36 - 1), st.floats(-4, 9), st.floats(-4, 9), st.floats(0.5, 3), st.floats(0.5, 3)
 )
 def test_pasting_a_canvas_agrees_with_the_obvious_loop(side, bits, x, y, across, down):
     canvas = np.array([(bits >> place) & 1 for place in range(64)], np.uint8)[: (side + 2) ** 2]

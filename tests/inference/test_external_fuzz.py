@@ -16,9 +16,7 @@ from paceline.inference.external_names import class_numbers, photo_numbers
 from paceline.inference.external_predictions import read_rows
 from paceline.inference.external_scores import _strings
 
-FAST = settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
-)
+FAST = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 HEIGHT, WIDTH = 6, 8
 FILES, IDS = [f"/set/val2017/{n}.jpg" for n in range(1, 5)], [4, 3, 2, 1]
 
@@ -45,9 +43,7 @@ entries = st.fixed_dictionaries(
         "segmentation": masks,
     },
 )
-cells = st.one_of(
-    st.text(max_size=6), numbers.map(str), st.sampled_from(["file", "class", "score", "x", "y", "w", "h"])
-)
+cells = st.one_of(st.text(max_size=6), numbers.map(str), st.sampled_from(["file", "class", "score", "x", "y", "w", "h"]))
 
 
 def read(path: Path) -> bool:
@@ -99,11 +95,7 @@ def test_any_results(tmp_path_factory, rows):
 def test_any_table_and_any_yolo_text(tmp_path_factory, rows, separator):
     folder = tmp_path_factory.mktemp("cells")
     text = "\n".join(separator.join(row) for row in rows)
-    for head in (
-        "",
-        "image_id,class,score\n",
-        f"{separator.join(('file', 'class_id', 'score', 'x', 'y', 'w', 'h'))}\n",
-    ):
+    for head in ("", "image_id,class,score\n", f"{separator.join(('file', 'class_id', 'score', 'x', 'y', 'w', 'h'))}\n"):
         (folder / "a.csv").write_bytes((head + text).encode("utf-8", "surrogatepass"))
         read(folder / "a.csv")
     (folder / "1.txt").write_bytes(text.encode("utf-8", "surrogatepass"))

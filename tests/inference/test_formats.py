@@ -145,9 +145,7 @@ def test_label_tools_files_hold_the_objects_and_lead_to_the_photos(masks, tmp_pa
     assert [label.get("value") for label in config.iter("Label")] == list(CLASSES)
     assert [region["value"][kind] for region in one["result"]] == [[name] for name in shown[0].names]
     image, empty = ElementTree.parse(folder / "cvat.xml").getroot().findall("image")
-    assert (image.get("name"), image.get("width"), image.get("height")) == ("a b.png", str(W), str(H)) and not len(
-        empty
-    )
+    assert (image.get("name"), image.get("width"), image.get("height")) == ("a b.png", str(W), str(H)) and not len(empty)
     size = np.array([W, H])
     if not masks:
         ltrb = shown[0].boxes + np.concatenate((np.zeros((3, 2)), shown[0].boxes[:, :2]), 1)
@@ -232,9 +230,7 @@ def test_answers_are_trained_on_again(form, ssd_run, tmp_path, capsys):
     shutil.copytree(ssd_run.data / "val2017", photos)
     words = ["--write", form, "--score-above", 0.05, "--max-objects", 5, "--no-pictures"]
     assert command(capsys, "predict", ssd_run.folder, photos, "--out", out, *words).code == 0
-    where = (
-        ["yolo", out / "yolo"] if form == "yolo" else ["coco", "--images", photos, "--annotations", out / "coco.json"]
-    )
+    where = ["yolo", out / "yolo"] if form == "yolo" else ["coco", "--images", photos, "--annotations", out / "coco.json"]
     said = command(capsys, "prepare", *where, "--val-fraction", 0.34, "--out", mine)
     assert said.code == 0, said
     run = tmp_path / "run"

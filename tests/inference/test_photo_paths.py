@@ -271,10 +271,7 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path):
         with pytest.raises(UserError, match="--out"):
             answer(out, "a.jpg")
     (tmp_path / "in the way").mkdir()
-    with (
-        raises(UserError, "a.jpg", "written"),
-        new_answers(tmp_path / "o", {}, coco=False) as new,
-    ):
+    with raises(UserError, "a.jpg", "written"), new_answers(tmp_path / "o", {}, coco=False) as new:
         (tmp_path / "o" / "a.jpg").mkdir()
         new.add(found(), found(), Place("a.jpg", "a.jpg", None, 1), b"pixels", None)
 

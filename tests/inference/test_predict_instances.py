@@ -75,11 +75,7 @@ def test_boxes_and_masks_come_in_pixels_of_each_photo_without_the_empty_places(t
 @pytest.mark.parametrize(
     "size, seen, padded",
     [
-        (
-            (200, 100),
-            (64, 128),
-            (64, 128),
-        ),  # width, height of the photo -> height, width in the input, and of the input
+        ((200, 100), (64, 128), (64, 128)),  # width, height of the photo -> height, width in the input, and of the input
         ((100, 100), (64, 64), (64, 64)),
         ((640, 40), (8, 128), (32, 128)),  # the longer side has 128 pixels at most
         ((3, 700), (128, 1), (128, 32)),

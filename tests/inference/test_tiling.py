@@ -19,9 +19,7 @@ H, W = 100, 160
 LEFT, RIGHT = Window(0, 0, 100, 100), Window(0, 60, 100, 100)
 
 
-def found(
-    *rows: tuple[float, ...], size: tuple[int, int] = (H, W), masks: tuple[np.ndarray, ...] | None = None
-) -> Found:
+def found(*rows: tuple[float, ...], size: tuple[int, int] = (H, W), masks: tuple[np.ndarray, ...] | None = None) -> Found:
     """rows: left, top, width, height, score, class."""
     return Found(
         file="a.jpg",
@@ -84,9 +82,7 @@ def test_each_answer_is_the_crop_s_own_in_the_photo_s_pixels(ssd_run, tmp_path):
     result = predictor.predict(file, tile=100, overlap=0.2, batch=1)  # alone as below: sums in the same order
     assert isinstance(result, Found) and result.file == str(file) and result.pixels().shape == photo.shape
     alone, sources = set(), set()
-    for number, (top, left, height, width) in enumerate(
-        [(0, 0, *photo.shape[:2]), *windows(*photo.shape[:2], 100, 0.2)]
-    ):
+    for number, (top, left, height, width) in enumerate([(0, 0, *photo.shape[:2]), *windows(*photo.shape[:2], 100, 0.2)]):
         one = predictor.predict(photo[top : top + height, left : left + width])
         assert isinstance(one, Found)
         for box, label, score in zip((one.boxes + np.array([left, top, 0, 0])).tolist(), one.classes, one.scores):

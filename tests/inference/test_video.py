@@ -45,9 +45,7 @@ def frames_of(file: Path) -> list[np.ndarray]:
         return [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
 
 
-def test_each_n_th_frame_has_its_picture_s_own_answer_and_the_written_video_has_them_all(
-    ssd_run, clip, tmp_path, capsys
-):
+def test_each_n_th_frame_has_its_picture_s_own_answer_and_the_written_video_has_them_all(ssd_run, clip, tmp_path, capsys):
     out = tmp_path / "out"
     words = ["predict", ssd_run.folder, clip, "--out", out, "--every", 5, "--score-above", 0, "--write", "csv"]
     said = command(capsys, *words)
@@ -67,9 +65,7 @@ def test_each_n_th_frame_has_its_picture_s_own_answer_and_the_written_video_has_
     with av.open(str(out / "my clip.mp4")) as container:
         assert [round(frame.time, 3) for frame in container.decode(video=0)] == [0, 0.5, 1, 1.5, 2]
     with (out / "answers.csv").open(newline="") as file:
-        assert {row["file"] for row in csv.DictReader(file)} == {
-            f"frame_{number:06d}.jpg" for number in range(0, 24, 5)
-        }
+        assert {row["file"] for row in csv.DictReader(file)} == {f"frame_{number:06d}.jpg" for number in range(0, 24, 5)}
     assert command(capsys, *words, "--frames", "--tile", 64).code == 0  # replaces the video
     assert sorted(os.listdir(out)) == [
         "answers.csv",

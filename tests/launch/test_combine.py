@@ -91,10 +91,7 @@ def test_mpirun_forwards_what_ranks_need_and_nothing_else(monkeypatch):
     ("system", "words"),
     [
         # Published: 8 ranks on two sockets of 28 cores, mpirun --bind-to core --map-by socket:PE=7 (Gaudi).
-        (
-            System("hpu", per_node=8, sockets=2, cores_per_socket=28, bind="exclusive"),
-            "ppr:4:socket:PE=7 --bind-to core",
-        ),
+        (System("hpu", per_node=8, sockets=2, cores_per_socket=28, bind="exclusive"), "ppr:4:socket:PE=7 --bind-to core"),
         (System("cpu", per_node=3, sockets=2, cores_per_socket=8, bind="no-smt"), "ppr:3:node:PE=4 --bind-to core"),
         # Published: -bind-to none -map-by slot, and a script that binds each rank near its GPU (24 p3dn).
         (System("cuda", per_node=8, sockets=2, cores_per_socket=24, bind="exclusive"), "ppr:8:node --bind-to none"),

@@ -89,9 +89,7 @@ LIES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("lie", "level", "text"), LIES, ids=[f"{'-'.join(lie)}-{n}" for n, (lie, *_) in enumerate(LIES)]
-)
+@pytest.mark.parametrize(("lie", "level", "text"), LIES, ids=[f"{'-'.join(lie)}-{n}" for n, (lie, *_) in enumerate(LIES)])
 def test_the_node_that_differs_is_named_with_what_differs(lie, level, text):
     found = examine_nodes(nodes(**lie))
     assert worst(found, 1) == level and all(finding.nodes == (1,) for finding in found), found
@@ -105,8 +103,7 @@ def test_many_nodes_that_differ_alike_are_one_finding():
     made = [replace(NODE, node=n, host=f"gpu{n:02d}", driver="535" if 2 <= n < 8 else "550") for n in range(16)]
     (found,) = examine_nodes(made)
     assert (
-        found.nodes == tuple(range(2, 8))
-        and found.with_names(names(made)).about == "gpu02, gpu03, gpu04, gpu05 and 2 more"
+        found.nodes == tuple(range(2, 8)) and found.with_names(names(made)).about == "gpu02, gpu03, gpu04, gpu05 and 2 more"
     )
 
 
@@ -120,8 +117,7 @@ def test_a_system_says_what_its_nodes_should_have():
 
 def test_ranks_are_merged_into_nodes_and_nodes_on_one_host_keep_apart():
     ranks = [
-        replace(NODE, node=rank // 2, allowed=str(rank), shares=(str(rank),), teraflops=(float(rank),))
-        for rank in range(4)
+        replace(NODE, node=rank // 2, allowed=str(rank), shares=(str(rank),), teraflops=(float(rank),)) for rank in range(4)
     ]
     ranks[3] = replace(ranks[3], network_trouble=("bad",))
     first, second = merged(ranks)

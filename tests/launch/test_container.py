@@ -31,9 +31,7 @@ HOST = {
 
 def test_a_container_like_its_host_has_one_line() -> None:
     ((level, text),) = compare_host(HOST, HOST)
-    assert level == "ok" and check_text(
-        text, "driver 580.65.06", "mpirun Open MPI 4.1.4", "PMIx 4.2.2", "user 1000:1000"
-    )
+    assert level == "ok" and check_text(text, "driver 580.65.06", "mpirun Open MPI 4.1.4", "PMIx 4.2.2", "user 1000:1000")
 
 
 @pytest.mark.parametrize(
@@ -61,9 +59,7 @@ def test_each_difference_is_a_line_with_its_flag(change: dict[str, str], level: 
 def test_what_the_host_did_not_tell_is_not_compared() -> None:
     nothing = dict.fromkeys(HOST, "")
     assert [level for level, _ in compare_host(nothing, {**HOST, "memlock": "8192"})] == ["note"]
-    assert compare_host({"user": HOST["user"]}, nothing | {"user": HOST["user"]}) == [
-        ("ok", "as the host: user 1000:1000")
-    ]
+    assert compare_host({"user": HOST["user"]}, nothing | {"user": HOST["user"]}) == [("ok", "as the host: user 1000:1000")]
 
 
 @pytest.mark.parametrize("text", ["", "x", "[1]", '{"user": 3}', '{"a": "' + "b" * 20_000 + '"}', '{"user": NaN}'])

@@ -192,9 +192,7 @@ def test_an_engine_that_is_not_here_is_named(monkeypatch: pytest.MonkeyPatch, tm
     for container in ("docker", "apptainer"):
         said = CONTAINER[container].missing(replace(JOB, container=container))
         assert said.startswith(f"--container {container}: ")
-        assert (
-            CONTAINER[container].missing(replace(JOB, container=container, through="slurm")) == ""
-        )  # nodes may have it
+        assert CONTAINER[container].missing(replace(JOB, container=container, through="slurm")) == ""  # nodes may have it
 
 
 def test_podman_keeps_the_ids_and_takes_devices_by_their_description() -> None:

@@ -47,9 +47,7 @@ def job(tmp_path) -> Job:
 
 def text_of(job: Job, name: str) -> str:
     (text,) = [file.text for file in files_of(job) if file.name == name]
-    assert (
-        not name.endswith(".sh") or subprocess.run(["bash", "-n"], input=text, text=True, check=False).returncode == 0
-    )
+    assert not name.endswith(".sh") or subprocess.run(["bash", "-n"], input=text, text=True, check=False).returncode == 0
     return text
 
 

@@ -77,9 +77,7 @@ def test_the_image_is_not_root_and_its_base_is_pinned() -> None:
 @pytest.mark.parametrize("file", ["constraints.txt", "constraints-v100.txt"])
 def test_every_dependency_has_its_version(file: str) -> None:
     project = (ROOT / "pyproject.toml").read_text()
-    lists = [
-        re.search(rf"^{name} = \[(.*?)\]$", project, re.MULTILINE | re.DOTALL) for name in ("dependencies", "remote")
-    ]
+    lists = [re.search(rf"^{name} = \[(.*?)\]$", project, re.MULTILINE | re.DOTALL) for name in ("dependencies", "remote")]
     asked = [name for found in lists if found for name in re.findall(r'"([\w.-]+)', found[1])]
     assert len(asked) > 10
     pinned = {line.partition("==")[0] for line in (ROOT / "containers" / file).read_text().splitlines()}
@@ -180,9 +178,7 @@ def test_image_shell_runs_a_command_inside(
 ) -> None:
     monkeypatch.setenv("PACELINE_CACHE", str(tmp_path / "cache"))
     log = stand_in(tmp_path, "docker", monkeypatch)
-    assert (
-        run(Printer(), ["shell", "--engine", "docker", "--system", "cpu", "--", "paceline", "doctor", "--facts"]) == 0
-    )
+    assert run(Printer(), ["shell", "--engine", "docker", "--system", "cpu", "--", "paceline", "doctor", "--facts"]) == 0
     assert log.read_text().endswith(f"{tag()} paceline doctor --facts\n")
     assert f"source={Path.cwd()},target={Path.cwd()}" in log.read_text()
     assert "--rm" in capfd.readouterr().out

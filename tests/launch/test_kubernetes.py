@@ -56,9 +56,7 @@ def test_its_command_parses_and_its_paths_are_mounted() -> None:
     assert words[:3] == ["python3", "-m", "torch.distributed.run"]
     system = choose_system(words[words.index("--system") + 1])
     assert (
-        int(words[words.index("--nproc-per-node") + 1])
-        == system.per_node
-        == RANKS["resources"]["limits"]["nvidia.com/gpu"]
+        int(words[words.index("--nproc-per-node") + 1]) == system.per_node == RANKS["resources"]["limits"]["nvidia.com/gpu"]
     )
     train = words[words.index("paceline") + 1 :]
     asked = parse_recipe(train[1:], Controls(), verb=train[0])

@@ -32,9 +32,7 @@ def followed(tmp_path: Path, script: str, before=lambda folder: None) -> tuple[i
     job.launch_folder.mkdir(parents=True, exist_ok=True)
     before(tmp_path)
     said: list[str] = []
-    code = follow(
-        job, lambda: Process(("bash", "-c", script), job.log, signal.SIGTERM), say=lambda text: said.append(text)
-    )
+    code = follow(job, lambda: Process(("bash", "-c", script), job.log, signal.SIGTERM), say=lambda text: said.append(text))
     return code, "\n".join(said)
 
 

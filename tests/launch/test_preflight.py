@@ -128,9 +128,7 @@ def test_a_folder_that_is_full_or_data_that_is_not_there_is_a_trouble(tmp_path, 
     assert folder_troubles(tmp_path, [], [("data", tmp_path / "none")]) == [f"data {tmp_path / 'none'}: is not there"]
     monkeypatch.setattr("paceline.launch.doctor.measure.LEAST_MIB", 10**9)
     (text,) = folder_troubles(tmp_path, [("temporary", tmp_path)], [])
-    assert text.startswith(f"temporary folder {tmp_path}: ") and text.endswith(
-        "MiB free, at least 1000000000 are wanted"
-    )
+    assert text.startswith(f"temporary folder {tmp_path}: ") and text.endswith("MiB free, at least 1000000000 are wanted")
     monkeypatch.setattr("paceline.launch.doctor.measure.MIB", 1 << 10)
     (text,) = folder_troubles(Path("/dev/full/x"), [], [])
     assert text.startswith("run folder /dev/full/x: ")
@@ -162,28 +160,13 @@ def test_a_core_has_a_rate():
     assert list(rates) == [0] and rates[0] > 1
 
 
-def test_one_node_and_one_rank_are_looked_at_without_ranks_and_the_verdict_is_of_this_start(
-    tmp_path, capsys, monkeypatch
-):
+def test_one_node_and_one_rank_are_looked_at_without_ranks_and_the_verdict_is_of_this_start(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("paceline.launch.preflight.node.core_rates", lambda cpus: dict.fromkeys(cpus, 400.0))
     folder = tmp_path / "launch" / "preflight"
     folder.mkdir(parents=True)
     (folder / "start").write_text("second\n")
     (folder / "verdict").write_text("first refused\n")
-    words = [
-        "--folder",
-        str(folder),
-        "--nodes",
-        "1",
-        "--ranks",
-        "1",
-        "--system",
-        "cpu",
-        "--name",
-        "mine",
-        "--number",
-        "0",
-    ]
+    words = ["--folder", str(folder), "--nodes", "1", "--ranks", "1", "--system", "cpu", "--name", "mine", "--number", "0"]
     assert node.run(words) == 0
     assert (folder / "verdict").read_text() == "second good\n"
     said = capsys.readouterr().out
@@ -227,9 +210,7 @@ def test_files_of_an_earlier_start_are_as_if_they_were_not_there(tmp_path):
     assert first.find("look-0") == {"start": "one", "name": "a"} and second.find("look-0") is None
     (tmp_path / "look-0.json").write_text("[1, ")  # being written, on a file system that renames in two steps
     assert (
-        first.find("look-0") is None
-        and second.gather("look", [0], 0.0) == {}
-        and second.wait(["look-0"], 0.0) == ("", {})
+        first.find("look-0") is None and second.gather("look", [0], 0.0) == {} and second.wait(["look-0"], 0.0) == ("", {})
     )
 
 

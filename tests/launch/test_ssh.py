@@ -67,12 +67,7 @@ def test_each_line_carries_its_host_and_the_first_failure_is_the_exit_code(tmp_p
     folder = scripted(tmp_path, 'echo "step $1"; printf "\\033[2Jlast"; exit $((7 * $1))')
     assert ssh.run(folder, (sys.executable,), HOSTS) == 7
     lines = capfd.readouterr().out.splitlines()
-    assert sorted(lines) == [
-        "127.0.0.1: \\x1b[2Jlast",
-        "127.0.0.1: step 0",
-        "127.0.0.2: \\x1b[2Jlast",
-        "127.0.0.2: step 1",
-    ]
+    assert sorted(lines) == ["127.0.0.1: \\x1b[2Jlast", "127.0.0.1: step 0", "127.0.0.2: \\x1b[2Jlast", "127.0.0.2: step 1"]
 
 
 def test_a_wish_to_stop_reaches_every_host_and_nothing_is_left(tmp_path):
@@ -108,9 +103,7 @@ def test_this_machine_needs_no_ssh_and_words_for_others_are_quoted():
     assert "BatchMode=yes" in options
 
 
-def test_a_host_that_is_this_machine_gets_no_more_variables_than_a_login_gives_the_others(
-    tmp_path, monkeypatch, handlers
-):
+def test_a_host_that_is_this_machine_gets_no_more_variables_than_a_login_gives_the_others(tmp_path, monkeypatch, handlers):
     monkeypatch.setenv("PACELINE_SECRET", "of this terminal alone")
     monkeypatch.setenv("SSH_AUTH_SOCK", "/tmp/agent")
     assert ssh.run(scripted(tmp_path, "env > {folder}/env-$1"), (sys.executable,), HOSTS) == 0

@@ -184,9 +184,7 @@ def what_stays_with_torch() -> None:
         layer = a_layer((4, 6, 5, 7), torch.float32, shortcut=True)
         images, shortcut = layer.images, layer.shortcut
         assert norm.fuses(images) and norm.fuses(images, shortcut) and norm.fuses(images, shortcut.contiguous())
-        assert (
-            not norm.fuses(images.contiguous()) and not norm.fuses(images[:0]) and not norm.fuses(images[:1, :, :1, :1])
-        )
+        assert not norm.fuses(images.contiguous()) and not norm.fuses(images[:0]) and not norm.fuses(images[:1, :, :1, :1])
         assert not norm.fuses(images, shortcut.half()) and not norm.fuses(images, shortcut[:1])
         assert not BatchNorm(6).eval().fuses(images) and not BatchNorm(6).double().fuses(images)
         norm.join = 2

@@ -124,9 +124,7 @@ def a_chain_and_an_overlap_of_the_threshold() -> None:
 
 
 EDGE = st.integers(0, 8).map(lambda n: n / 8)
-BOX = st.tuples(EDGE, EDGE, EDGE, EDGE).map(
-    lambda b: (min(b[0], b[2]), min(b[1], b[3]), max(b[0], b[2]), max(b[1], b[3]))
-)
+BOX = st.tuples(EDGE, EDGE, EDGE, EDGE).map(lambda b: (min(b[0], b[2]), min(b[1], b[3]), max(b[0], b[2]), max(b[1], b[3])))
 ROW = st.tuples(BOX, st.integers(0, 2), st.booleans())
 EXAMPLES = settings(max_examples=int(sys.argv[1]), deadline=None, database=None)
 

@@ -40,9 +40,7 @@ def constants(**values: int):
 FEW = {"CELLS": 256, "PIXELS": 32, "ROWS": 16, "MEMBERS": 16}
 
 
-def pyramid(
-    dtype: torch.dtype, *, channels: int = 3, count: int = 4, height: int = 45, width: int = 77
-) -> list[Tensor]:
+def pyramid(dtype: torch.dtype, *, channels: int = 3, count: int = 4, height: int = 45, width: int = 77) -> list[Tensor]:
     random = torch.Generator().manual_seed(channels)
     sizes = [(-(-height // stride), -(-width // stride)) for stride in STRIDES[:count]]
     maps = [torch.randn(2, channels, *size, generator=random).to(dtype) for size in sizes]

@@ -62,9 +62,7 @@ def tasks(tmp_path_factory) -> Iterator[list[Task]]:
 @pytest.mark.parametrize(
     ("device", "compiled", "wanted"), [("meta", False, {SLOTS}), ("cpu", False, {8}), ("cpu", True, {SLOTS})]
 )
-def test_where_a_new_shape_costs_every_batch_has_slots_for_the_most_objects_of_the_data(
-    tasks, device, compiled, wanted
-):
+def test_where_a_new_shape_costs_every_batch_has_slots_for_the_most_objects_of_the_data(tasks, device, compiled, wanted):
     system = System(compile="on" if compiled else "off")
     for task in tasks:
         plan = make_plan(
@@ -136,9 +134,7 @@ def test_no_tensor_of_a_forward_on_an_accelerator_has_more_elements_than_its_ker
     assert most * memory.largest < COUNTABLE
     if recipe.task == "maskrcnn":
         assert 8 <= most <= 96  # its memory alone would hold over 200
-        with pytest.raises(
-            RecipeError, match=rf"--system.images-per-forward 128.*{COUNTABLE // memory.largest} images"
-        ):
+        with pytest.raises(RecipeError, match=rf"--system.images-per-forward 128.*{COUNTABLE // memory.largest} images"):
             images_that_fit(memory, replace(H200, images_per_forward=128))
     else:
         assert most == 512

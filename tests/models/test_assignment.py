@@ -23,9 +23,7 @@ from paceline.models.ops.matching import (
 )
 
 # 4 x 4 + 2 x 2 cells of 3 anchors: 60, which is less than a block; and a pyramid of several blocks.
-FEW = torch.cat(
-    pyramid_anchors([(4, 4), (2, 2)], 32, 32, sizes=(8.0, 16.0), ratios=(0.5, 1.0, 2.0), rounding="half_even")
-)
+FEW = torch.cat(pyramid_anchors([(4, 4), (2, 2)], 32, 32, sizes=(8.0, 16.0), ratios=(0.5, 1.0, 2.0), rounding="half_even"))
 MANY = torch.cat(
     pyramid_anchors(
         [(24, 32), (12, 16), (6, 8), (3, 4), (2, 2)], 96, 128,
@@ -68,9 +66,7 @@ def both_forms(boxes: Tensor, labels: Tensor, anchors: Tensor, best_anchor, elig
 
 # Edges on a coarse grid, so that equal overlaps and equal objects are common; some boxes lie beyond the anchors.
 edge = st.integers(-1, 12).map(lambda n: n * 4.0)
-box = st.tuples(edge, edge, edge, edge).map(
-    lambda b: (min(b[0], b[2]), min(b[1], b[3]), max(b[0], b[2]), max(b[1], b[3]))
-)
+box = st.tuples(edge, edge, edge, edge).map(lambda b: (min(b[0], b[2]), min(b[1], b[3]), max(b[0], b[2]), max(b[1], b[3])))
 image = st.lists(st.tuples(box, st.integers(0, 2)), min_size=4, max_size=4)
 
 
@@ -84,9 +80,7 @@ def test_matching_agrees_with_the_obvious_loop(best_anchor, edges, images) -> No
     eligible = inside_photo(FEW, torch.tensor([[32, 28]] * len(images))) if edges == "inside" else None
     slots, kind = both_forms(boxes, labels, FEW, best_anchor, eligible)
     for place in range(len(images)):
-        expected = slow_match(
-            boxes[place], labels[place], FEW, best_anchor, None if eligible is None else eligible[place]
-        )
+        expected = slow_match(boxes[place], labels[place], FEW, best_anchor, None if eligible is None else eligible[place])
         assert (slots[place].tolist(), kind[place].tolist()) == expected
 
 
@@ -183,9 +177,7 @@ def test_the_thresholds_themselves_are_positive_and_not_negative() -> None:
 
 
 def test_inside_means_from_the_first_to_the_last_pixel() -> None:
-    anchors = torch.tensor(
-        [[0.0, 0.0, 63.0, 31.0], [0.0, 0.0, 64.0, 31.0], [0.0, 0.0, 63.0, 32.0], [-1.0, 0.0, 9.0, 9.0]]
-    )
+    anchors = torch.tensor([[0.0, 0.0, 63.0, 31.0], [0.0, 0.0, 64.0, 31.0], [0.0, 0.0, 63.0, 32.0], [-1.0, 0.0, 9.0, 9.0]])
     sizes = torch.tensor([[32, 64], [33, 65]])
     assert inside_photo(anchors, sizes).tolist() == [[True, False, False, False], [True, True, True, False]]
 

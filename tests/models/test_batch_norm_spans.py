@@ -73,8 +73,7 @@ def test_a_gradient_of_another_layout_is_laid_out_as_the_images(monkeypatch):
         forms.Ranks(monkeypatch)
         other = [layer[0], layer[1].contiguous(), *layer[2:]]
         assert all(
-            torch.equal(a, b)
-            for a, b in zip(forms.taken(form.apply, other, *more), forms.taken(form.apply, layer, *more))
+            torch.equal(a, b) for a, b in zip(forms.taken(form.apply, other, *more), forms.taken(form.apply, layer, *more))
         )
     found = ghost_batch_norm._laid_out_as(layer[0], layer[1].contiguous())
     assert found.is_contiguous(memory_format=torch.channels_last)

@@ -43,9 +43,7 @@ def test_classes_out_of_reach_are_counted() -> None:
     check_text(found[2], "1 of 3", "val", "of c", "crowd", "scored")
     assert len(found) == 3
     assert check_lines(
-        limits([(1, 1), (3, 1)], [(1, 1), (2, 1), (4, 1)]),
-        ("2 of 4", "train", "b, d"),
-        ("1 of 4", "val", "c"),
+        limits([(1, 1), (3, 1)], [(1, 1), (2, 1), (4, 1)]), ("2 of 4", "train", "b, d"), ("1 of 4", "val", "c")
     )
     only = class_limits(NAMES[:2], {"val": (np.array([1, 2]), np.array([True, False]))})
     check_text(only[0], "1 of 2", "of b", "crowd", "scored")
@@ -99,11 +97,7 @@ def crowded(split: str, only: int = 0):
 
 @pytest.mark.parametrize("name", ["ssd-tiny", "maskrcnn-tiny"])
 @pytest.mark.parametrize(
-    ("split", "said"),
-    [
-        ("train", "3 training.*4 objects.*4 crowd"),
-        ("val", "2 validation.*2 objects.*2 crowd"),
-    ],
+    ("split", "said"), [("train", "3 training.*4 objects.*4 crowd"), ("val", "2 validation.*2 objects.*2 crowd")]
 )
 def test_a_run_that_learns_or_scores_nothing_is_rejected(name: str, split: str, said: str, tmp_path: Path) -> None:
     root = crowded(split)(make_set(tmp_path / "set"))

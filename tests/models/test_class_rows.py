@@ -61,9 +61,7 @@ def test_a_name_that_tells_nothing_keeps_nothing(theirs, labels, places):
 
 
 def test_of_many_classes_the_new_ones_are_named():
-    rows = match_rows(
-        [(str(number),) for number in range(100)], Labels(tuple(str(number) for number in range(85, 125)))
-    )
+    rows = match_rows([(str(number),) for number in range(100)], Labels(tuple(str(number) for number in range(85, 125))))
     lines = rows.lines()
     check_text(lines[0], "15 of 40", "100")
     few = match_rows([("a",)], Labels(tuple(str(number) for number in range(MOST_LINES))))
@@ -71,9 +69,7 @@ def test_of_many_classes_the_new_ones_are_named():
     assert lines[1].startswith("  new: 100, 101, ") and lines[1].endswith(" and 15 more") and len(lines) == 2
 
 
-@given(
-    st.integers(1, 3), st.integers(1, 4), st.lists(st.none() | st.integers(0, 4), min_size=1, max_size=6), st.booleans()
-)
+@given(st.integers(1, 3), st.integers(1, 4), st.lists(st.none() | st.integers(0, 4), min_size=1, max_size=6), st.booleans())
 def test_rows_are_taken_as_the_obvious_loop_does(cells, each, places, bias):
     random = np.random.RandomState(0)
     tail = () if bias else (2, 3, 3)
@@ -116,9 +112,7 @@ def ssd(classes: int, seed: int, heads: str = "separate") -> SSD:
 
 
 def mask_rcnn(classes: int, seed: int) -> MaskRCNN:
-    model = MaskRCNN(
-        MaskRCNNModel(depth=10, width=4, channels=8, roi=RoI(channels=16), mask=MaskHead(convs=1)), classes
-    )
+    model = MaskRCNN(MaskRCNNModel(depth=10, width=4, channels=8, roi=RoI(channels=16), mask=MaskHead(convs=1)), classes)
     initialise_mask_rcnn(model, torch.Generator().manual_seed(seed))
     return model
 

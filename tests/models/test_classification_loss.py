@@ -87,6 +87,4 @@ def test_a_sure_answer_has_a_finite_gradient(gamma):
     logits = torch.tensor([[200.0, 0.0], [0.0, 200.0]], requires_grad=True)
     smoothed_cross_entropy(logits, torch.tensor([0, 0]), 0.1, "torch", gamma=gamma).sum().backward()
     assert logits.grad is not None and logits.grad.isfinite().all()
-    assert smoothed_cross_entropy(logits[:0], torch.zeros(0, dtype=torch.int64), 0.1, "torch", gamma=gamma).shape == (
-        0,
-    )
+    assert smoothed_cross_entropy(logits[:0], torch.zeros(0, dtype=torch.int64), 0.1, "torch", gamma=gamma).shape == (0,)

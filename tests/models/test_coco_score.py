@@ -46,10 +46,7 @@ def found(*rows: tuple) -> Detections:
         return no_detections()
     columns = list(zip(*rows))
     return Detections(
-        np.array(columns[0]),
-        np.array([row[3:] for row in rows], np.float64),
-        np.array(columns[1]),
-        np.array(columns[2]),
+        np.array(columns[0]), np.array([row[3:] for row in rows], np.float64), np.array(columns[1]), np.array(columns[2])
     )
 
 
@@ -95,9 +92,7 @@ def test_ground_truth_as_prediction_scores_one():
 def test_a_class_without_objects_scores_minus_one_and_stays_out_of_every_mean():
     truth = ground_truth([(1, 0, 0, 10, 10)], [(3, 9, 9, 20, 20, "crowd")])
     scores = score_boxes(truth, found((0, 1, 0.9, 0, 0, 10, 10), (0, 2, 0.9, 0, 0, 10, 10), (1, 3, 0.9, 9, 9, 20, 20)))
-    assert [(entry.ap, entry.ap50, entry.ar100, entry.objects) for entry in scores.per_class[1:]] == [
-        (-1, -1, -1, 0)
-    ] * 2
+    assert [(entry.ap, entry.ap50, entry.ar100, entry.objects) for entry in scores.per_class[1:]] == [(-1, -1, -1, 0)] * 2
     assert (scores.curves[1:] == -1).all()
     assert scores.metrics["box_ap"] == pytest.approx(1.0) and scores.metrics["box_ap_large"] == -1
     np.testing.assert_allclose(scores.mean_curve, 1)
@@ -231,9 +226,7 @@ def test_packing_changes_no_value(values: list[float], single: bool, image: int)
     with np.errstate(over="ignore"):
         scores = np.array(values, np.float64).astype(np.float32 if single else np.float64)
     boxes = scores.astype(np.float64)[:, None].repeat(4, 1)
-    share = Share(
-        np.array([image]), Detections(np.full(len(scores), image), boxes, np.ones(len(scores), np.int64), scores)
-    )
+    share = Share(np.array([image]), Detections(np.full(len(scores), image), boxes, np.ones(len(scores), np.int64), scores))
     back = unpack(pack(share))
     np.testing.assert_array_equal(back.scored, share.scored)
     for name, column in vars(back.detections).items():
@@ -252,9 +245,7 @@ def obvious_confusion(truth: GroundTruth, detections: Detections) -> np.ndarray:
     for image in range(len(truth.image_ids)):
         objects = range(truth.starts[image], truth.starts[image + 1])
         free = [row for row in objects if not truth.crowd[row]]
-        left = [
-            d for d in range(len(detections.scores)) if detections.images[d] == image and detections.scores[d] >= 0.3
-        ]
+        left = [d for d in range(len(detections.scores)) if detections.images[d] == image and detections.scores[d] >= 0.3]
         left.sort(key=lambda d: -detections.scores[d])
         for own_class in (True, False):
             for d in list(left):

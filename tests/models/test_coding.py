@@ -37,13 +37,9 @@ def some_boxes(count: int, seed: int) -> Tensor:
 def test_coding_is_torchvisions(coder) -> None:
     boxes, references = some_boxes(200, 0), some_boxes(200, 1)
     theirs = TorchvisionCoder(coder.factors)
-    assert torch.allclose(
-        coder.encode(boxes, references), theirs.encode_single(boxes, references), rtol=1e-6, atol=1e-6
-    )
+    assert torch.allclose(coder.encode(boxes, references), theirs.encode_single(boxes, references), rtol=1e-6, atol=1e-6)
     random = 6 * torch.randn(200, 4, generator=torch.Generator().manual_seed(2))
-    assert torch.allclose(
-        coder.decode(random, references), theirs.decode_single(random, references), rtol=1e-6, atol=1e-3
-    )
+    assert torch.allclose(coder.decode(random, references), theirs.decode_single(random, references), rtol=1e-6, atol=1e-3)
 
 
 @examples(100)
@@ -65,9 +61,7 @@ def test_deltas_are_distances_in_default_boxes_over_the_two_scales() -> None:
     anchor = torch.tensor([[0.5, 0.5, 0.2, 0.4]])
     box = torch.tensor([[0.52, 0.46, 0.4, 0.2]])
     growth = 2**0.5  # any
-    assert SSD_CODER.encode(box, anchor)[0].tolist() == pytest.approx(
-        [1.0, -1.0, 5 * 0.6931472, -5 * 0.6931472], rel=1e-5
-    )
+    assert SSD_CODER.encode(box, anchor)[0].tolist() == pytest.approx([1.0, -1.0, 5 * 0.6931472, -5 * 0.6931472], rel=1e-5)
     deltas = torch.tensor([[0.0, 0.0, 0.0, 5 * torch.tensor(growth).log()]])
     decoded = to_cxcywh(SSD_CODER.decode(deltas, anchor))[0].tolist()
     assert decoded == pytest.approx([0.5, 0.5, 0.2, 0.4 * growth], rel=1e-5)
@@ -84,9 +78,7 @@ def test_scales_divide_and_weights_multiply_to_the_last_bit() -> None:
     """Trajectories that were recorded before hang on it: x / 0.1 is not x * 10."""
     boxes, anchors = torch.rand(500, 4) + 0.1, torch.rand(500, 4) + 0.1
     moved = (boxes[:, :2] - anchors[:, :2]) / anchors[:, 2:]
-    assert torch.equal(SSD_CODER.encode(boxes, anchors)[:, :2], moved / 0.1) and not torch.equal(
-        moved / 0.1, moved * 10
-    )
+    assert torch.equal(SSD_CODER.encode(boxes, anchors)[:, :2], moved / 0.1) and not torch.equal(moved / 0.1, moved * 10)
     turned = BoxCoder((10.0, 10.0, 5.0, 5.0), cxcywh=True, least=1e-6)
     assert torch.equal(turned.encode(boxes, anchors)[:, :2], moved * 10)
 

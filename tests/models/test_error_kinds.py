@@ -94,9 +94,7 @@ def by_hand(scenes: list[Scene]) -> tuple[list[str], list[bool], float, dict[str
             rivals = [row for row in found_all if row[3] == about and row[2] in ("localisation", "classification")]
             if about is not None and unfound[about] and score == max(row[1] for row in rivals):
                 rows.append((labels[about], score, "right", about))
-        gains[kind] = max(
-            0.0, ap50(rows, labels, crowds, missed if kind == "missed" else [False] * len(labels)) - before
-        )
+        gains[kind] = max(0.0, ap50(rows, labels, crowds, missed if kind == "missed" else [False] * len(labels)) - before)
     return [row[2] for row in found_all], missed, before, gains
 
 
@@ -113,8 +111,7 @@ def ap50(rows, labels, crowds, left_out) -> float:
             hits += row[2] == "right"
             points.append((hits / wanted, hits / place))
         values.append(
-            sum(max((precision for recall, precision in points if recall >= r / 100), default=0) for r in range(101))
-            / 101
+            sum(max((precision for recall, precision in points if recall >= r / 100), default=0) for r in range(101)) / 101
         )
     return sum(values) / len(values) if values else 0.0
 
@@ -174,9 +171,7 @@ def test_numbers_are_those_of_tidecv():
     random = np.random.default_rng(7)
     scenes: list[Scene] = []
     for _ in range(40):
-        there = [
-            ((*random.uniform(0, 40, 2), *random.uniform(8, 30, 2)), int(random.integers(1, 4)), 0) for _ in range(6)
-        ]
+        there = [((*random.uniform(0, 40, 2), *random.uniform(8, 30, 2)), int(random.integers(1, 4)), 0) for _ in range(6)]
         found = [
             (tuple(np.add(box, random.normal(0, 3, 4))), int(label if random.random() < 0.8 else random.integers(1, 4)),
              random.random())

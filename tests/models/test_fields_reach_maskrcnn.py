@@ -35,9 +35,7 @@ SMALL = Recipe(
         norm="group",
         frozen="none",
         channels=16,
-        rpn=RPN(
-            sizes=(12.0, 24.0, 36.0, 48.0, 64.0), samples=48, pre_train=300, pre_test=60, post_train=150, post_test=30
-        ),
+        rpn=RPN(sizes=(12.0, 24.0, 36.0, 48.0, 64.0), samples=48, pre_train=300, pre_test=60, post_train=150, post_test=30),
         roi=RoI(iou=0.15, samples=24, positive_share=0.5, channels=16),
         mask=MaskHead(convs=1, side=7, canvas=CANVAS),
         detect=InstanceDetect(keep=30),
@@ -284,9 +282,7 @@ TABLE = [
 ]
 
 
-@pytest.mark.parametrize(
-    "row", TABLE, ids=lambda row: f"{row.field}-{row.value}-{row.shown.__name__}-{len(row.beside)}"
-)
+@pytest.mark.parametrize("row", TABLE, ids=lambda row: f"{row.field}-{row.value}-{row.shown.__name__}-{len(row.beside)}")
 def test_what_a_field_decides_changes_with_it(row):
     before, after = both(row, SMALL)
     assert before != after
@@ -307,11 +303,7 @@ def test_anchors_that_end_at_the_photo_s_last_pixel_train_whichever_way_they_are
     wanted = {"model.rpn.edges": "inside", "model.rpn.samples": 2000}
     by_pixels, by_edges, all_of_them = (
         built(override(SMALL, {**wanted, **more})).count(batch(0))[0, 0].item()
-        for more in (
-            {"model.rpn.rounding": "legacy"},
-            {"model.rpn.rounding": "legacy_edges"},
-            {"model.rpn.edges": "all"},
-        )
+        for more in ({"model.rpn.rounding": "legacy"}, {"model.rpn.rounding": "legacy_edges"}, {"model.rpn.edges": "all"})
     )
     assert 0 < by_pixels == by_edges < all_of_them
 

@@ -230,9 +230,7 @@ TABLE = [
 ]
 
 
-@pytest.mark.parametrize(
-    "row", TABLE, ids=lambda row: f"{row.field}-{row.value}-{row.shown.__name__}-{len(row.beside)}"
-)
+@pytest.mark.parametrize("row", TABLE, ids=lambda row: f"{row.field}-{row.value}-{row.shown.__name__}-{len(row.beside)}")
 def test_what_a_field_decides_changes_with_it(row):
     before, after = both(row, SMALL)
     assert before != after

@@ -247,9 +247,7 @@ def test_another_law_is_noticed(off, why):
 def test_no_number_of_a_parameter_follows_from_another_s():
     """Each is drawn apart: two parameters of one shape are not alike, nor are two networks of two seeds."""
     first, other = resnet("mlperf", seed=1), resnet("mlperf", seed=2)
-    drawn = [
-        weight.detach().flatten()[:3000] for weight in (first.layer1[1].conv2.weight, first.layer1[2].conv2.weight)
-    ]
+    drawn = [weight.detach().flatten()[:3000] for weight in (first.layer1[1].conv2.weight, first.layer1[2].conv2.weight)]
     drawn.append(other.layer1[1].conv2.weight.detach().flatten()[:3000])
     alike = torch.corrcoef(torch.stack(drawn)) - torch.eye(3)
     assert float(alike.abs().max()) < 4.5 / math.sqrt(3000)

@@ -18,9 +18,7 @@ from paceline.models.registry import workload_of
 BATCH = 2
 
 
-@pytest.mark.parametrize(
-    "name", ["resnet50-tiny", "ssd-tiny", "maskrcnn-tiny", pytest.param("resnet50", marks=ONE_MORE)]
-)
+@pytest.mark.parametrize("name", ["resnet50-tiny", "ssd-tiny", "maskrcnn-tiny", pytest.param("resnet50", marks=ONE_MORE)])
 def test_the_count_is_torch_s_over_forward_and_backward(name):
     """On the CPU, where all of them have a backward; frozen layers, proposals without a gradient and all."""
     recipe = RECIPES[name]()

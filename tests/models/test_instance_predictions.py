@@ -264,9 +264,7 @@ def test_masks_that_cannot_be_found_are_named_with_class_and_image(monkeypatch: 
 
     def shifted(boxes: Any, wanted: RunLengths, found: Detections, masks: RunLengths) -> Any:
         """The detections' masks of another object of the same photo."""
-        return right(
-            boxes, wanted, found, masks.take(np.array([1, 0, *range(2, len(masks))])) if len(masks) > 1 else masks
-        )
+        return right(boxes, wanted, found, masks.take(np.array([1, 0, *range(2, len(masks))])) if len(masks) > 1 else masks)
 
     monkeypatch.setattr(self_check, "score_masks", shifted)
     with pytest.raises(DataError, match=r"class (cat|dog): .*masks"):

@@ -116,9 +116,7 @@ def test_nothing_to_find_nothing_found_and_no_photos():
         np.zeros(0, np.uint8), np.zeros(0), CLASSES,
     )  # fmt: skip
     assert (
-        box_draws(nothing, found) == {}
-        and accuracy_draws({"top1": np.zeros(0, bool)}) == {}
-        and accuracy_draws({}) == {}
+        box_draws(nothing, found) == {} and accuracy_draws({"top1": np.zeros(0, bool)}) == {} and accuracy_draws({}) == {}
     )
 
 

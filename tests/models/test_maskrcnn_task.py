@@ -128,9 +128,7 @@ def test_coco_photos_come_in_no_more_shapes_than_there_are_buckets(coco, each):
 def test_one_photo_a_step_is_padded_for_itself_alone(coco):
     coco = changed(coco, global_batch=1, optim__lr=0.01)
     plan = plan_of(coco, 1)
-    assert coco.data.shapes.of_run(plan)[0].shape == max(
-        epoch_shapes(coco, plan), key=lambda shape: shape[0] * shape[1]
-    )
+    assert coco.data.shapes.of_run(plan)[0].shape == max(epoch_shapes(coco, plan), key=lambda shape: shape[0] * shape[1])
 
 
 def test_no_photo_of_a_step_is_larger_than_its_shape_with_several_short_sides(coco):
@@ -244,9 +242,7 @@ def test_a_cap_on_objects_leaves_the_largest_and_fewer_slots(drawn):
         assert len(kept) == min(1, len(rows)) and set(kept) <= set(rows)
         assert not len(kept) or whole.data.train.areas[kept[0]] == max(whole.data.train.areas[rows])
     larger = task_of(override(small(), {"input.least_area": float(np.median(whole.data.train.areas))}), drawn)
-    assert (
-        0 < larger.data.wanted.sum() < whole.data.wanted.sum() and larger.data.train_images == whole.data.train_images
-    )
+    assert 0 < larger.data.wanted.sum() < whole.data.wanted.sum() and larger.data.train_images == whole.data.train_images
 
 
 def test_the_built_in_set_is_the_tiny_recipe_s_target_data():

@@ -151,9 +151,7 @@ def test_a_photo_without_valid_regions_has_no_detections(form) -> None:
 def test_boxes_are_clipped_to_the_photo_and_dropped_outside(form) -> None:
     regions = torch.tensor([[[90.0, 60.0, 120.0, 100.0], [101.0, 10.0, 120.0, 20.0]]])
     logits = torch.tensor([[[0.0, 3.0], [0.0, 4.0]]])
-    boxes, scores, *_ = form(
-        logits, torch.zeros(1, 2, 8), regions, torch.ones(1, 2, dtype=torch.bool), SIZES[1:], RULES
-    )
+    boxes, scores, *_ = form(logits, torch.zeros(1, 2, 8), regions, torch.ones(1, 2, dtype=torch.bool), SIZES[1:], RULES)
     assert boxes[0, 0].tolist() == [90.0, 60.0, 100.0, 80.0] and int((scores > 0).sum()) == 1
 
 
@@ -162,12 +160,7 @@ def test_or_reach_beyond_it_where_the_caller_cuts_them(form) -> None:
     regions = torch.tensor([[[90.0, 60.0, 120.0, 100.0], [101.0, 10.0, 120.0, 20.0]]])
     logits = torch.tensor([[[0.0, 3.0], [0.0, 4.0]]])
     boxes, scores, *_ = form(
-        logits,
-        torch.zeros(1, 2, 8),
-        regions,
-        torch.ones(1, 2, dtype=torch.bool),
-        SIZES[1:],
-        RULES._replace(clip="after"),
+        logits, torch.zeros(1, 2, 8), regions, torch.ones(1, 2, dtype=torch.bool), SIZES[1:], RULES._replace(clip="after")
     )
     assert boxes[0, :2].tolist() == regions[0].flip(0).tolist() and int((scores > 0).sum()) == 2
 

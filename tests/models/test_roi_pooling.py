@@ -30,8 +30,7 @@ POOL_FORMS = [partial(form, mode="pool", sampling_ratio=0, aligned=False) for fo
 def pyramid(images: int, channels: int, dtype=torch.float64, seed: int = 0) -> list[Tensor]:
     random = torch.Generator().manual_seed(seed)
     return [
-        torch.randn(images, channels, HEIGHT // s, WIDTH // s, generator=random).to(dtype).requires_grad_()
-        for s in STRIDES
+        torch.randn(images, channels, HEIGHT // s, WIDTH // s, generator=random).to(dtype).requires_grad_() for s in STRIDES
     ]
 
 
@@ -212,9 +211,7 @@ def slow_largest(feature: Tensor, box: list[float], scale: float, side: int) -> 
     """RoIPool as Girshick 2015 and Caffe have it: whole pixels, both ends within; a cell without a pixel is 0."""
     height, width = feature.shape[1:]
     left, top, right, bottom = (math.floor(abs(edge * scale) + 0.5) * (1 if edge >= 0 else -1) for edge in box)
-    down, across = (
-        torch.tensor(max(b - a + 1, 1), dtype=torch.float32) / side for a, b in ((top, bottom), (left, right))
-    )
+    down, across = (torch.tensor(max(b - a + 1, 1), dtype=torch.float32) / side for a, b in ((top, bottom), (left, right)))
     result = torch.zeros(feature.shape[0], side, side, dtype=feature.dtype)
     for row in range(side):
         for column in range(side):
@@ -227,9 +224,7 @@ def slow_largest(feature: Tensor, box: list[float], scale: float, side: int) -> 
 
 
 @examples(40)
-@given(
-    st.tuples(edge, edge, st.integers(0, 800), st.integers(0, 800)), st.sampled_from([1, 2, 3, 7]), st.integers(0, 3)
-)
+@given(st.tuples(edge, edge, st.integers(0, 800), st.integers(0, 800)), st.sampled_from([1, 2, 3, 7]), st.integers(0, 3))
 def test_the_largest_pixel_of_each_cell_is_the_obvious_loop_s(row, side, level) -> None:
     box = [row[0], row[1], row[0] + row[2] / 4, row[1] + row[3] / 4]
     features = pyramid(2, 2, torch.float32)

@@ -26,10 +26,7 @@ def drawn(seed: int) -> list[list[int]]:
     """Up to 5 masks of up to 12 runs, of every size."""
     draw = np.random.default_rng(seed)
     return [
-        [
-            int(run) + (place == 0)
-            for place, run in enumerate(2.0 ** draw.uniform(0, draw.choice([3, 6, 12, 27]), count))
-        ]
+        [int(run) + (place == 0) for place, run in enumerate(2.0 ** draw.uniform(0, draw.choice([3, 6, 12, 27]), count))]
         for count in draw.integers(1, 13, draw.integers(0, 6))
     ]
 
@@ -65,9 +62,10 @@ def test_areas_are_the_same_in_chunks_of_any_size(chunk: int, monkeypatch: pytes
     masks = [*drawn(1), *drawn(2), [50], *drawn(3)]
     monkeypatch.setattr(rle, "CHUNK", chunk)
     assert areas(compress(*flat(masks))).tolist() == [sum(runs[1::2]) for runs in masks]
-    assert areas(RunLengths.of([])).tolist() == [] and areas(
-        RunLengths.of([b"", official_string([2, 3])])
-    ).tolist() == [0, 3]
+    assert areas(RunLengths.of([])).tolist() == [] and areas(RunLengths.of([b"", official_string([2, 3])])).tolist() == [
+        0,
+        3,
+    ]
 
 
 def test_a_string_of_another_photo_is_refused() -> None:

@@ -67,9 +67,7 @@ def test_photos_with_objects_are_repeated_by_their_rarest_class(name, tmp_path):
     root = make_instances(tmp_path / "set", train=20, val=3)
     recipe = override(RECIPES[name](), {"sampler": "repeat", "repeat_threshold": 1.0})
     task = _task(recipe, root, limit_train=13)
-    own = [
-        set(task.data.train.classes[task.data.wanted_rows(int(number))].tolist()) for number in task.data.train_numbers
-    ]
+    own = [set(task.data.train.classes[task.data.wanted_rows(int(number))].tolist()) for number in task.data.train_numbers]
     shares = {label: sum(label in found for found in own) / 13 for label in set().union(*own)}
     assert len(shares) > 1 and any(len(found) == 1 for found in own)
     factors = np.array([max([1.0, *(math.sqrt(1 / shares[label]) for label in found)]) for found in own])
@@ -79,9 +77,7 @@ def test_photos_with_objects_are_repeated_by_their_rarest_class(name, tmp_path):
     np.testing.assert_allclose(np.bincount(draws, minlength=13) / epochs, factors * 13 / factors.sum(), atol=0.15)
     if name == "maskrcnn-tiny":
         plan = shorten(make_plan(recipe, System(), world=1, most=512, train_images=13, val_images=3), steps=40)
-        taken = {
-            task.data.shapes.of_step(step, task.data.train_numbers[task.data.samples(step)[1]]) for step in range(40)
-        }
+        taken = {task.data.shapes.of_step(step, task.data.train_numbers[task.data.samples(step)[1]]) for step in range(40)}
         assert set(task.data.shapes.of_run(plan)) == taken and task.data.shapes.largest_of_run(plan) in taken
     plain = _task(replace(recipe, sampler="shuffle", repeat_threshold=0.001), root)
     assert "draws" not in plain.facts

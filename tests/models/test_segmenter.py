@@ -76,9 +76,7 @@ def objects(count: int, seed: int) -> InstanceObjects:
 def batch(counts: tuple[int, ...], seed: int = 1) -> InstanceBatch:
     """Images with so many objects; image number i is the same in every batch that has it at place i."""
     images = [
-        torch.from_numpy(
-            np.random.RandomState(seed + place).randint(0, 256, (3, HEIGHT // 8, WIDTH // 8)).astype(np.uint8)
-        )
+        torch.from_numpy(np.random.RandomState(seed + place).randint(0, 256, (3, HEIGHT // 8, WIDTH // 8)).astype(np.uint8))
         .repeat_interleave(8, 1)
         .repeat_interleave(8, 2)
         for place in range(len(counts))
@@ -127,9 +125,7 @@ GLUONCV = replace(
     # Few negatives, so that positives fill places.
     roi=replace(SMALL.roi, pooling="average", fill="any", samples=60, positive_share=0.05, iou=0.1),
 )
-MLPERF = replace(
-    SMALL, rpn=replace(SMALL.rpn, post_of="batch", edges="inside"), mask=replace(SMALL.mask, target="binary")
-)
+MLPERF = replace(SMALL, rpn=replace(SMALL.rpn, post_of="batch", edges="inside"), mask=replace(SMALL.mask, target="binary"))
 OTHERS = replace(
     SMALL, first_level=3, rpn=replace(SMALL.rpn, sizes=SMALL.rpn.sizes[1:]), norm="frozen", frozen="stem_and_first",
     fpn_norm="group", head_norm="group",
@@ -175,9 +171,7 @@ def test_accuracies_are_told_beside_losses_that_stay_as_they_are(counts):
     points = (2 * GLUONCV.mask.side) ** 2
     assert told["rpn_acc"][1] == anchors and told["rcnn_acc"][1] == 2 * GLUONCV.roi.samples >= regions
     assert told["rcnn_l1"][1] == shaped and told["mask_acc"][1] == points * shaped
-    assert all(
-        0 <= total <= count for name, (total, count) in told.items() if name in ("rpn_acc", "rcnn_acc", "mask_acc")
-    )
+    assert all(0 <= total <= count for name, (total, count) in told.items() if name in ("rpn_acc", "rcnn_acc", "mask_acc"))
     if not any(counts):
         assert told["rpn_l1"] == told["rcnn_l1"] == told["mask_acc"] == told["mask_fg_acc"] == [0, 0]
 

@@ -98,7 +98,5 @@ def test_so_are_those_of_a_run_that_draws_some_photos_more_often(sizes, batch, s
     assert set(listed) == set(brought(shapes, plan, range(steps)))
     assert shapes.largest_of_run(plan) == listed[0]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            shapes_module, "MOST_PHOTOS", 3 * batch
-        )  # of few steps exactly, of the others by what can ever meet
+        patch.setattr(shapes_module, "MOST_PHOTOS", 3 * batch)  # of few steps exactly, of the others by what can ever meet
         assert math.prod(shapes.largest_of_run(plan).shape) >= math.prod(listed[0].shape)

@@ -26,13 +26,7 @@ from paceline.models.weights.load_detectors import load_ssd_weights
 
 
 def network(
-    size: int = 300,
-    depth: int = 34,
-    width: int = 64,
-    classes: int = 80,
-    pyramid: int = 0,
-    norm: Norm = "batch",
-    **choices,
+    size: int = 300, depth: int = 34, width: int = 64, classes: int = 80, pyramid: int = 0, norm: Norm = "batch", **choices
 ) -> SSD:
     cells = grids(size)
     form = Form(stride=32, finest=8, norm=norm) if pyramid else Form(stride=8, norm=norm)

@@ -60,9 +60,7 @@ def test_both_forms_are_the_obvious_loop(rules, spread) -> None:
     keep=st.sampled_from([1, 4, 50, 2000]),
     crowd=st.booleans(),
 )
-def test_the_cpus_short_way_is_the_fixed_shapes(
-    seed, spread, score_above, candidates, candidates_of, keep, crowd
-) -> None:
+def test_the_cpus_short_way_is_the_fixed_shapes(seed, spread, score_above, candidates, candidates_of, keep, crowd) -> None:
     logits, deltas, anchors = outputs(1, 3, spread, seed, boxes=60)
     if crowd:  # every default box predicts nearly the same place: few stay, and the short way must look again
         anchors = anchors[:1].expand(60, -1)
@@ -115,9 +113,7 @@ def test_half_precision_is_scored_in_float32() -> None:
     logits, deltas, anchors = outputs(1, 4, 3.0, seed=2)
     found = ssd_detections(logits.bfloat16(), deltas.bfloat16(), anchors, **REFERENCE)
     assert found.dtype == torch.float32
-    assert torch.equal(
-        found, ssd_detections(logits.bfloat16().float(), deltas.bfloat16().float(), anchors, **REFERENCE)
-    )
+    assert torch.equal(found, ssd_detections(logits.bfloat16().float(), deltas.bfloat16().float(), anchors, **REFERENCE))
 
 
 @pytest.mark.parametrize("rules", [REFERENCE, SYSTEM_A])

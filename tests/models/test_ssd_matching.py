@@ -48,9 +48,7 @@ def as_dicts(slots: Tensor, positives: Tensor) -> list[dict[int, int]]:
 
 # Edges on a coarse grid, so that equal overlaps, equal objects and an IoU of exactly one half are common.
 edge = st.integers(0, 8).map(lambda n: n / 8)
-box = st.tuples(edge, edge, edge, edge).map(
-    lambda b: (min(b[0], b[2]), min(b[1], b[3]), max(b[0], b[2]), max(b[1], b[3]))
-)
+box = st.tuples(edge, edge, edge, edge).map(lambda b: (min(b[0], b[2]), min(b[1], b[3]), max(b[0], b[2]), max(b[1], b[3])))
 image = st.lists(st.tuples(box, st.integers(0, 3)), min_size=5, max_size=5)
 
 

@@ -96,11 +96,7 @@ def test_weights_of_the_hub_are_kept_as_tensors_and_brought_once(hub, got, tenso
 
 def test_what_the_hub_does_not_give_is_one_clear_line(got):
     _, refused, ended = got
-    for name, wanted in (
-        ("not there", "--weights FILE"),
-        ("unknown", "has no such weights"),
-        ("copy", "--weights FILE"),
-    ):
+    for name, wanted in (("not there", "--weights FILE"), ("unknown", "has no such weights"), ("copy", "--weights FILE")):
         code, _, err = ended[name]
         assert code == 2 and "Traceback" not in err and wanted in err, ended[name]
     assert not refused.exists()

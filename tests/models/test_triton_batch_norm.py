@@ -12,13 +12,7 @@ from triton_programs import interpreter_works, printed_by
 pytest.importorskip("triton")
 FOLDER = Path(__file__).parent
 # Of a thread, of which a program has 256: 128 let an SM hold two programs, 80 three.
-MOST_REGISTERS = {
-    "image_gradients": 80,
-    "normalise": 80,
-    "partial_moments": 96,
-    "partial_slopes": 128,
-    "whole_slopes": 128,
-}
+MOST_REGISTERS = {"image_gradients": 80, "normalise": 80, "partial_moments": 96, "partial_slopes": 128, "whole_slopes": 128}
 MOST_OF_FEW_PROGRAMS = 168
 
 

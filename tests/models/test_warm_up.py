@@ -31,8 +31,7 @@ def classification(folder: Path) -> Task:
 def detection(folder: Path) -> Task:
     root = make_instances(folder / "instances", train=8, val=2)
     return WORKLOADS["ssd"].open(
-        replace(ssd_tiny(), global_batch=8, bn_span=4),
-        Manifest.load(ensure_prepared(root, kind="boxes")),
+        replace(ssd_tiny(), global_batch=8, bn_span=4), Manifest.load(ensure_prepared(root, kind="boxes"))
     )
 
 

@@ -23,10 +23,7 @@ def packed(tmp_path) -> Path:
     """What torch.save writes, compressed a thousandfold."""
     plain = io.BytesIO()
     torch.save({"conv1.weight": torch.zeros(NUMBERS)}, plain)
-    with (
-        zipfile.ZipFile(plain) as saved,
-        zipfile.ZipFile(tmp_path / "bomb.pth", "w", zipfile.ZIP_DEFLATED) as archive,
-    ):
+    with zipfile.ZipFile(plain) as saved, zipfile.ZipFile(tmp_path / "bomb.pth", "w", zipfile.ZIP_DEFLATED) as archive:
         for name in saved.namelist():
             archive.writestr(name, saved.read(name))
     return tmp_path / "bomb.pth"

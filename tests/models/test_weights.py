@@ -40,9 +40,7 @@ def tiny(depth: int = 18, classes: int = 5, seed: int = 0, **settings) -> ResNet
 
 def same(model: ResNet, other: ResNet, skip: str = "nothing") -> bool:
     theirs = other.state_dict()
-    assert all(
-        torch.equal(value, theirs[name]) for name, value in model.state_dict().items() if not name.startswith(skip)
-    )
+    assert all(torch.equal(value, theirs[name]) for name, value in model.state_dict().items() if not name.startswith(skip))
     return True
 
 

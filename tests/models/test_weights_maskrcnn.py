@@ -62,9 +62,7 @@ def old_names(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def equal(model: nn.Module, state: dict[str, Tensor], but: tuple[str, ...] = ()) -> bool:
-    assert all(
-        torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items() if not name.startswith(but)
-    )
+    assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items() if not name.startswith(but))
     return True
 
 
@@ -85,11 +83,7 @@ def test_old_names_are_those_that_torchvision_itself_still_reads(monkeypatch):
     with torch.device("meta"):
         theirs = torchvision.models.detection.maskrcnn_resnet50_fpn(weights=None, weights_backbone=None)
     old = {name: tensor for name, tensor in old_names(theirs.state_dict()).items() if "num_batches" not in name}
-    assert {
-        "backbone.fpn.inner_blocks.0.weight",
-        "rpn.head.conv.bias",
-        "roi_heads.mask_head.mask_fcn4.bias",
-    } < old.keys()
+    assert {"backbone.fpn.inner_blocks.0.weight", "rpn.head.conv.bias", "roi_heads.mask_head.mask_fcn4.bias"} < old.keys()
     for module in theirs.modules():  # it renames for files without a version
         assert not isinstance(module, nn.Linear) or module.weight.is_meta
     problems = theirs.load_state_dict(old, strict=False, assign=True)
@@ -151,9 +145,7 @@ def test_our_own_checkpoint_fills_everything_with_either_norm(norm, tmp_path):
     for other in ("batch", "frozen"):
         model = network(5, seed=2, settings=replace(SMALL, norm=other))
         report = load_mask_rcnn_weights(model, file)
-        counters = tuple(
-            name for name in model.state_dict() if name.endswith("num_batches_tracked") and name not in state
-        )
+        counters = tuple(name for name in model.state_dict() if name.endswith("num_batches_tracked") and name not in state)
         assert equal(model, state, but=counters or ("none",))
         assert not report.unexpected and report.missing == counters
 
@@ -165,14 +157,8 @@ def without_masks(state: dict[str, Tensor]) -> dict[str, Tensor]:
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        (
-            lambda: network(3, 1, replace(SMALL, depth=18)).state_dict(),
-            "unknown ... backbone.body.layer1.1",
-        ),
-        (
-            lambda: network(3, 1, replace(SMALL, width=16)).state_dict(),
-            "conv1.weight ... (16, 3, 7, 7) ... (8,",
-        ),
+        (lambda: network(3, 1, replace(SMALL, depth=18)).state_dict(), "unknown ... backbone.body.layer1.1"),
+        (lambda: network(3, 1, replace(SMALL, width=16)).state_dict(), "conv1.weight ... (16, 3, 7, 7) ... (8,"),
         (lambda: ResNet(18, 3, width=8).state_dict(), "another model"),
     ],
     ids=["another depth", "another width", "another ResNet"],
@@ -218,9 +204,7 @@ def test_a_resnet_trained_with_a_fourth_channel_of_zeros_fills_a_trunk_of_three(
     report = load_mask_rcnn_weights(segmenter, tmp_path / "r.safetensors")
     assert "backbone.body.conv1.weight" in report.converted
     assert torch.equal(segmenter.backbone.body.conv1.weight, source.conv1.weight[:, :3])
-    detector = (
-        WORKLOADS["ssd"].network.build(replace(RECIPES["ssd-tiny"](), model=SSDModel(depth=10, width=8)), 3).network
-    )
+    detector = WORKLOADS["ssd"].network.build(replace(RECIPES["ssd-tiny"](), model=SSDModel(depth=10, width=8)), 3).network
     assert "trunk.conv1.weight" in load_ssd_weights(detector, tmp_path / "r.safetensors").converted
     assert torch.equal(detector.trunk.conv1.weight, source.conv1.weight[:, :3])
 

@@ -35,9 +35,7 @@ def batches(task: Any, processes: bool, monkeypatch) -> list[Any]:
     made = []
     with monkeypatch.context() as patch:
         patch.setattr(
-            task_module,
-            "Loader",
-            lambda **options: made.append(Loader(**{**options, "processes": processes})) or made[-1],
+            task_module, "Loader", lambda **options: made.append(Loader(**{**options, "processes": processes})) or made[-1]
         )
         found = []
         system = System("cpu", loader_threads=2)
@@ -76,16 +74,10 @@ def test_a_task_s_batches(name: str, changes: dict[str, Any], objects: Path, cla
 def test_a_loader_of_few_images_renders_in_threads(class_photos: Path, monkeypatch) -> None:
     made: list[bool] = []
     monkeypatch.setattr(task_module, "Loader", lambda **options: made.append(options["processes"]))
-    recipe, system, few = (
-        replace(RECIPES["resnet50-tiny"](), global_batch=2),
-        System("cpu"),
-        task_module.WORTH_PROCESSES,
-    )
+    recipe, system, few = (replace(RECIPES["resnet50-tiny"](), global_batch=2), System("cpu"), task_module.WORTH_PROCESSES)
     with open_world(SINGLE, device=CPU) as world:
         task, place = open_task(recipe, Controls(data=str(class_photos)), world), InputRank(0, 1, CPU, 2)
-    plan = make_plan(
-        recipe, system, world=1, most=2, train_images=task.data.train_images, val_images=task.data.val_images
-    )
+    plan = make_plan(recipe, system, world=1, most=2, train_images=task.data.train_images, val_images=task.data.val_images)
     for images in (few - 2, few):
         task.data.train_loader(replace(plan, stop_after=images // 2), system, place)
         task.data.train_loader(replace(plan, stop_after=few), system, place, first=few - images // 2)

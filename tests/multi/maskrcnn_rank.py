@@ -203,9 +203,7 @@ def main() -> int:
         return 0
     with open_world(read_launch(os.environ), device=torch.device("cpu"), collective_seconds=60) as world:
         found = {
-            f"{case} {group} {most}": step(world, case, group, most)
-            for case, cuts in CASES.items()
-            for group, most in cuts
+            f"{case} {group} {most}": step(world, case, group, most) for case, cuts in CASES.items() for group, most in cuts
         }
         torch.save(found, Path(sys.argv[2]) / f"{world.rank}.pt")
     return 0

@@ -30,9 +30,7 @@ def held(trainer: Trainer, run: Path, flags: str, what: str, *, ranks: int = 1) 
     return job, orders
 
 
-def begun_and_held(
-    trainer: Trainer, run: Path, flags: str, what: str, *, step: int, ranks: int = 1
-) -> tuple[Job, Path]:
+def begun_and_held(trainer: Trainer, run: Path, flags: str, what: str, *, step: int, ranks: int = 1) -> tuple[Job, Path]:
     """A run whose evaluation of `step` waits, and the order that holds it; its checkpoint is on the disk."""
     job, orders = held(trainer, run, flags, what, ranks=ranks)
     wait_until((run / "checkpoints" / f"step-{step:06d}").exists, f"the checkpoint of step {step}")

@@ -37,8 +37,7 @@ RECIPES = Path(__file__).with_name("small_recipe.py")
 FLAGS = "--system cpu --system.precision fp32 --system.intra-op-threads 1 --system.loader-threads 1 --eval-every 13 --limit-val 21"
 # These make a run last until whoever started it is asked to stop it: two ranks exchange the statistics of every norm.
 UNTIL_STOPPED = (
-    "--save-every 100 --log-every 2 --input.eval-size 160 --input.eval-resize 176 --limit-val 0 --eval-every 15 "
-    "--bn-span 4"
+    "--save-every 100 --log-every 2 --input.eval-size 160 --input.eval-resize 176 --limit-val 0 --eval-every 15 --bn-span 4"
 )
 
 

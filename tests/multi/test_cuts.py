@@ -59,12 +59,7 @@ def test_one_and_two_ranks_take_the_same_photos_at_every_step(trainer, monkeypat
     task = WORKLOADS["classification"].open(recipe, Manifest.load(ensure_prepared(trainer.photos)))
     plans = [
         make_plan(
-            recipe,
-            System(),
-            world=world,
-            most=most,
-            train_images=task.data.train_images,
-            val_images=task.data.val_images,
+            recipe, System(), world=world, most=most, train_images=task.data.train_images, val_images=task.data.val_images
         )
         for world, most in ((1, 12), (2, 6), (2, 3))
     ]

@@ -36,8 +36,7 @@ def test_two_nodes_that_are_alike_have_a_line_each_and_no_problem(trainer, tmp_p
     first, second = json.loads(out.read_text())["nodes"]
     assert first["network"] == second["network"] == "gloo on lo" and first["node"] == 0 < second["node"]
     assert (
-        first["offset_error"] == 0 < second["offset_error"] < 1
-        and abs(second["offset"]) <= second["offset_error"] + 1e-3
+        first["offset_error"] == 0 < second["offset_error"] < 1 and abs(second["offset"]) <= second["offset_error"] + 1e-3
     )
     assert not list(tmp_path.glob(".paceline-doctor*"))
     assert not ended[1].text
@@ -65,9 +64,7 @@ def test_a_system_that_the_nodes_are_not_is_a_problem_and_a_folder_that_is_not_t
 @pytest.mark.nightly("live ranks once more, by another launcher")
 def test_under_torchrun_a_node_says_how_it_is(trainer, tmp_path):
     done = trainer.launched(torchrun(2), ["doctor", "--folder", str(tmp_path)])
-    assert done.returncode == 0 and "2 ranks" in done.stdout and check_text(done.stdout, "1 node", "healthy"), (
-        done.stdout
-    )
+    assert done.returncode == 0 and "2 ranks" in done.stdout and check_text(done.stdout, "1 node", "healthy"), done.stdout
 
 
 @pytest.mark.nightly("live ranks once more, by another launcher")

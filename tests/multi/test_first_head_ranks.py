@@ -14,9 +14,7 @@ def test_one_fit_for_all_ranks_and_none_after_it(trainer: Trainer, tmp_path):
     source = trainer.finished(tmp_path / "source", "--steps 1 --limit-val 3")
     saved = load_file(source / "checkpoints" / "last" / "model.safetensors")
     save_file({name: value for name, value in saved.items() if ".fc." not in name}, tmp_path / "trunk.safetensors")
-    flags = (
-        f"--weights {tmp_path / 'trunk.safetensors'} --model.first-head fitted --model.norm frozen --optim.lr 0.0001"
-    )
+    flags = f"--weights {tmp_path / 'trunk.safetensors'} --model.first-head fitted --model.norm frozen --optim.lr 0.0001"
     flags += " --limit-val 3 --log-every 1 --save-every 2 --eval-every 2"
 
     first = {}

@@ -99,9 +99,7 @@ def cabled(tmp_path_factory, trainer) -> Iterator[tuple[Cluster, list[str], list
         ours = os.stat("/proc/self/ns/net").st_ino
         here, there = ([*("nsenter", "--target"), str(holder.pid), "--net"] for holder in holders)
         wait_until(lambda: all(os.stat(f"/proc/{one.pid}/ns/net").st_ino != ours for one in holders), "namespaces")
-        subprocess.run(
-            [*here, *f"ip link add eth0 type veth peer name eth0 netns {holders[1].pid}".split()], check=True
-        )
+        subprocess.run([*here, *f"ip link add eth0 type veth peer name eth0 netns {holders[1].pid}".split()], check=True)
         for end, address in ((here, "10.78.0.1"), (there, "10.78.0.2")):
             lines = (
                 "link set lo up",
@@ -117,9 +115,7 @@ def cabled(tmp_path_factory, trainer) -> Iterator[tuple[Cluster, list[str], list
             for daemon in daemons:
                 cluster.end(daemon)
             text = (
-                file.read_text()
-                .replace("(127.0.0.1)", "(10.78.0.1)")
-                .replace("NodeAddr=127.0.0.1", "NodeAddr=10.78.0.1")
+                file.read_text().replace("(127.0.0.1)", "(10.78.0.1)").replace("NodeAddr=127.0.0.1", "NodeAddr=10.78.0.1")
             )
             first, second = text.split("NodeName=node2 ")
             file.write_text(f"{first}NodeName=node2 {second.replace('10.78.0.1', '10.78.0.2', 1)}")

@@ -127,9 +127,7 @@ def test_batch_norm_s_statistics_are_those_of_the_span_in_any_cut_and_counting_a
     # Each rank has a span of its own; their mean is what a checkpoint holds.
     for name in running:
         mean = (first["batch norm 0 4"][name] + second["batch norm 0 4"][name]) / 2
-        torch.testing.assert_close(
-            mean, wanted[name], rtol=1e-4, atol=1e-5, msg=lambda text, name=name: f"{name} {text}"
-        )
+        torch.testing.assert_close(mean, wanted[name], rtol=1e-4, atol=1e-5, msg=lambda text, name=name: f"{name} {text}")
 
 
 @pytest.mark.parametrize("most", [8, 2])
@@ -151,8 +149,7 @@ def trained(ranks: Trainer, world: int, images: int) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("world", "images"),
-    [pytest.param(1, 4, id="2 forwards of 4", marks=ONE_MORE), pytest.param(2, 4, id="2 ranks of 4")],
+    ("world", "images"), [pytest.param(1, 4, id="2 forwards of 4", marks=ONE_MORE), pytest.param(2, 4, id="2 ranks of 4")]
 )
 def test_a_run_cut_in_any_way_has_the_same_losses(ranks, world, images):
     run, whole = trained(ranks, world, images), trained(ranks, 1, 8)

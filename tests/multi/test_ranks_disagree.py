@@ -68,9 +68,7 @@ def test_other_bytes_in_one_photo_are_noticed_and_another_path_is_not(trainer, t
 @pytest.fixture(scope="module")
 def two_runs(trainer) -> list[Path]:
     """Two runs of other weights, which say the same of themselves."""
-    runs = [
-        trainer.finished(trainer.folder / f"of-{seed}", f"--steps 1 --limit-val 3 --seed {seed}") for seed in (3, 4)
-    ]
+    runs = [trainer.finished(trainer.folder / f"of-{seed}", f"--steps 1 --limit-val 3 --seed {seed}") for seed in (3, 4)]
     shutil.copyfile(runs[0] / "run.json", runs[1] / "run.json")
     return runs
 

@@ -14,16 +14,7 @@ import pytest
 from by_night import ONE_MORE
 from messages import check_text
 from small_recipe import STEPS
-from small_run import (
-    Trainer,
-    assert_same_run,
-    copy_of,
-    events,
-    last_event,
-    mllog,
-    said,
-    tensor_files,
-)
+from small_run import Trainer, assert_same_run, copy_of, events, last_event, mllog, said, tensor_files
 
 from paceline.training.logging.events import read_events
 
@@ -155,9 +146,7 @@ def test_on_another_number_of_ranks_the_data_goes_on_where_it_stopped(trainer, u
     assert (resumed["step"], resumed["world"]) == (12, 1)
     for got, wanted in zip(events(run), events(unbroken(2)), strict=True):
         assert got.keys() == wanted.keys() and got["step"] == wanted["step"]
-        if (
-            got["event"] == "train"
-        ):  # float noise grows with every step; other photos would cost a tenth or more at once
+        if got["event"] == "train":  # float noise grows with every step; other photos would cost a tenth or more at once
             tolerance = 1e-4 if got["step"] <= 16 else 0.03
             assert got["samples"] == wanted["samples"] and got["loss"] == pytest.approx(wanted["loss"], abs=tolerance)
 

@@ -229,10 +229,7 @@ def test_several_hosts_without_a_common_folder_need_the_launchers_secret(zygote,
 @pytest.mark.parametrize(
     "secrets, reasons",
     [
-        (
-            ("correct horse battery", ""),
-            ("rank 1 (of 2) never arrived", f"this rank has no {VARIABLE}, rank 0 has one"),
-        ),
+        (("correct horse battery", ""), ("rank 1 (of 2) never arrived", f"this rank has no {VARIABLE}, rank 0 has one")),
         (("", "correct horse battery"), ("rank 1 (of 2) never arrived", f"this rank has {VARIABLE}, rank 0 has none")),
         (("correct horse battery", "wrong horse battery"), ("never arrived", f"another {VARIABLE} than this rank's")),
         (("short", "short"), (f"{VARIABLE} has 5 characters",) * 2),

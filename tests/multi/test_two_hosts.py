@@ -24,7 +24,9 @@ pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("clock"), NIGHT]
 
 FLAGS = "--steps 10 --save-every 5 --log-every 5"
 # Long enough to be cut off in the middle: an evaluation of some seconds every few steps.
-LONG = "--bn-span 4 --save-every 5 --log-every 2 --input.eval-size 160 --input.eval-resize 176 --limit-val 0 --eval-every 10"
+LONG = (
+    "--bn-span 4 --save-every 5 --log-every 2 --input.eval-size 160 --input.eval-resize 176 --limit-val 0 --eval-every 10"
+)
 STARTERS = ["torchrun", "mpirun"]
 BOTH = ["torchrun", "mpirun"]
 # Of the processes that a launch starts on a host; orted alone may wait for a cable that was cut.
@@ -43,9 +45,7 @@ def hosts(tmp_path_factory, trainer: Trainer) -> Iterator[TwoHosts]:
         pytest.skip("this container may not make namespaces")
     folder = tmp_path_factory.mktemp("hosts")
     try:
-        started = subprocess.run(
-            [SCRIPT, "start", str(folder)], capture_output=True, text=True, timeout=60, check=False
-        )
+        started = subprocess.run([SCRIPT, "start", str(folder)], capture_output=True, text=True, timeout=60, check=False)
         assert started.returncode == 0, started.stderr
         yield TwoHosts(folder, trainer)
     finally:
@@ -103,9 +103,7 @@ def test_both_hosts_are_looked_at_before_they_train_and_one_behind_a_firewall_is
 
 
 @pytest.mark.parametrize("start", BOTH)
-def test_a_host_cut_off_is_named_within_the_set_time_and_the_pair_goes_on_when_it_is_back(
-    hosts, unbroken, tmp_path, start
-):
+def test_a_host_cut_off_is_named_within_the_set_time_and_the_pair_goes_on_when_it_is_back(hosts, unbroken, tmp_path, start):
     run = tmp_path / "run"
     process = hosts.launching(run, LONG, start=start)
     try:

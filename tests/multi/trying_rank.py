@@ -32,12 +32,7 @@ def smaller(roles: Roles, holds: int, span: int, group: int) -> dict[str, object
     if roles.evaluates:
         return None
     places = stream_positions(
-        step=0,
-        rank=world.rank,
-        world=plan.world,
-        global_batch=plan.global_batch,
-        forwards=plan.forwards,
-        join=plan.bn_join,
+        step=0, rank=world.rank, world=plan.world, global_batch=plan.global_batch, forwards=plan.forwards, join=plan.bn_join
     ).reshape(plan.forwards, -1)
     batches = [toy_batch(OBJECTS, slice(int(part[0]), int(part[-1]) + 1)) for part in places]
     TrainStep(state, plan, run.system, torch.device("cpu"), world.group)(batches, Rates(0.1, 0.1))

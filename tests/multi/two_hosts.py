@@ -39,9 +39,7 @@ class TwoHosts:
         running = [line.split(maxsplit=1)[1] for line in lines if not line.startswith("Z")]
         return [line for line in running if not line.startswith(("sshd:", "ps axo"))]
 
-    def launching(
-        self, run: Path, flags: str = "", *, start: str = "torchrun", nodes: int = 2
-    ) -> subprocess.Popen[str]:
+    def launching(self, run: Path, flags: str = "", *, start: str = "torchrun", nodes: int = 2) -> subprocess.Popen[str]:
         """`paceline launch --through hostfile`, typed on node1."""
         words = ["launch", *self.trainer.train(run, flags)[1:], "--through", "hostfile", "--start", start]
         words += ["--hostfile", str(self.hostfile), "--nodes", str(nodes)]

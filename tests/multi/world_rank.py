@@ -25,9 +25,7 @@ def talk(world: World) -> None:
     assert total.tolist() == [[size * (size + 1) / 2] * 3] * 2
     images = torch.full((2, 3, 4, 4), float(rank)).to(memory_format=torch.channels_last)
     world.sum_(images)
-    assert images.is_contiguous(memory_format=torch.channels_last) and images.unique().tolist() == [
-        size * (size - 1) / 2
-    ]
+    assert images.is_contiguous(memory_format=torch.channels_last) and images.unique().tolist() == [size * (size - 1) / 2]
     weights = [
         torch.arange(24.0).reshape(1, 2, 3, 4).to(memory_format=torch.channels_last) * (rank == 0),
         torch.tensor(rank == 0),
@@ -171,11 +169,7 @@ def main() -> None:
     stale = float(os.environ.get("STALE", "20"))
     try:
         with open_world(
-            launch,
-            device=torch.device("cpu"),
-            secret_folder=folder,
-            timeout_seconds=timeout,
-            stale_seconds=stale,
+            launch, device=torch.device("cpu"), secret_folder=folder, timeout_seconds=timeout, stale_seconds=stale
         ) as world:
             if mode == "talk":
                 talk(world)

@@ -17,9 +17,7 @@ from paceline.training.optim.step_scalars import LossScaler
 
 def network() -> nn.Module:
     torch.manual_seed(3)
-    return nn.Sequential(
-        nn.Conv2d(3, 4, 2), nn.BatchNorm2d(4), nn.ConvTranspose2d(4, 3, 2), nn.Flatten(), nn.Linear(12, 5)
-    )
+    return nn.Sequential(nn.Conv2d(3, 4, 2), nn.BatchNorm2d(4), nn.ConvTranspose2d(4, 3, 2), nn.Flatten(), nn.Linear(12, 5))
 
 
 def set_gradients(model: nn.Module, step: int, scale: float = 1.0) -> None:
@@ -146,9 +144,7 @@ def test_lars_gives_biases_their_rate_too():
     for rate in (1.0, 3.0):
         model = network()
         before = model[4].bias.detach().clone()
-        optimiser = LARS(
-            named_parameters(model, "no_norm_no_bias", bias_lr=rate), Optim(momentum=0.0, weight_decay=0.1)
-        )
+        optimiser = LARS(named_parameters(model, "no_norm_no_bias", bias_lr=rate), Optim(momentum=0.0, weight_decay=0.1))
         set_gradients(model, 0)
         take(optimiser, 0.1)
         moved.append(model[4].bias.detach() - before)

@@ -100,10 +100,7 @@ def test_a_subset_of_the_images_scores_as_pycocotools_scores_those_images(seed, 
     place = np.full(6, -1)
     place[numbers] = np.arange(kept)
     few = Detections(
-        place[detections.images[inside]],
-        detections.boxes[inside],
-        detections.classes[inside],
-        detections.scores[inside],
+        place[detections.images[inside]], detections.boxes[inside], detections.classes[inside], detections.scores[inside]
     )
     judged = judged_by(truth, detections)
     judged.params.imgIds = truth.image_ids[numbers].tolist()
@@ -131,9 +128,7 @@ def test_the_harness_sees_the_order_of_equal_scores():
     )  # fmt: skip
     detections = Detections(np.array([0, 1]), box.repeat(2, 0), np.array([1, 1]), np.array([0.5, 0.5]))
     check(truth, detections)
-    assert score_boxes(truth, detections).metrics["box_ap"] == pytest.approx(
-        0.5, abs=1e-9
-    )  # image 4, the wrong one, first
+    assert score_boxes(truth, detections).metrics["box_ap"] == pytest.approx(0.5, abs=1e-9)  # image 4, the wrong one, first
     other = GroundTruth(np.array([4, 9]), *(getattr(truth, name) for name in list(truth.__dataclass_fields__)[1:]))
     assert score_boxes(other, detections).metrics["box_ap"] == pytest.approx(1.0, abs=1e-9)
 
@@ -163,9 +158,7 @@ def test_real_annotations_score_as_pycocotools_scores_the_file(shared_data: Path
     times = draw.integers(0, 4, len(objects))
     boxes = truth.boxes.repeat(times, 0) * draw.normal(1, 0.04, (times.sum(), 4))
     classes = np.where(
-        draw.random(times.sum()) < 0.8,
-        truth.classes.repeat(times),
-        draw.integers(1, truth.num_classes + 1, times.sum()),
+        draw.random(times.sum()) < 0.8, truth.classes.repeat(times), draw.integers(1, truth.num_classes + 1, times.sum())
     )
     detections = Detections(owner.repeat(times), np.abs(boxes), classes, draw.random(times.sum()).round(2))
     judged = judge(wanted, results_of(truth, detections, categories), "bbox")

@@ -31,18 +31,8 @@ def test_on_inputs_of_another_seed(tmp_path: Path) -> None:
     done = subprocess.run(record, env={**outside, "PYTHONDONTWRITEBYTECODE": "1"}, capture_output=True, text=True)
     assert done.returncode == 0, f"seed {seed}\n{done.stderr}"
     for part in FIXED:
-        (tmp_path / f"gluoncv_{part}.npz").write_bytes(
-            (ROOT / f"tests/oracle/recorded/gluoncv_{part}.npz").read_bytes()
-        )
-    compare = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        *(f"tests/oracle/{name}" for name in TESTS),
-    ]
+        (tmp_path / f"gluoncv_{part}.npz").write_bytes((ROOT / f"tests/oracle/recorded/gluoncv_{part}.npz").read_bytes())
+    compare = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *(f"tests/oracle/{name}" for name in TESTS)]
     there = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
     done = subprocess.run(compare, cwd=ROOT, env={**there, ELSEWHERE: str(tmp_path)}, capture_output=True, text=True)
     assert done.returncode == 0, f"seed {seed}\n{done.stdout}"

@@ -70,13 +70,7 @@ def settings() -> MaskRCNNModel:
         width=8,
         channels=4,
         rpn=replace(
-            model.rpn,
-            channels=6,
-            samples=ANCHORS,
-            pre_train=300,
-            post_train=PROPOSALS,
-            pre_test=200,
-            post_test=PROPOSALS,
+            model.rpn, channels=6, samples=ANCHORS, pre_train=300, post_train=PROPOSALS, pre_test=200, post_test=PROPOSALS
         ),
         roi=replace(model.roi, channels=12, samples=SAMPLES),
         mask=replace(model.mask, convs=2, channels=4),

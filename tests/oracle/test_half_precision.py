@@ -98,9 +98,7 @@ class Watch:
         if step == 0:
             state.scaler = self.scaler or state.scaler
             weight = next(weight for weight in state.model.parameters() if weight.requires_grad)
-            weight.register_hook(
-                lambda gradient: gradient * math.inf if len(self.scales) - 1 in self.overflows else None
-            )
+            weight.register_hook(lambda gradient: gradient * math.inf if len(self.scales) - 1 in self.overflows else None)
         else:
             self.passed(state)
         if state.scaler is not None:

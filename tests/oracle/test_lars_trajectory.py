@@ -38,14 +38,7 @@ BEYOND = 10  # times SAME; the smallest is an end at 0, 6e-8
 # A rate for this batch: the published one is for 3200 images.
 RECIPE = override(
     RECIPES["resnet50-mlperf-3200"](),
-    {
-        "model.depth": 10,
-        "model.width": 8,
-        "input.size": SIDE,
-        "global_batch": IMAGES,
-        "bn_span": IMAGES,
-        "optim.lr": LR,
-    },
+    {"model.depth": 10, "model.width": 8, "input.size": SIDE, "global_batch": IMAGES, "bn_span": IMAGES, "optim.lr": LR},
 )
 
 

@@ -49,9 +49,7 @@ def opened(root: Path, split: str) -> tuple[BoxSplit, COCO]:
 
 
 @pytest.mark.parametrize(("name", "crowds"), [("coco_mini", 3), ("facades10", 0)])
-def test_annotations_become_the_strings_that_pycocotools_makes_of_them(
-    shared_data: Path, name: str, crowds: int
-) -> None:
+def test_annotations_become_the_strings_that_pycocotools_makes_of_them(shared_data: Path, name: str, crowds: int) -> None:
     split, files = opened(shared_data / name, "val")
     assert has_masks(split) and split.crowd.sum() == crowds
     masks, known = truth_masks(split, np.arange(len(split)))

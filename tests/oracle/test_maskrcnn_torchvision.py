@@ -123,9 +123,7 @@ def settings(request) -> MaskRCNNModel:
     few = replace(full.rpn, pre_train=300, post_train=200, pre_test=300, post_test=200)
     if depth == 50:
         return full
-    return replace(
-        full, rpn=few, roi=replace(full.roi, channels=128, samples=128), detect=replace(full.detect, keep=20)
-    )
+    return replace(full, rpn=few, roi=replace(full.roi, channels=128, samples=128), detect=replace(full.detect, keep=20))
 
 
 @pytest.fixture(scope="module")
@@ -375,9 +373,7 @@ def test_training_losses_and_gradients_are_torchvisions_for_the_same_samples(
     errors = {}
     for name, parameter in model.network.named_parameters():
         gradient, wanted = parameter.grad, expected[name].grad
-        assert (
-            (gradient is None) == (wanted is None) == name.startswith(("backbone.body.conv1", "backbone.body.layer1"))
-        )
+        assert (gradient is None) == (wanted is None) == name.startswith(("backbone.body.conv1", "backbone.body.layer1"))
         if gradient is not None and wanted is not None:
             errors[name] = float((gradient - wanted).norm() / wanted.norm())
     assert len(errors) > 40 and max(errors.values()) < 1e-7, errors

@@ -88,11 +88,7 @@ def test_mask_targets_are_the_references_but_for_points_at_the_edge(photo: int, 
     if photo in FLIPPED:  # the reference leaves a flipped photo's polygons a pixel further left than its pixels
         regions = regions + torch.tensor([1.0, 0.0, 1.0, 0.0])
     found = mask_targets(
-        torch.from_numpy(canvases)[of],
-        torch.from_numpy(frames)[of],
-        regions,
-        side=inputs().MASK_SIDE,
-        target=MASK.target,
+        torch.from_numpy(canvases)[of], torch.from_numpy(frames)[of], regions, side=inputs().MASK_SIDE, target=MASK.target
     )
     side = inputs().MASK_SIDE
     theirs = np.unpackbits(recorded()[f"photo{photo}_targets"])[: found.numel()].reshape(-1, side, side)

@@ -89,12 +89,7 @@ def found_by(form) -> tuple[Tensor, Tensor, Tensor]:
 
 def through_detections(logits, deltas, boxes, sizes):
     rules = RegionRules(
-        BoxCoder(ROI.weights, ROI.limit),
-        DETECT.score_above,
-        DETECT.iou,
-        DETECT.keep,
-        DETECT.candidates,
-        DETECT.least_side,
+        BoxCoder(ROI.weights, ROI.limit), DETECT.score_above, DETECT.iou, DETECT.keep, DETECT.candidates, DETECT.least_side
     )
     return region_detections(logits, deltas, boxes, torch.ones(boxes.shape[:2], dtype=torch.bool), sizes, rules)
 

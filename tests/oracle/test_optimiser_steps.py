@@ -61,9 +61,7 @@ def test_the_torch_form_equals_torch_optim_sgd_bit_for_bit_over_20_steps(weight_
         oracle.step()
         for a, b in zip(ours, theirs):
             assert torch.equal(a.tensor, b.tensor), (step, a.name)
-    assert all(
-        torch.equal(v, oracle.state[p.tensor]["momentum_buffer"]) for v, p in zip(optimiser.own["velocity"], theirs)
-    )
+    assert all(torch.equal(v, oracle.state[p.tensor]["momentum_buffer"]) for v, p in zip(optimiser.own["velocity"], theirs))
 
 
 def test_the_corrected_form_moves_like_the_torch_form_and_the_uncorrected_one_does_not():
@@ -138,9 +136,7 @@ def test_an_overflowed_step_changes_nothing_and_is_counted_and_the_next_one_goes
         if kind == "lars":
             optimiser = LARS(made, Optim(momentum=0.9, weight_decay=0.01, momentum_form=form))
         else:
-            optimiser = SGD(
-                made, Optim(momentum=0.9, weight_decay=0.01, momentum_form=form, nesterov=kind == "nesterov")
-            )
+            optimiser = SGD(made, Optim(momentum=0.9, weight_decay=0.01, momentum_form=form, nesterov=kind == "nesterov"))
         scaler = LossScaler("dynamic", 1024.0)
         for step in range(6):
             if overflows:

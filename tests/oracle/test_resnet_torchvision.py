@@ -103,9 +103,7 @@ def test_a_training_step_has_torchvisions_logits_gradients_and_statistics():
 def test_the_4_channel_stem_computes_the_3_channel_nets_outputs_both_ways(tmp_path):
     theirs = torchvision.models.resnet18(weights=None)
     fill(theirs, 4)
-    torch.save(
-        {"state_dict": {f"module.{name}": value for name, value in theirs.state_dict().items()}}, tmp_path / "w.pth"
-    )
+    torch.save({"state_dict": {f"module.{name}": value for name, value in theirs.state_dict().items()}}, tmp_path / "w.pth")
     ours = ResNet(18, 1000, stem_channels=4)
     report = load_weights(ours, tmp_path / "w.pth")
     assert report.converted == ("conv1.weight",)
@@ -147,9 +145,7 @@ def test_a_resnext_file_fills_ssd_and_mask_rcnn_and_gives_torchvisions_maps(tmp_
     with torch.no_grad():
         expected = maps_of(theirs.eval(), images)
         for norm in ("batch", "frozen"):
-            masks = MaskRCNN(
-                MaskRCNNModel(**NEXT, norm=norm, channels=8, roi=RoI(channels=8), mask=MaskHead(convs=1)), 2
-            )
+            masks = MaskRCNN(MaskRCNNModel(**NEXT, norm=norm, channels=8, roi=RoI(channels=8), mask=MaskHead(convs=1)), 2)
             report = load_mask_rcnn_weights(masks, tmp_path / "next.pth")
             assert set(report.unexpected) == {"backbone.body.fc.weight", "backbone.body.fc.bias"}
             for map, other in zip(masks.backbone.body.eval()(images), expected):

@@ -104,9 +104,7 @@ def test_crops_have_its_distribution_and_boxes_are_cut_as_its_own(theirs, name) 
 
 @pytest.mark.parametrize("name", ["one", "three"])
 def test_each_of_its_crops_passes_our_rules(theirs, name) -> None:
-    objects, bounds, stays = (
-        theirs[f"crop_{part}_{name}"].astype(np.float64) for part in ("objects", "bounds", "stays")
-    )
+    objects, bounds, stays = (theirs[f"crop_{part}_{name}"].astype(np.float64) for part in ("objects", "bounds", "stays"))
     for (top, left, bottom, right), keep in zip(bounds, stays):
         centres = (objects[:, :2] + objects[:, 2:]) / 2
         inside = ((centres > (top, left)) & (centres < (bottom, right))).all(1)

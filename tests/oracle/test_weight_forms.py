@@ -215,9 +215,7 @@ class CaffeResNet:
 def detectron2_names(where: str) -> tuple[str, str, str]:
     stage, _, rest = where.partition(".")
     owner = (
-        "stem.conv1"
-        if where == "stem"
-        else f"res{stage}.{rest.replace('.', '.conv').replace('convshortcut', 'shortcut')}"
+        "stem.conv1" if where == "stem" else f"res{stage}.{rest.replace('.', '.conv').replace('convshortcut', 'shortcut')}"
     )
     return f"{owner}.weight", f"{owner}.norm.weight", f"{owner}.norm.bias"
 
@@ -350,9 +348,7 @@ def benchmark_names(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         for level in range(4):
             for what in ("inner", "layer"):
                 name = name.replace(f"fpn.{what}_blocks.{level}.0.", f"fpn.fpn_{what}{level + 1}.")
-            name = name.replace(
-                f"roi_heads.mask_head.{level}.0.", f"roi_heads.mask.feature_extractor.mask_fcn{level + 1}."
-            )
+            name = name.replace(f"roi_heads.mask_head.{level}.0.", f"roi_heads.mask.feature_extractor.mask_fcn{level + 1}.")
         name = name.replace("rpn.head.conv.0.0.", "rpn.head.conv.").replace(
             "roi_heads.box_head.", "roi_heads.box.feature_extractor."
         )

@@ -36,9 +36,7 @@ def test_the_base_comes_from_the_mirror_in_apts_sources(tmp_path, need_program, 
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
     environ = {**os.environ, "PATH": f"{tmp_path}/bin:{os.environ['PATH']}", "APT_CONFIG": f"{tmp_path}/apt.conf"}
-    done = subprocess.run(
-        [SCRIPT, tmp_path / "out"], env=environ, capture_output=True, text=True, timeout=60, check=False
-    )
+    done = subprocess.run([SCRIPT, tmp_path / "out"], env=environ, capture_output=True, text=True, timeout=60, check=False)
     asked = tmp_path / "mirror"
     assert (asked.read_text().strip() if asked.exists() else "") == mirror, done
     assert mirror or (done.returncode == 2 and "apt's sources" in done.stdout + done.stderr)

@@ -37,9 +37,7 @@ def test_our_values_are_put_where_the_original_has_them(script, monkeypatch):
     ours = script("ssd_gaudi_ours")
     monkeypatch.setattr(ours, "from_tensorflow", turned)
     first = {"a/beta": np.zeros(3), "a/moving_mean": np.zeros(2), "a/kernel": np.zeros((2, 3))}
-    state = turned(
-        {"a/beta": [0.0, 1, 2], "a/moving_mean": [3.0, 4], "a/kernel": [[5.0, 6, 7], [8, 9, 10]]}, {}
-    ).tensors
+    state = turned({"a/beta": [0.0, 1, 2], "a/moving_mean": [3.0, 4], "a/kernel": [[5.0, 6, 7], [8, 9, 10]]}, {}).tensors
     places = ours.Places(first)
     assert places.flat(state, "vectors").tolist() == [0, 1, 2]
     assert places.flat(state, "statistics").tolist() == [3, 4]

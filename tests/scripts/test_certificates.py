@@ -68,10 +68,7 @@ def test_a_twin_starts_at_the_neighbours_of_each_number(verdict):
     twin = verdict.one_ulp_away(weights, 3)
     assert {name: array.dtype for name, array in twin.items()} == {"a": np.float32, "b": np.float64}
     moved = (twin["a"] - weights["a"])[weights["a"] != 0]
-    assert set(np.abs(moved / np.spacing(np.abs(weights["a"][weights["a"] != 0])))) <= {
-        0.5,
-        1.0,
-    }  # below 1 they lie closer
+    assert set(np.abs(moved / np.spacing(np.abs(weights["a"][weights["a"] != 0])))) <= {0.5, 1.0}  # below 1 they lie closer
     assert (moved > 0).any() and (moved < 0).any() and not twin["a"][weights["a"] == 0].any()
 
 

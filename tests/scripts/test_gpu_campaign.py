@@ -35,16 +35,7 @@ def scripts(monkeypatch):
 def dry_run(call: str, tmp_path: Path, *more: object) -> tuple[subprocess.CompletedProcess[str], Path]:
     """A call as a command; -> how it ended, and the folder of its results."""
     out = tmp_path / "out"
-    words = [
-        sys.executable,
-        SCRIPTS / "campaign.py",
-        call,
-        "--out",
-        out,
-        "--scratch",
-        tmp_path / "scratch",
-        "--dry-run",
-    ]
+    words = [sys.executable, SCRIPTS / "campaign.py", call, "--out", out, "--scratch", tmp_path / "scratch", "--dry-run"]
     return subprocess.run([*map(str, words), *map(str, more)], capture_output=True, text=True), out
 
 

@@ -42,9 +42,7 @@ def test_products_have_the_loss_and_the_gradients_of_convolutions(scripts, tmp_p
     bench = replace(bench, depth=50)
     loss, wanted, _ = gradients(bench)
     changed, found, model = gradients(trials.changed(bench, trials.use_products))
-    assert (
-        sum(type(module) is trials.ProductConv2d for module in model.modules()) == 33
-    )  # 2 of 16 units, and a shortcut
+    assert sum(type(module) is trials.ProductConv2d for module in model.modules()) == 33  # 2 of 16 units, and a shortcut
     assert changed == pytest.approx(loss, rel=1e-9) and (found - wanted).norm() < 1e-7 * wanted.norm()
 
 
@@ -76,9 +74,7 @@ def test_each_trial_has_its_prediction_in_the_page_and_a_form_to_compare_with(sc
     for network, several in trials.TRIALS.items():
         for trial in several:
             item = "autotune" if trial.alone else f"all-{network}"
-            assert f"| `{trial.name}` | `{item}` | {trial.predicted:,} ({trial.low:,} to {trial.high:,}) |" in page, (
-                trial
-            )
+            assert f"| `{trial.name}` | `{item}` | {trial.predicted:,} ({trial.low:,} to {trial.high:,}) |" in page, trial
             assert trial.low <= trial.predicted <= trial.high and trial.plain in steps.FORMS[network]
             assert len(trial.name) > len(trial.plain)
     names = {name for network, names in steps.FILL.values() for name in names}

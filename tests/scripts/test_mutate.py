@@ -126,9 +126,7 @@ def test_a_sample_follows_from_its_seed_and_not_from_other_lines(changes, toy):
     assert drawn != [change.key for change in changes.sample(found, 4, 2, package)]
     moved = TOY.replace("FACTOR = 2\n", "FACTOR = 2\n\n# A comment.\n")
     (package / "models/ops/toy.py").write_text(moved)
-    assert drawn == [
-        change.key for change in changes.sample(changes.changes_of("models/ops/toy.py", moved), 4, 1, package)
-    ]
+    assert drawn == [change.key for change in changes.sample(changes.changes_of("models/ops/toy.py", moved), 4, 1, package)]
 
 
 def test_a_sample_takes_changes_from_each_package_in_turn(changes, tmp_path):
@@ -177,9 +175,7 @@ def test_the_same_changes_are_planted_again_after_tests_are_deleted(toy, tmp_pat
     assert "models/ops/toy.py:9: '*' -> '+'" in less.stdout.split("are not noticed now")[1]
     names = ("file", "line", "column", "was", "became")
     second = [json.loads(line) for line in (tmp_path / "after").read_text().splitlines()]
-    assert sorted([one[name] for name in names] for one in first) == sorted(
-        [one[name] for name in names] for one in second
-    )
+    assert sorted([one[name] for name in names] for one in first) == sorted([one[name] for name in names] for one in second)
     shutil.copyfile(tmp_path / "after", tmp_path / "equal")
     assert mutate(toy, *options, "--against", tmp_path / "after", "--out", tmp_path / "equal").returncode == 0
 
@@ -192,7 +188,9 @@ def test_the_same_changes_are_planted_again_after_tests_are_deleted(toy, tmp_pat
 @pytest.fixture
 def tables(changes, monkeypatch):
     """The script as a module: importing it in this process would fix its threads and its plugins."""
-    code = "import json, mutate; print(json.dumps([mutate.TESTS, mutate.problems_of_tables(mutate.Path(ROOT), mutate.TESTS)]))"
+    code = (
+        "import json, mutate; print(json.dumps([mutate.TESTS, mutate.problems_of_tables(mutate.Path(ROOT), mutate.TESTS)]))"
+    )
     root = SCRIPT.parents[1]
     done = subprocess.run(
         [sys.executable, "-c", code.replace("ROOT", repr(str(root)))], cwd=SCRIPT.parent, capture_output=True, text=True

@@ -47,16 +47,13 @@ def test_the_version_is_the_same_everywhere(monkeypatch, tmp_path):
 
 
 def test_a_release_has_a_dated_entry_in_the_changelog():
-    text = (
-        "# Changelog\n\n## [Unreleased]\n\n## [0.2.0] - 2026-01-31\n\n### Added\n- a thing\n\n## [0.1.0] - 2025-01-31\n"
-    )
+    text = "# Changelog\n\n## [Unreleased]\n\n## [0.2.0] - 2026-01-31\n\n### Added\n- a thing\n\n## [0.1.0] - 2025-01-31\n"
     assert release.changelog_problem(text, "0.2.0") == ""
     assert "nothing stands" in release.changelog_problem(text, "0.1.0")
     assert "no heading" in release.changelog_problem(text.replace(" - 2026", " - soon"), "0.2.0")
     headings = re.findall(r"^##+ (.*)", (ROOT / "CHANGELOG.md").read_text(), flags=re.M)
     assert (
-        headings[0] == "[Unreleased]"
-        or release.changelog_problem((ROOT / "CHANGELOG.md").read_text(), __version__) == ""
+        headings[0] == "[Unreleased]" or release.changelog_problem((ROOT / "CHANGELOG.md").read_text(), __version__) == ""
     )
 
 

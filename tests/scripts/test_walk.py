@@ -29,9 +29,7 @@ def test_a_user_s_walk_through_every_verb(tmp_path, tmp_path_factory):
     }
     walk = [str(ROOT / "scripts" / "walk.sh"), str(data), str(tmp_path / "walk")]
     done = subprocess.run(walk, env=environment, capture_output=True, text=True, timeout=400)
-    assert done.returncode == 0 and done.stdout.rstrip().endswith("walk: done"), (
-        done.stdout[-3000:] + done.stderr[-3000:]
-    )
+    assert done.returncode == 0 and done.stdout.rstrip().endswith("walk: done"), done.stdout[-3000:] + done.stderr[-3000:]
     assert "Traceback" not in done.stdout + done.stderr
     answers = json.loads((tmp_path / "walk" / "answers" / "predictions.json").read_text())
     assert len(answers["images"]) == 7 and all(

@@ -44,9 +44,7 @@ def library() -> Path:
     # The compiler's part of CUDA's headers, crt/, comes with Triton alone.
     includes = [*sorted(packages.glob("nvidia/*/include")), packages / "triton" / "backends" / "nvidia" / "include"]
     if not (torch / "lib" / "libtorch_cuda.so").exists() or not any((each / "cuda.h").exists() for each in includes):
-        raise CannotBuild(
-            "the simulated CUDA device needs a torch that was built for CUDA, with CUDA's headers beside it"
-        )
+        raise CannotBuild("the simulated CUDA device needs a torch that was built for CUDA, with CUDA's headers beside it")
     header = next(each / "cuda.h" for each in includes if (each / "cuda.h").exists()).read_text()
     found = re.search(r"#define CUDA_VERSION (\d+)", header)
     if found is None or int(found[1]) < LOWEST_CUDA:
@@ -95,9 +93,7 @@ def compile_into(made: Path, folder: Path, torch: Path, includes: list[str]) -> 
 
 def compile_nvrtc(folder: Path, torch: Path) -> None:
     """Under the name and version by which torch's library needs it, so that the real one is not loaded."""
-    needed = re.search(
-        r"NEEDED.*\[(libnvrtc\.so\.\d+)\]", run("readelf", "-d", str(torch / "lib" / "libcaffe2_nvrtc.so"))
-    )
+    needed = re.search(r"NEEDED.*\[(libnvrtc\.so\.\d+)\]", run("readelf", "-d", str(torch / "lib" / "libcaffe2_nvrtc.so")))
     name = needed[1] if needed else "libnvrtc.so"
     versions, made = folder / "nvrtc.map", folder / f"{os.getpid()}.nvrtc"
     versions.write_text(f"{name} {{ global: nvrtc*; local: *; }};\n")

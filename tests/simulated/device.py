@@ -123,9 +123,7 @@ def readable(names: Iterable[str]) -> dict[str, str]:
     """Kernels as a person writes them, without their arguments, by the names that the compiler gave them."""
     names = list(names)
     plain = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
-    done = subprocess.run(
-        ["c++filt", "-p"], input="\n".join(names), capture_output=True, text=True, env=plain, check=True
-    )
+    done = subprocess.run(["c++filt", "-p"], input="\n".join(names), capture_output=True, text=True, env=plain, check=True)
     return dict(zip(names, done.stdout.splitlines()))
 
 
@@ -144,14 +142,7 @@ def run(words: Iterable[str], *, timeout: float = 600, **settings: str) -> subpr
 
 def torchrun(ranks: int, *words: str) -> list[str]:
     """The words that start `words` on so many ranks."""
-    return [
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        str(ranks),
-        *words,
-    ]
+    return ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), *words]
 
 
 def wants_values(environ: Mapping[str, str] = os.environ) -> bool:

@@ -95,9 +95,7 @@ def build(options: argparse.Namespace, world: Any) -> tuple[Any, ...]:
     """-> recipe, system, plan, state, step, batches. Weights are whatever memory held: nothing depends on values."""
     recipe = replace(RECIPES[options.recipe](), global_batch=options.images * options.forwards * world.world)
     span = options.bn_span or recipe.bn_span
-    recipe = replace(
-        recipe, bn_span=span if max(span, options.images) % min(span, options.images) == 0 else options.images
-    )
+    recipe = replace(recipe, bn_span=span if max(span, options.images) % min(span, options.images) == 0 else options.images)
     workload = WORKLOADS[recipe.task]
     system = System(
         "cuda",
@@ -115,8 +113,7 @@ def build(options: argparse.Namespace, world: Any) -> tuple[Any, ...]:
     step = TrainStep(state, plan, system, world.device)
     shape = workload.network.largest(recipe)
     batches = [
-        workload.data().made_up(recipe, options.images, shape, options.slots).to(world.device)
-        for _ in range(plan.forwards)
+        workload.data().made_up(recipe, options.images, shape, options.slots).to(world.device) for _ in range(plan.forwards)
     ]
     return recipe, system, plan, state, step, batches
 

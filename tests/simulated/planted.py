@@ -240,8 +240,7 @@ def main(kind: str) -> dict[str, list[bool]]:
         return {**found, "memory freed while another stream reads it": [freed_too_early(True), freed_too_early(False)]}
     right = replayed(None)
     return {
-        plant.__name__.replace("_", " "): [replayed(plant), right]
-        for plant in (rate_of_the_first_step, buffers_bound_anew)
+        plant.__name__.replace("_", " "): [replayed(plant), right] for plant in (rate_of_the_first_step, buffers_bound_anew)
     }
 
 

@@ -148,9 +148,7 @@ def count_on_ranks(on_device: Any, folder: Path, words: str, ranks: int) -> tupl
 
 @pytest.mark.nightly("processes with a device each")
 @pytest.mark.parametrize(("ranks", "most"), [(2, 1_265), (8, 1_265)])
-def test_joined_batch_norm_exchanges_twice_a_layer_in_one_order(
-    on_device, tmp_path: Path, ranks: int, most: int
-) -> None:
+def test_joined_batch_norm_exchanges_twice_a_layer_in_one_order(on_device, tmp_path: Path, ranks: int, most: int) -> None:
     found, orders = count_on_ranks(on_device, tmp_path, f"ssd 4 --bn-span {4 * ranks}", ranks)
     assert launches(found) <= most and found["broken rules"] == []
     assert len(orders) == ranks and all(one == orders[0] for one in orders)

@@ -55,9 +55,7 @@ def ends_of(tmp_path: Path) -> dict[str, list[Any]]:
 
 @pytest.mark.nightly("an item of each kind, whose values a CPU computes")
 @pytest.mark.parametrize("python", PYTHONS)
-def test_an_item_of_each_kind_ends_well_and_fills_its_tables(
-    simulated, shared_data, tmp_path: Path, python: str
-) -> None:
+def test_an_item_of_each_kind_ends_well_and_fills_its_tables(simulated, shared_data, tmp_path: Path, python: str) -> None:
     campaign = started(
         tmp_path, "all", "--photos", photos_of(shared_data, tmp_path), "--limit", 6000, "--only", *SHORT, python=python
     )
@@ -65,12 +63,7 @@ def test_an_item_of_each_kind_ends_well_and_fills_its_tables(
     assert campaign.returncode == 0, said[-4000:] + (tmp_path / "out" / "log.txt").read_text()[-4000:]
     for facts in lines_of(tmp_path):
         assert "refused" not in facts and facts.get("agrees", True), facts
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {
-        "log.txt",
-        "results.jsonl",
-        "tables.md",
-        "kept.tar.gz",
-    }
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"log.txt", "results.jsonl", "tables.md", "kept.tar.gz"}
     tables = (tmp_path / "out" / "tables.md").read_text()
     assert "not readable" not in tables
     assert "the same / the same" in tables and "| 0.00 / 0.00 |" not in tables

@@ -33,11 +33,7 @@ def test_what_is_right_passes_in_any_order(on_device, seed: str) -> None:
 
 def two_ranks(on_device: Any, folder: Path, plant: str) -> tuple[Any, list[list[str]]]:
     words = device.torchrun(2, "tests/simulated/two_ranks.py", plant)
-    settings = {
-        "SIMULATED_COLLECTIVES": str(folder / "collectives"),
-        "SIMULATED_PATIENCE": "4",
-        "SIMULATED_DEVICES": "2",
-    }
+    settings = {"SIMULATED_COLLECTIVES": str(folder / "collectives"), "SIMULATED_PATIENCE": "4", "SIMULATED_DEVICES": "2"}
     done, _ = on_device(*words, SIMULATED_VALUES="1", **settings)
     return done, [one.read_text().splitlines() for one in sorted(folder.glob("collectives.*"))]
 

@@ -56,24 +56,10 @@ def test_a_run_that_is_replayed_stopped_and_resumed_has_the_bits_of_one_that_is_
     exact = [] if recipe.startswith("maskrcnn") else ["--exact"]
 
     def weights(name: str, *more: str) -> dict[str, torch.Tensor]:
-        words = [
-            "train",
-            recipe,
-            "--system",
-            "gpu",
-            *exact,
-            "--out",
-            str(tmp_path / name),
-            *TINY,
-            "--steps",
-            "4",
-            *more,
-        ]
+        words = ["train", recipe, "--system", "gpu", *exact, "--out", str(tmp_path / name), *TINY, "--steps", "4", *more]
         done, counted = on_device("-m", "paceline", *words, SIMULATED_VALUES="1")
         assert done.returncode == 0 and counted["broken rules"] == [], done.stdout + done.stderr
-        (last,) = (tmp_path / name).glob(
-            "checkpoints/step-00000" + ("2" if "2" in more else "4") + "/model.safetensors"
-        )
+        (last,) = (tmp_path / name).glob("checkpoints/step-00000" + ("2" if "2" in more else "4") + "/model.safetensors")
         return load_file(last)
 
     sent = weights("sent")
@@ -127,17 +113,7 @@ def test_too_little_memory_cuts_the_batch_and_not_the_result(on_device, tmp_path
 @NIGHT
 def test_qualify_measures_a_device_and_judges_it_by_its_kind(on_device, tmp_path: Path) -> None:
     """Its name is an H200's, so published rows are found; what it computes is nothing, so no verdict means anything."""
-    words = [
-        "qualify",
-        "--system",
-        "gpu",
-        "--minutes",
-        "0.02",
-        "--folder",
-        str(tmp_path),
-        "--out",
-        str(tmp_path / "out"),
-    ]
+    words = ["qualify", "--system", "gpu", "--minutes", "0.02", "--folder", str(tmp_path), "--out", str(tmp_path / "out")]
     done, counted = on_device("-m", "paceline", *words)
     assert done.returncode in (0, 1) and counted["broken rules"] == [], done.stdout + done.stderr
     found = json.loads((tmp_path / "out" / "qualify.json").read_text())
@@ -149,18 +125,7 @@ def test_qualify_measures_a_device_and_judges_it_by_its_kind(on_device, tmp_path
 @NIGHT
 def test_synthetic_batches_need_no_decoder_to_be_chosen(on_device, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    words = [
-        "resnet50-tiny",
-        "--system",
-        "gpu",
-        "--synthetic",
-        "--steps",
-        "1",
-        "--eval-every",
-        "100",
-        "--out",
-        str(run),
-    ]
+    words = ["resnet50-tiny", "--system", "gpu", "--synthetic", "--steps", "1", "--eval-every", "100", "--out", str(run)]
     done, _ = on_device("-m", "paceline", "train", *words, "--input.decoder", "auto")
     assert done.returncode == 0, done.stdout + done.stderr
     facts = json.loads((run / "run.json").read_text())

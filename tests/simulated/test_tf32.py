@@ -58,8 +58,6 @@ def test_a_resumed_run_keeps_tf32_and_exact_rejects_it(on_device: Run, tmp_path:
     assert done.returncode == 0, done.stdout + done.stderr
     done, _ = on_device("-c", PROGRAM, "", str(tmp_path / "run"), *words)
     assert done.returncode == 0 and "flags saved 0 [(True, True)]" in done.stdout, done.stdout + done.stderr
-    done, _ = on_device(
-        "-m", "paceline", *words, "--out", str(tmp_path / "other"), "--system.precision", "tf32", "--exact"
-    )
+    done, _ = on_device("-m", "paceline", *words, "--out", str(tmp_path / "other"), "--system.precision", "tf32", "--exact")
     assert done.returncode == 2 and "--exact" in done.stderr and "tf32" in done.stderr
     assert not (tmp_path / "other").exists()

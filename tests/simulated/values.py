@@ -32,9 +32,7 @@ SHAPED_BY_VALUES = frozenset(
 )
 INDEXED = frozenset(["index", "index_put", "index_put_", "_index_put_impl_"])
 # A CPU's kernels for float16 take twenty times as long as those for float32.
-SLOW_IN_HALF = frozenset(
-    ["convolution", "convolution_backward", "mm", "addmm", "bmm", "baddbmm", "cudnn_convolution_relu"]
-)
+SLOW_IN_HALF = frozenset(["convolution", "convolution_backward", "mm", "addmm", "bmm", "baddbmm", "cudnn_convolution_relu"])
 NO_KERNEL_OF_TORCH = ("profiler", "prim", "prims", "c10d")
 
 
@@ -75,9 +73,7 @@ def convolution_relu(x: Tensor, weight: Tensor, bias: Tensor | None, *sizes: Any
     return aten.convolution(x, weight, bias, stride, padding, dilation, False, [0, 0], groups).relu()
 
 
-def convolution_add_relu(
-    x: Tensor, weight: Tensor, z: Tensor, alpha: float, bias: Tensor | None, *sizes: Any
-) -> Tensor:
+def convolution_add_relu(x: Tensor, weight: Tensor, z: Tensor, alpha: float, bias: Tensor | None, *sizes: Any) -> Tensor:
     stride, padding, dilation, groups = sizes
     return (aten.convolution(x, weight, bias, stride, padding, dilation, False, [0, 0], groups) + alpha * z).relu()
 
@@ -163,17 +159,13 @@ class Values(TorchDispatchMode):
         flat = tree_flatten((args, kwargs))[0]
         if not any(has_device(each) for each in flat) or name in NOT_COMPUTED or func.namespace in NO_KERNEL_OF_TORCH:
             return func(*args, **kwargs)
-        masks = name in INDEXED and any(
-            each is not None and each.dtype in (torch.bool, torch.uint8) for each in args[1]
-        )
+        masks = name in INDEXED and any(each is not None and each.dtype in (torch.bool, torch.uint8) for each in args[1])
         shaped = name in SHAPED_BY_VALUES or (name == "repeat_interleave" and kwargs.get("output_size") is None)
         if (masks or shaped) and not torch.cuda.is_current_stream_capturing():
             settle()
             found = func(*tree_map(on_cpu, args), **tree_map(on_cpu, kwargs))
             return (
-                args[0]
-                if name.endswith("_")
-                else tree_map(lambda x: x.to("cuda") if isinstance(x, Tensor) else x, found)
+                args[0] if name.endswith("_") else tree_map(lambda x: x.to("cuda") if isinstance(x, Tensor) else x, found)
             )
         return self.sent(func, args, kwargs, flat)
 

@@ -186,14 +186,7 @@ MANY_NODES = (
     " --lr-decay-epoch 10,14 --epochs 12 --log-interval 100 --val-interval 1 --batch-size 192 --use-fpn --lr 0.16"
     " --lr-warmup-factor 0.001 --lr-warmup 1600 --static-alloc --clip-gradient 1.5 --use-ext"
 )
-ONE = {
-    "batch_size": 16,
-    "lr": 0.02,
-    "lr_warmup": 1000,
-    "lr_warmup_factor": 0.03,
-    "lr_decay_epoch": (8, 10),
-    "epochs": 12,
-}
+ONE = {"batch_size": 16, "lr": 0.02, "lr_warmup": 1000, "lr_warmup_factor": 0.03, "lr_decay_epoch": (8, 10), "epochs": 12}
 MANY = {
     "batch_size": 192,
     "lr": 0.16,

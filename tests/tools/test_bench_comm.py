@@ -51,9 +51,7 @@ def alone():
 @pytest.mark.parametrize("limit", [None, 2])
 def test_buckets_are_those_that_data_parallel_sends(alone, limit):
     network = torchvision.models.resnet18(num_classes=10)
-    parallel = (
-        DistributedDataParallel(network) if limit is None else DistributedDataParallel(network, bucket_cap_mb=limit)
-    )
+    parallel = DistributedDataParallel(network) if limit is None else DistributedDataParallel(network, bucket_cap_mb=limit)
     sent: list[int] = []
 
     def note(_, bucket):  # torch compares annotations with its types, and would not know them as text

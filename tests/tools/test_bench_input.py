@@ -89,9 +89,7 @@ def test_comparing_the_bytes_is_measured_beside_leaving_it_out(contests, task, m
     # In threads of this process, where they can be counted.
     for module in (task_module, input_contenders):
         monkeypatch.setattr(module, "Loader", lambda **options: Loader(**{**options, "processes": False}))
-    monkeypatch.setattr(
-        paceline.data.index.records, "digest_of", lambda data: hashed.append(len(data)) or digest_of(data)
-    )
+    monkeypatch.setattr(paceline.data.index.records, "digest_of", lambda data: hashed.append(len(data)) or digest_of(data))
     name, make = next((name, make) for name, make in contests[task].ours.items() if name.startswith("unchecked"))
     for compared, one in ((False, make), (True, contests[task].ours[name.removeprefix("unchecked ")])):
         hashed.clear()

@@ -48,9 +48,7 @@ def test_without_a_checkout_nothing_is_claimed(monkeypatch, tmp_path):
 
 def test_the_command_prints_a_table_and_writes_json(tmp_path, capsys):
     out = tmp_path / "new" / "eval.json"
-    assert (
-        benches.run(Printer(), ["eval", "--images", "5", "--detections", "4", "--classes", "2", "--out", str(out)]) == 0
-    )
+    assert benches.run(Printer(), ["eval", "--images", "5", "--detections", "4", "--classes", "2", "--out", str(out)]) == 0
     printed = capsys.readouterr().out
     assert "pycocotools" in printed and re.search("5 images x 4 detections", printed)
     found = json.loads(out.read_text())

@@ -90,9 +90,7 @@ def test_the_table_and_the_json_hold_every_command(stand_ins, tmp_path, capsys):
 
 
 def test_a_first_time_has_an_empty_cache_each_time(tmp_path):
-    program = (
-        "import os, pathlib; pathlib.Path(os.environ['PACELINE_CACHE']).mkdir()"  # fails where it is there already
-    )
+    program = "import os, pathlib; pathlib.Path(os.environ['PACELINE_CACHE']).mkdir()"  # fails where it is there already
     first = Command("first", ("-c", program), cache=tmp_path / "cache")
     for _ in range(2):
         startup._timed(first)

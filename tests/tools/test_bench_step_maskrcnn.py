@@ -132,8 +132,7 @@ def test_the_command_prints_tables_and_writes_json(tmp_path, capsys, monkeypatch
     monkeypatch.setattr(step, "run_step_bench", lambda bench, device, tell: (tell(facts), facts)[1])
     out = tmp_path / "new" / "step.json"
     assert (
-        benches.run(Printer(), ["step", "--task", "maskrcnn", "--system", "cpu", "--part", "step", "--out", str(out)])
-        == 0
+        benches.run(Printer(), ["step", "--task", "maskrcnn", "--system", "cpu", "--part", "step", "--out", str(out)]) == 0
     )
     printed = capsys.readouterr().out
     assert "Mask R-CNN, ResNet-50, 1 x 800 x 1216 px" in printed and "mask head" in printed

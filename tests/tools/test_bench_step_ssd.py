@@ -115,9 +115,7 @@ def test_the_results_known_so_far_are_told_after_each_part(monkeypatch):
     told = []
     monkeypatch.setattr(harness, "compared", lambda *_: ({}, {}))
     monkeypatch.setattr(harness, "run_steps", lambda *_, **__: [{}])
-    run_step_bench(
-        TINY, CPU, lambda known: told.append((*(part in known for part in ("operations", "step", "predict")),))
-    )
+    run_step_bench(TINY, CPU, lambda known: told.append((*(part in known for part in ("operations", "step", "predict")),)))
     assert list(dict.fromkeys(told)) == [
         (False, False, False), (True, False, False), (True, True, False), (True, True, True),
     ]  # fmt: skip
@@ -134,12 +132,7 @@ def test_the_command_prints_tables_and_writes_json(tmp_path, capsys):
 
 @pytest.mark.parametrize(
     ("flags", "message"),
-    [
-        ("--depth 50", "--depth 50"),
-        ("--size 32", "--size 32"),
-        ("--rounds 0", "--rounds is 0"),
-        ("--precision fp8", "fp8"),
-    ],
+    [("--depth 50", "--depth 50"), ("--size 32", "--size 32"), ("--rounds 0", "--rounds is 0"), ("--precision fp8", "fp8")],
 )
 def test_what_cannot_be_measured_is_refused(flags, message):
     with pytest.raises(UserError, match=message):

@@ -17,15 +17,7 @@ from PIL import Image
 
 from paceline.models.metrics.tide import error_kinds
 from paceline.tools.report.detected import read_found
-from paceline.tools.report.gallery import (
-    LEAST_REGION,
-    MOST_OF_A_KIND,
-    MOST_OF_A_PHOTO,
-    WORDS,
-    _region,
-    choose,
-    error_tiles,
-)
+from paceline.tools.report.gallery import LEAST_REGION, MOST_OF_A_KIND, MOST_OF_A_PHOTO, WORDS, _region, choose, error_tiles
 
 FAR, WIDE = (60, 50, 20, 20), (10, 10, 20, 45)
 # One error of each kind: the last two objects are missed, one of them where a box of another class lies badly.
@@ -47,9 +39,7 @@ def tiles_of(images, root=Path("/nowhere")):
 def test_each_kind_has_a_tile_that_names_what_is_wrong():
     tiles = {tile.kind: tile for tile in tiles_of([PLANTED])}
     assert set(tiles) == set(WORDS)
-    said = {
-        kind: (tile.about, tile.name, tile.more, tile.pair, tile.classes, tile.score) for kind, tile in tiles.items()
-    }
+    said = {kind: (tile.about, tile.name, tile.more, tile.pair, tile.classes, tile.score) for kind, tile in tiles.items()}
     assert said["classification"] == ("confused, 0.80, IoU 1.00", "dog", "is cat", "1-2", (1, 2), 0.8)
     assert said["duplicate"] == ("found twice, 0.90, IoU 1.00", "cat", "", "", (1,), 0.9)
     assert said["background"] == ("false alarm, 0.70", "cat", "", "0-1", (1,), 0.7)
@@ -59,9 +49,7 @@ def test_each_kind_has_a_tile_that_names_what_is_wrong():
 
 def test_no_kind_no_photo_and_no_class_fills_the_gallery():
     sure = [((8 * place, 30, 10, 10), 1, 0.9 - place / 100) for place in range(8)]
-    images = [
-        image_of(index, sure if not index else [((9, 9, 20, 20), 1, 0.5 - index / 100)], []) for index in range(30)
-    ]
+    images = [image_of(index, sure if not index else [((9, 9, 20, 20), 1, 0.5 - index / 100)], []) for index in range(30)]
     images.append(image_of(30, [(HERE, 2, 0.05)], []))
     found = read_found(predictions_of(images), Path())
     chosen = choose(found, error_kinds(found.truth, found.boxes))
@@ -94,18 +82,11 @@ def test_a_tile_shows_the_part_of_the_photo_around_its_box_whatever_the_stored_p
 )
 def test_a_region_lies_in_the_photo_and_holds_what_of_the_boxes_does(boxes, width, height):
     left, top, right, bottom = _region(boxes, width, height)
-    assert (
-        left >= 0 and top >= 0 and right <= width + 1e-9 and bottom <= height + 1e-9 and right > left and bottom > top
-    )
+    assert left >= 0 and top >= 0 and right <= width + 1e-9 and bottom <= height + 1e-9 and right > left and bottom > top
     for x, y, wide, high in boxes:
         seen = max(x, 0), max(y, 0), min(x + wide, width), min(y + high, height)
         if seen[2] - seen[0] > 1 and seen[3] - seen[1] > 1:
-            assert (
-                left <= seen[0] + 1e-6
-                and top <= seen[1] + 1e-6
-                and right >= seen[2] - 1e-6
-                and bottom >= seen[3] - 1e-6
-            )
+            assert left <= seen[0] + 1e-6 and top <= seen[1] + 1e-6 and right >= seen[2] - 1e-6 and bottom >= seen[3] - 1e-6
 
 
 @pytest.fixture

@@ -126,8 +126,7 @@ def test_a_contender_that_is_many_times_slower_is_not_in_the_rounds(monkeypatch)
     taken = {product: Seconds(0.02, 0.02), slow: Seconds(0.5, 0.5)}
     monkeypatch.setattr(harness, "seconds_of", lambda step, *_: taken[step])
     made = {
-        name: Contender(partial(Made, step))
-        for name, step in (("paceline", product), ("slow", slow), ("alike", product))
+        name: Contender(partial(Made, step)) for name, step in (("paceline", product), ("slow", slow), ("alike", product))
     }
     common = {"rounds": 2, "seconds": 0.0, "side": 32, "precision": "fp32", "device": CPU}
     *_, facts = run_steps(made, 4, slowest=10.0, **common)
@@ -169,9 +168,7 @@ def test_the_ceiling_is_the_best_of_products_and_of_the_steps_own_calls_in_both_
     for layout in ("", " channels_last"):
         assert f"convolution 1x3x16x16, 4x3x3x3 float32{layout}" in names
         assert f"convolution_backward 1x4x16x16, 1x3x16x16, 4x3x3x3 float32{layout}" in names
-    assert sum("mm " in name for name in names) == 5 and all(
-        "channels_last" not in name for name in names if "mm " in name
-    )
+    assert sum("mm " in name for name in names) == 5 and all("channels_last" not in name for name in names if "mm " in name)
     found = Ceiling(work, 32, torch.float32, CPU)
     found.measure(0.0)
     facts = found.facts()

@@ -69,13 +69,7 @@ def fakes(tmp_path, monkeypatch):
 
 
 def test_contenders_take_turns_and_the_missing_are_named(photos, fakes, tmp_path):
-    facts = {
-        "peers": ["grain", "dali"],
-        "environments": fakes,
-        "absent": {"spdl": "why not"},
-        "seconds": 0.05,
-        "rounds": 2,
-    }
+    facts = {"peers": ["grain", "dali"], "environments": fakes, "absent": {"spdl": "why not"}, "seconds": 0.05, "rounds": 2}
     report = run_peers_bench([photos], **facts, size=32, decoders=["simplejpeg"])
     assert json.loads(json.dumps(report)) == report
     names = ["paceline simplejpeg, files", "torchvision, best workers", "torchvision, tuned", "bare decode"]

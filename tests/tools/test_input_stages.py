@@ -46,9 +46,7 @@ def test_a_sleep_that_ends_late_is_not_the_inputs_fault(monkeypatch):
 
 
 @pytest.mark.parametrize("input_seconds, utilisation, rate", [(0.03, 0.25, 200.0), (0.0, 1.0, 800.0)])
-def test_utilisation_is_the_share_of_the_time_that_the_accelerator_computed(
-    monkeypatch, input_seconds, utilisation, rate
-):
+def test_utilisation_is_the_share_of_the_time_that_the_accelerator_computed(monkeypatch, input_seconds, utilisation, rate):
     clock = Clock()
     monkeypatch.setattr(input_stages, "time", clock)
 
@@ -122,9 +120,7 @@ def report(**changes: Any) -> dict[str, Any]:
         times = {"alone_microseconds": whole, "alone_cpu_microseconds": microseconds, "cpu_microseconds": microseconds}
         return {**times, "images_per_second": 2e6 / whole}
 
-    facts = SimpleNamespace(
-        **{"read": 20, "waits": 0, "decode": 1500, "augment": 300, "busy": 1.0, "rest": 100, **changes}
-    )
+    facts = SimpleNamespace(**{"read": 20, "waits": 0, "decode": 1500, "augment": 300, "busy": 1.0, "rest": 100, **changes})
     work = facts.read + 50 + facts.decode + facts.augment + facts.rest
     rate = 2e6 / work * facts.busy
     return {
@@ -146,12 +142,7 @@ def report(**changes: Any) -> dict[str, Any]:
     }
 
 
-WANTED = {
-    "accelerators": "1 x v100",
-    "images_per_second": 1200,
-    "delivered_images_per_second": 1190,
-    "cores_needed": 2.3,
-}
+WANTED = {"accelerators": "1 x v100", "images_per_second": 1200, "delivered_images_per_second": 1190, "cores_needed": 2.3}
 
 
 @pytest.mark.parametrize(

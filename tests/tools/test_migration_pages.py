@@ -37,8 +37,7 @@ def test_a_page_is_what_the_tables_say(page):
 
 
 @pytest.mark.parametrize(
-    ("run", "of"),
-    [pytest.param(run, of, id=run, marks=() if run.startswith(FEW) else ONE_MORE) for run, of in RUNS],
+    ("run", "of"), [pytest.param(run, of, id=run, marks=() if run.startswith(FEW) else ONE_MORE) for run, of in RUNS]
 )
 def test_each_command_of_a_page_comes_to_the_same_numbers_or_names_the_row_that_says_why_not(run, of):
     found = translated(run, of)
@@ -51,9 +50,7 @@ def test_every_flag_has_a_reader_or_a_way_to_ours():
     for original in ORIGINALS:
         for program in original.programs:
             for entry in (*program.flags, *original.variables):
-                carried = (
-                    entry.fields or entry.by or entry.values is not None or entry.flags("7") or entry.kind == "bool"
-                )
+                carried = entry.fields or entry.by or entry.values is not None or entry.flags("7") or entry.kind == "bool"
                 assert entry.status != "carries" or carried or entry.ours.startswith("paceline "), entry
 
 

@@ -31,10 +31,7 @@ def test_a_line_that_cannot_be_carried_out_is_refused_in_a_line(line, said):
     assert check_text(str(refusal.value), said)
 
 
-@pytest.mark.parametrize(
-    "line",
-    ["source {}", "{}", "source {}; CONT=x sbatch run.sub", "DGXSYSTEM={} ./run_and_time.sh"],
-)
+@pytest.mark.parametrize("line", ["source {}", "{}", "source {}; CONT=x sbatch run.sub", "DGXSYSTEM={} ./run_and_time.sh"])
 def test_an_unknown_configuration_gets_the_near_names(line):
     name = "DGXH100_8x8x50" if "DGXSYSTEM" in line else "config_DGXH100_8x8x50.sh"
     with pytest.raises(UserError) as refusal:

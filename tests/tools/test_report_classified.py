@@ -25,9 +25,7 @@ from paceline.tools.report.confusions import confusion_matrix, mistakes
 classes = st.sampled_from("abcd")
 answers = st.lists(
     st.builds(
-        lambda truth, best, score: Answer(
-            "x", truth, ((best, score),), "abcd".index(truth) + 1, "abcd".index(best) + 1
-        ),
+        lambda truth, best, score: Answer("x", truth, ((best, score),), "abcd".index(truth) + 1, "abcd".index(best) + 1),
         *(classes, classes, st.floats(0, 1)),
     )
 )

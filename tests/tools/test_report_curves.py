@@ -66,9 +66,7 @@ def test_faint_lines_have_no_legend_and_no_tooltip():
     assert "loss" not in chart.svg
 
 
-@pytest.mark.parametrize(
-    ("values", "wanted"), [([80.0, 8.0, 0.8], True), ([8.0, 0.8], False), ([80.0, 8.0, 0.0], False)]
-)
+@pytest.mark.parametrize(("values", "wanted"), [([80.0, 8.0, 0.8], True), ([8.0, 0.8], False), ([80.0, 8.0, 0.0], False)])
 def test_positive_values_that_are_far_apart_have_equal_distances_for_equal_factors(values, wanted):
     chart = draw(line(values), by_factor=True, about="smoothed")
     first, second, *rest = (y for _, y, _, _ in chart.hover["lines"][0]["points"])

@@ -317,10 +317,7 @@ def test_where_a_threshold_was_chosen_by_f1_pictures_and_tables_count_from_it_an
         *({"per_class": None}, {"curves": {}}, {"images": [{"file": "x"}]}, {"classes": []}, {"step": None}),
         {"images": [image_of(0, [(HERE, 9, 0.9)], [])]},  # of no class
         {"images": [image_of(0, [((0, 0, float("nan"), 9), 1, 0.9)], [])]},
-        *(
-            {"best_f1": best}
-            for best in (None, {}, {**BEST, "threshold": 7}, {**BEST, "f1": "x"}, {**BEST, "recall": -1})
-        ),
+        *({"best_f1": best} for best in (None, {}, {**BEST, "threshold": 7}, {**BEST, "f1": "x"}, {**BEST, "recall": -1})),
         *({"images": [{**image_of(0, [(HERE, 1, 0.9)], []), "scores": scores}]} for scores in ([], [[0.9]] * 3)),
         *({"images": [{**image_of(0, [(HERE, 1, 0.9)], [(HERE, 1, 0)]), side: 0}]} for side in ("width", "height")),
         {"images": [image_of(0, [(HERE, 1, 0.9)], []), {**image_of(1, [(HERE, 1, 0.9)], []), "scores": [[0.9]]}]},

@@ -48,8 +48,7 @@ def run(tmp_path) -> Path:
         return {name: -1.0 if name == "mask_ap_small" else step / (150 if "box" in name else 200) for name in METRICS}
 
     images = [
-        image_of(index, [(HERE, 1, 0.9, 1.0), (THERE, 3, 0.8, 0.5)][: 1 + index], BOTH, masks=True)
-        for index in range(3)
+        image_of(index, [(HERE, 1, 0.9, 1.0), (THERE, 3, 0.8, 0.5)][: 1 + index], BOTH, masks=True) for index in range(3)
     ]
     return make_run(tmp_path, "maskrcnn", {"box_ap": 0.2, "mask_ap": 0.3}, values, images)
 

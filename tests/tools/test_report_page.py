@@ -29,14 +29,7 @@ def make_run(folder: Path, *, status: str | None = "success", steps: int = 60, t
     photos.mkdir(parents=True)
     facts = {
         **{"format": 1, "name": "resnet50-tiny", "world": 2, "command": "paceline train resnet50-tiny --out <run>"},
-        **{
-            "recipe": {
-                "task": "classification",
-                "global_batch": 64,
-                "optim": {"lr": 0.1},
-                "quality": {"targets": targets},
-            }
-        },
+        **{"recipe": {"task": "classification", "global_batch": 64, "optim": {"lr": 0.1}, "quality": {"targets": targets}}},
         **{"system": {"accelerator": "cpu"}, "plan": {"total_steps": 60}, "controls": {"data": "photos"}},
         **{
             "versions": {"torch": "2.9.0"},
@@ -243,9 +236,7 @@ def test_a_browser_shows_the_page_without_an_error_and_hovering_tells_the_values
     command = [chromium, *headless, *quiet, profile, "--window-size=1280,2400", "--dump-dom", page.as_uri()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     # Without a network Chromium itself notes that the network is slow.
-    console = [
-        line for line in done.stderr.splitlines() if "CONSOLE" in line and "Slow network is detected" not in line
-    ]
+    console = [line for line in done.stderr.splitlines() if "CONSOLE" in line and "Slow network is detected" not in line]
     assert console == []
     shown = Page(done.stdout)
     assert "step 60, epoch 3.00, 2 min 00 s | top1 70.00 % | top5 95.00 %" in shown.text

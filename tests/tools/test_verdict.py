@@ -129,9 +129,7 @@ def test_the_slowest_rank_is_named_and_fails_where_it_is_far_behind():
         ranks[2]["measured"][name]["rate"] *= 0.85
     assert slowest(ranks) == ("rank 2 on n1 (CPU)", pytest.approx(0.85))
     found = judge(ranks)
-    assert slow_rows(found) == ["slowest rank, of the median"] and check_text(
-        found.advice[0], "rank 2 on n1 (CPU)", "slow"
-    )
+    assert slow_rows(found) == ["slowest rank, of the median"] and check_text(found.advice[0], "rank 2 on n1 (CPU)", "slow")
     assert slowest(ranks[:1]) == ("", 1.0)
 
 

@@ -77,9 +77,7 @@ class Noted:
         self.events.append("closed")
 
 
-def test_a_run_tells_its_sinks_every_event_and_one_that_fails_is_named_once(
-    photos, file, tmp_path, capsys, monkeypatch
-):
+def test_a_run_tells_its_sinks_every_event_and_one_that_fails_is_named_once(photos, file, tmp_path, capsys, monkeypatch):
     without_report(monkeypatch)
     run = tmp_path / "run"
     said = train(capsys, photos, run, "--quiet", "--log-every", 1, "--sink", f"{file}:Fails", f"--sink={file}:Mine")

@@ -271,9 +271,7 @@ def test_checkpoints_are_found_by_name(tmp_path):
 
 @pytest.mark.parametrize("which", ["last", "best"])
 @pytest.mark.parametrize("reader", ["of a run", "of weights"])
-def test_a_checkpoint_that_a_training_deletes_under_its_reader_gives_way_to_the_next(
-    tmp_path, monkeypatch, which, reader
-):
+def test_a_checkpoint_that_a_training_deletes_under_its_reader_gives_way_to_the_next(tmp_path, monkeypatch, which, reader):
     monkeypatch.setattr(read, "read_facts", between := Pruned(tmp_path, which, read.read_facts))
     if reader == "of a run":
         path, found = read.load_found(lambda: find_checkpoint(tmp_path, which))

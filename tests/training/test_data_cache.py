@@ -116,10 +116,7 @@ def test_a_bit_that_turned_in_the_copy_is_found_before_training(photos, tmp_path
     data[-1] ^= 1
     copy.write_bytes(data)
     os.utime(copy, ns=(status.st_atime_ns, status.st_mtime_ns))  # as a failing disk leaves it
-    with (
-        raises(DataError, "train/ant/0.jpg", "bytes", "data clear"),
-        staged_photos(task.data, disk, world, SILENT),
-    ):
+    with raises(DataError, "train/ant/0.jpg", "bytes", "data clear"), staged_photos(task.data, disk, world, SILENT):
         pass
     copy.write_bytes(data[:-1])
     said: list[str] = []

@@ -16,9 +16,7 @@ def net() -> nn.Sequential:
 
 
 def move(model: nn.Module, step: int) -> None:
-    model(
-        torch.full((2, 2, 3, 3), float(step)) + torch.randn(2, 2, 3, 3, generator=torch.Generator().manual_seed(step))
-    )
+    model(torch.full((2, 2, 3, 3), float(step)) + torch.randn(2, 2, 3, 3, generator=torch.Generator().manual_seed(step)))
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.1 * step)

@@ -52,11 +52,7 @@ def test_best_patience_and_newest_agree_with_the_obvious_search(found):
 
 def test_a_result_says_whether_it_is_the_best_and_an_equal_one_is_not():
     standing = Standing("top1")
-    assert [standing.remember(step, {"top1": top1}) for step, top1 in ((1, 0.2), (2, 0.2), (3, 0.3))] == [
-        True,
-        False,
-        True,
-    ]
+    assert [standing.remember(step, {"top1": top1}) for step, top1 in ((1, 0.2), (2, 0.2), (3, 0.3))] == [True, False, True]
 
 
 @pytest.mark.parametrize("metrics", [{"top1": nan}, {"other": 0.5}], ids=["nan", "another metric"])

@@ -165,9 +165,7 @@ def test_a_whole_trunk_can_stand_still_and_what_frozen_names_adds_to_it():
         "network.fc.bias",
     ]
     model.train()
-    assert model.network.training and not any(
-        norm.training for norm in model.modules() if isinstance(norm, nn.BatchNorm2d)
-    )
+    assert model.network.training and not any(norm.training for norm in model.modules() if isinstance(norm, nn.BatchNorm2d))
     for freeze, still in ((0, 3), (1, 3), (3, 4)):
         recipe = recipe_of("maskrcnn", freeze=freeze)
         body = built(replace(recipe, model=replace(recipe.model, frozen="stem_and_first"))).network.backbone.body

@@ -29,9 +29,7 @@ def parameters(*, last: bool) -> list[NamedParameter]:
 
 def lying(tensor: Tensor, last: bool) -> Tensor:
     return (
-        torch.empty(tensor.shape, memory_format=torch.channels_last).copy_(tensor)
-        if last and tensor.dim() == 4
-        else tensor
+        torch.empty(tensor.shape, memory_format=torch.channels_last).copy_(tensor) if last and tensor.dim() == 4 else tensor
     )
 
 

@@ -128,9 +128,7 @@ def test_no_forward_on_cuda_has_anything_from_the_host(task: str) -> None:
 
 
 @fakes_cuda
-@pytest.mark.parametrize(
-    "kind", ["sgd", "corrected", *(pytest.param(kind, marks=NIGHTLY) for kind in ("lars", "adamw"))]
-)
+@pytest.mark.parametrize("kind", ["sgd", "corrected", *(pytest.param(kind, marks=NIGHTLY) for kind in ("lars", "adamw"))])
 @pytest.mark.parametrize("scaled", [pytest.param(False, marks=NIGHTLY), True], ids=["", "scaled"])
 def test_no_update_on_cuda_has_anything_from_the_host(kind: str, scaled: bool) -> None:
     changes: dict[str, Any] = {"optim.nesterov": False, "optim.clip_norm": 0.0 if kind == "lars" else 1.0}

@@ -90,16 +90,7 @@ def test_run_json_has_them_so_resume_repeat_and_the_next_run_are_exact(tmp_path,
     assert not run("old", *fresh, "--steps", 2)[0]
     assert not run("next", "--steps", 1, "--weights", tmp_path / "old/checkpoints/last")[0]
     shown = command(
-        capsys,
-        "show",
-        "resnet50-custom-cpu",
-        "--model.trunk",
-        TRUNK,
-        "--train-images",
-        900,
-        "--val-images",
-        9,
-        "--json",
+        capsys, "show", "resnet50-custom-cpu", "--model.trunk", TRUNK, "--train-images", 900, "--val-images", 9, "--json"
     )
     assert json.loads(shown.out)["recipe"]["input"]["mean"] == [0.5] * 3
 

@@ -37,9 +37,7 @@ def after_steps(tells, counts: list[int | None]) -> None:
     world = cast(World, SimpleNamespace(sum_=lambda tensor: tensor, control=None))
     meters = Meters(torch.device("cpu"))
     for step, count in enumerate(counts):
-        beside = (
-            {} if count is None else {"unsettled": torch.tensor(count) / 8}
-        )  # as a step divides by the global batch
+        beside = {} if count is None else {"unsettled": torch.tensor(count) / 8}  # as a step divides by the global batch
         meters.add({"loss": torch.tensor(1.0), **beside}, step)
     state = SimpleNamespace(meters=meters, scaler=None, step=len(counts))
     monitors = SimpleNamespace(

@@ -17,15 +17,7 @@ def train(step: int, loss: float) -> dict:
 
 
 def evaluation(step: int, top1: float) -> dict:
-    return {
-        "event": "eval",
-        "step": step,
-        "epoch": 1.0,
-        "seconds": 1.0,
-        "images": 10,
-        "eval_seconds": 1.0,
-        "top1": top1,
-    }
+    return {"event": "eval", "step": step, "epoch": 1.0, "seconds": 1.0, "images": 10, "eval_seconds": 1.0, "top1": top1}
 
 
 def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
@@ -34,19 +26,12 @@ def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     reader = EventAccumulator(str(folder))
     reader.Reload()
-    return {
-        tag: [(point.step, round(point.value, 4)) for point in reader.Scalars(tag)] for tag in reader.Tags()["scalars"]
-    }
+    return {tag: [(point.step, round(point.value, 4)) for point in reader.Scalars(tag)] for tag in reader.Tags()["scalars"]}
 
 
 def test_train_and_eval_numbers_are_shown_by_step(tmp_path):
     board = TensorBoard(tmp_path)
-    for event in (
-        train(10, 2.0),
-        evaluation(10, 0.5),
-        {"event": "checkpoint", "step": 10, "name": "x"},
-        train(20, 1.0),
-    ):
+    for event in (train(10, 2.0), evaluation(10, 0.5), {"event": "checkpoint", "step": 10, "name": "x"}, train(20, 1.0)):
         board.write(event)
     board.close()
     board.close()

@@ -56,8 +56,7 @@ def largest_that_keeps_the_recipe(plan, holds):
 
 @pytest.mark.parametrize("span, group", [(1, 8), (2, 2), (4, 4), (2, 0)])
 @pytest.mark.parametrize(
-    "holds, where",
-    [(8, "forward"), (5, "backward"), pytest.param(3, "forward", marks=ONE_MORE), (1, "forward")],
+    "holds, where", [(8, "forward"), (5, "backward"), pytest.param(3, "forward", marks=ONE_MORE), (1, "forward")]
 )
 def test_the_largest_cut_that_fits_and_keeps_every_span_is_taken(alone, span, group, holds, where):
     recipe = recipe_of(span, group)

@@ -81,14 +81,7 @@ def test_the_lines_stand_in_the_published_order(tmp_path):
         *("lars_opt_learning_rate_decay_poly_power", "lars_opt_end_learning_rate", "opt_name", "lars_epsilon"),
         *("lars_opt_weight_decay", "lars_opt_momentum", "lars_opt_base_learning_rate"),
         *("lars_opt_learning_rate_warmup_epochs", "lars_opt_learning_rate_decay_steps"),
-        *(
-            "weights_initialization",
-            "weights_initialization",
-            "init_stop",
-            "run_start",
-            "train_samples",
-            "eval_samples",
-        ),
+        *("weights_initialization", "weights_initialization", "init_stop", "run_start", "train_samples", "eval_samples"),
         *("block_start", "epoch_start", "epoch_stop", "tracked_stats", "eval_start", "eval_stop", "eval_accuracy"),
         *("block_stop", "run_stop"),
     ]
@@ -151,9 +144,7 @@ def test_a_resumed_run_goes_on_in_the_same_file_with_one_init_and_one_run_start(
     block(unbroken, 1, 2, 0.5)
     block(unbroken, 3, 3, 0.76)
     unbroken.run_stop("success", step=300)
-    told, wanted = (
-        [(line["key"], line["value"]) for line in records(file)] for file in (path, tmp_path / "unbroken.txt")
-    )
+    told, wanted = ([(line["key"], line["value"]) for line in records(file)] for file in (path, tmp_path / "unbroken.txt"))
     assert told == wanted
     accepted, printed = check(path)
     assert accepted, printed

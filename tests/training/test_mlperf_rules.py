@@ -102,10 +102,7 @@ def write(folder: Path, name: str, metrics: dict[str, float], *, beside: bool = 
     told.start(0, 0.0)
     first, last = plan.eval_steps[:2]
     missed = {metric: 0.1 for metric in metrics}
-    passing = [
-        0,
-        *(step for step in range(1, last + 1) if epoch_ends(step, plan.steps_per_epoch) or step in (first, last)),
-    ]
+    passing = [0, *(step for step in range(1, last + 1) if epoch_ends(step, plan.steps_per_epoch) or step in (first, last))]
     for step in passing[1:]:
         told.passed(step, step * 0.1)
         if step in (first, last):
@@ -148,11 +145,7 @@ def test_the_log_has_the_numbers_that_the_submissions_log(name, tmp_path):
     lines = records(write(tmp_path / "run", name, RUNS[name][0]))
     said = {line["key"]: line["value"] for line in lines}
     assert {key: said.get(key) for key in WANTED[name]} == WANTED[name]
-    assert (said["submission_org"], said["submission_platform"], said["cache_clear"]) == (
-        "somebody",
-        "1xH100 x 8",
-        True,
-    )
+    assert (said["submission_org"], said["submission_platform"], said["cache_clear"]) == ("somebody", "1xH100 x 8", True)
     assert lines[-1]["key"] == "run_stop" and lines[-1]["metadata"]["status"] == "success"
     accuracy = [line["value"] for line in lines if line["key"] == "eval_accuracy"]
     assert accuracy[-1] == (

@@ -37,11 +37,7 @@ def test_the_work_of_an_interval_is_that_of_its_images_and_of_their_pixels(monke
     with interval.paused():
         clock[0] += 100.0
     pace = interval.close(12, 1.5)
-    assert pace == {
-        "images_per_second": 4.0,
-        "data_wait": 0.25,
-        "flop_per_second": 2 * (8 * 1000 + 4 * 200 + 4 * 25) / 4,
-    }
+    assert pace == {"images_per_second": 4.0, "data_wait": 0.25, "flop_per_second": 2 * (8 * 1000 + 4 * 200 + 4 * 25) / 4}
     clock[0] += 1.0
     assert interval.close(13, 1.5) == {"images_per_second": 8.0, "data_wait": 0.0}  # a new interval, nothing taken
 
@@ -77,8 +73,7 @@ def test_peak_memory_grows_with_what_is_held():
 
 
 @pytest.mark.parametrize(
-    ("value", "text"),
-    [(85.0, "85 FLOP/s"), (28.8e9, "28.8 GFLOP/s"), (1.0234e15, "1.02 PFLOP/s"), (5e20, "5e+05 PFLOP/s")],
+    ("value", "text"), [(85.0, "85 FLOP/s"), (28.8e9, "28.8 GFLOP/s"), (1.0234e15, "1.02 PFLOP/s"), (5e20, "5e+05 PFLOP/s")]
 )
 def test_work_a_second_in_words(value, text):
     assert flop_rate(value) == text

@@ -48,12 +48,8 @@ def test_nothing_that_windows_lacks_is_imported_with_a_module():
         nodes = list(tree_of(path).body)
         for node in nodes:  # which grows, by what is not inside a function
             if not isinstance(node, ast.FunctionDef):
-                nodes += [
-                    child for child in ast.iter_child_nodes(node) if isinstance(child, ast.stmt | ast.excepthandler)
-                ]
-            names = (
-                [alias.name for alias in node.names] if isinstance(node, ast.Import) else [getattr(node, "module", "")]
-            )
+                nodes += [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.stmt | ast.excepthandler)]
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [getattr(node, "module", "")]
             if isinstance(node, ast.Import | ast.ImportFrom) and POSIX & set(names):
                 found.append(str(path.relative_to(PACKAGE)))
     assert set(found) == {"_utils/platform.py"}

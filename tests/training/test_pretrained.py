@@ -100,9 +100,7 @@ def test_made_up_batches_named_weights_and_recipes_from_scratch_need_none():
         check_first_weights("ssd", recipe, Controls(overfit_one_batch=True))
 
 
-def test_random_values_on_purpose_are_recorded_said_and_warned_of_where_parts_do_not_train(
-    maskrcnn_run, tmp_path, capsys
-):
+def test_random_values_on_purpose_are_recorded_said_and_warned_of_where_parts_do_not_train(maskrcnn_run, tmp_path, capsys):
     words = ["train", "maskrcnn", "--data", maskrcnn_run.data, "--out", tmp_path / "run", *MASKRCNN.split()]
     said = command(capsys, *words, "--steps", 1, "--weights", "none")
     assert said.code == 0 and check_text(said.out.splitlines()[1], "--weights none", "random")
@@ -130,9 +128,7 @@ def test_weights_by_name_are_brought_once_compared_and_kept(mine, resnet_run, tm
     refused(train(capsys, data, tmp_path / "again", "--weights", "mine"), str(kept), "SHA-256", "Move it away")
     kept.unlink()
     said = train(capsys, data, tmp_path / "again", "--weights", "mine")
-    refused(
-        said, f"file://{mine}", f"paceline weights get mine --from FILE_OR_DIR --out {kept.parent}", "--weights FILE"
-    )
+    refused(said, f"file://{mine}", f"paceline weights get mine --from FILE_OR_DIR --out {kept.parent}", "--weights FILE")
     assert not (tmp_path / "again").exists()
 
 
@@ -154,14 +150,9 @@ def test_what_comes_in_a_zip_is_taken_out_of_it_and_compared(tmp_path, monkeypat
     for place, source in enumerate(("", str(archive), str(tmp_path), str(tmp_path / "mirror"))):
         folder = tmp_path / f"kept-{place}"
         assert bring("w", folder, source=source) == folder / "w.params"
-        assert (folder / "w.params").read_bytes() == content and [path.name for path in folder.iterdir()] == [
-            "w.params"
-        ]
+        assert (folder / "w.params").read_bytes() == content and [path.name for path in folder.iterdir()] == ["w.params"]
     assert archive.exists()
-    for sha1, member, says in (
-        (hashlib.sha1(b"").hexdigest(), "w.params", "SHA-1"),
-        (file.sha1, "x.params", "no x.par"),
-    ):
+    for sha1, member, says in ((hashlib.sha1(b"").hexdigest(), "w.params", "SHA-1"), (file.sha1, "x.params", "no x.par")):
         monkeypatch.setitem(PUBLISHED, "w", Published("", (replace(file, sha1=sha1, member=member),)))
         with pytest.raises(DataError, match=says):
             bring("w", tmp_path / "other")

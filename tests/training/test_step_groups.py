@@ -76,9 +76,7 @@ def test_images_without_objects_have_loss_zero_and_a_gradient_of_zeros(group, mo
     assert gradients and all(torch.equal(value, torch.zeros_like(value)) for value in gradients.values())
 
 
-@pytest.mark.parametrize(
-    ("group", "most", "passes"), [(8, 8, 0), (2, 2, 0), (2, 8, 0), (2, 1, 8), (8, 2, 4), (0, 4, 2)]
-)
+@pytest.mark.parametrize(("group", "most", "passes"), [(8, 8, 0), (2, 2, 0), (2, 8, 0), (2, 1, 8), (8, 2, 4), (0, 4, 2)])
 def test_a_counting_pass_comes_only_where_a_group_takes_several_forwards(group, most, passes):
     _, toy, _ = step(cut(group, most), MANY)
     assert toy.passes == passes  # one for each forward of the step

@@ -34,9 +34,7 @@ def step(times: StepTimes, network: nn.Module, now: list[float], forwards: int, 
     times.reached("update")
 
 
-def test_each_part_is_the_mean_of_the_steps_since_the_last_look_and_a_rank_s_own_time_ends_with_its_last_gradient(
-    clock,
-):
+def test_each_part_is_the_mean_of_the_steps_since_the_last_look_and_a_rank_s_own_time_ends_with_its_last_gradient(clock):
     network = nn.Linear(2, 1)
     times = StepTimes(network, CPU)
     assert times.read() == ({}, 0.0)
@@ -55,9 +53,7 @@ def test_a_backward_outside_a_step_is_not_stamped(clock):
     assert times.read() == ({}, 0.0)
 
 
-def test_on_an_accelerator_the_first_of_several_steps_is_stamped_and_read_once_the_device_is_past_it(
-    clock, monkeypatch
-):
+def test_on_an_accelerator_the_first_of_several_steps_is_stamped_and_read_once_the_device_is_past_it(clock, monkeypatch):
     passed, made = [False], []
 
     class Event:

@@ -48,9 +48,7 @@ def chosen(task: str, system: System = GPU, *, images: int = 100_000_000, world:
 def test_every_row_is_in_the_page_that_it_names() -> None:
     for row in RATES:
         page = (ROOT / row.measured / "README.md").read_text()
-        assert re.search(rf"\b{row.rate:,g}\b".replace(r"\.", "."), page), (
-            f"{row}: {row.measured} does not have its rate"
-        )
+        assert re.search(rf"\b{row.rate:,g}\b".replace(r"\.", "."), page), f"{row}: {row.measured} does not have its rate"
     for row in LAYOUTS:
         page = (ROOT / row.measured / "README.md").read_text()
         key = f"| {row.task}, {row.instructions}, {row.precision} |"
@@ -60,9 +58,7 @@ def test_every_row_is_in_the_page_that_it_names() -> None:
 
 def test_no_form_has_two_rows_and_each_network_has_its_plain_form() -> None:
     keys = [(row.task, row.compile, row.graph, row.kernels) for row in RATES]
-    assert len(set(keys)) == len(keys) and {key[0] for key in keys if key[1:] == ("off", "off", "torch")} == set(
-        WORKLOADS
-    )
+    assert len(set(keys)) == len(keys) and {key[0] for key in keys if key[1:] == ("off", "off", "torch")} == set(WORKLOADS)
     assert all(row.compile == "off" for row in RATES if WORKLOADS[row.task].network.no_compile)
     layouts = [(row.task, row.instructions, row.precision) for row in LAYOUTS]
     assert len(set(layouts)) == len(layouts)
@@ -70,11 +66,7 @@ def test_no_form_has_two_rows_and_each_network_has_its_plain_form() -> None:
 
 @pytest.mark.parametrize(
     ("task", "wanted"),
-    [
-        ("classification", ("on", "on", "torch")),
-        ("ssd", ("off", "on", "triton")),
-        ("maskrcnn", ("off", "on", "triton")),
-    ],
+    [("classification", ("on", "on", "torch")), ("ssd", ("off", "on", "triton")), ("maskrcnn", ("off", "on", "triton"))],
 )
 def test_the_fastest_measured_form_is_chosen(task, wanted) -> None:
     values, reason = chosen(task)
@@ -166,9 +158,7 @@ def test_a_run_records_its_forms_and_keeps_them_when_resumed(capsys, class_photo
     assert facts_of(run)["system"]["channels_last"] == "off" and facts_of(run)["forms"] == facts["forms"]
 
 
-def test_the_length_that_steps_asks_for_decides_and_not_the_recipes(
-    capsys, class_photos, tmp_path, monkeypatch
-) -> None:
+def test_the_length_that_steps_asks_for_decides_and_not_the_recipes(capsys, class_photos, tmp_path, monkeypatch) -> None:
     lengths = []
 
     def spy(recipe, system, plan, *given, **named):

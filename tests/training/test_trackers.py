@@ -92,12 +92,8 @@ def records(run: Path) -> list[dict]:
             record = wandb_internal_pb2.Record()
             record.ParseFromString(data)
             if record.HasField("history"):
-                named = {
-                    item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in record.history.item
-                }
-                rows.append(
-                    {name: value for name, value in named.items() if name != "_runtime" and name != "_timestamp"}
-                )
+                named = {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in record.history.item}
+                rows.append({name: value for name, value in named.items() if name != "_runtime" and name != "_timestamp"})
             for part in (
                 [record.config] if record.HasField("config") else [record.run.config] if record.HasField("run") else []
             ):
@@ -195,8 +191,4 @@ def test_mlflow_holds_what_was_sent_once(class_photos, tmp_path, capsys, monkeyp
     assert held.data.metrics["best/top1"] == 0.5 and held.info.run_name == "run"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", str(tmp_path / "other"))
     said = train(capsys, class_photos, run, "--sink", "mlflow", "--seed", 7, steps=5)
-    assert (
-        said.code == 2
-        and check_text(said.err, "mlflow.json", "MLFLOW_TRACKING_URI")
-        and len(said.err.splitlines()) == 1
-    )
+    assert said.code == 2 and check_text(said.err, "mlflow.json", "MLFLOW_TRACKING_URI") and len(said.err.splitlines()) == 1

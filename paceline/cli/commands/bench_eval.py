@@ -41,9 +41,7 @@ def run_eval(printer: Printer, arguments: Sequence[str]) -> int:
 
     found = run(flags.images, flags.detections, flags.classes, flags.rounds)
     console = Console()
-    console.print(
-        f"{flags.images:,} images x {flags.detections} detections, {flags.classes} classes, {found['device']}"
-    )
+    console.print(f"{flags.images:,} images x {flags.detections} detections, {flags.classes} classes, {found['device']}")
     print_operations([found], console)
     write_answer(found, out=flags.out, printed=False)
     return 0

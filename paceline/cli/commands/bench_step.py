@@ -102,9 +102,7 @@ def classification(flags: Flags) -> int:
 
     _parts(flags, ("all", "step"))
     system = choose_system(flags.system)
-    bench = ResNetBench(
-        batch=flags.batch or 32, depth=flags.depth or 50, size=flags.size or 224, **_common(flags, system)
-    )
+    bench = ResNetBench(batch=flags.batch or 32, depth=flags.depth or 50, size=flags.size or 224, **_common(flags, system))
     return _measure(flags, bench, f"ResNet-{bench.depth}, {bench.batch} x {bench.size} px")
 
 
@@ -140,9 +138,7 @@ def maskrcnn(flags: Flags) -> int:
         raise UserError(f"--depth {depth}: Mask R-CNN's trunk is a ResNet of depth 18, 34, 50 or 101 here.")
     for name in ("height", "width"):
         if getattr(flags, name) < 64 or getattr(flags, name) % 32:
-            raise UserError(
-                f"--{name} {getattr(flags, name)}: a multiple of 32, the trunk's coarsest stride, from 64 on."
-            )
+            raise UserError(f"--{name} {getattr(flags, name)}: a multiple of 32, the trunk's coarsest stride, from 64 on.")
     net = MaskRCNNModel(depth=depth)  # type: ignore[arg-type]
     most = int(net.roi.samples * net.roi.positive_share)
     if not flags.positives or not all(flags.objects <= count <= most for count in flags.positives):

@@ -82,9 +82,7 @@ class Compared(NamedTuple):
     def reached(self, value: float) -> tuple[int, int, float] | None:
         """Steps, samples and seconds to an evaluation of that value or more."""
         batch = int(self.facts.recipe["global_batch"])
-        return next(
-            ((step, step * batch, seconds) for step, seconds, found in self.evaluations if found >= value), None
-        )
+        return next(((step, step * batch, seconds) for step, seconds, found in self.evaluations if found >= value), None)
 
 
 def run(printer: Printer, arguments: Sequence[str]) -> int:
@@ -120,9 +118,7 @@ def _metric(flags: Flags, described: Sequence[tuple[Path, dict[str, Any], RunRec
     if not common:
         tasks = some(sorted({str(facts.recipe.get("task")) for _, _, facts, _ in described}))
         why = (
-            f"runs of different tasks ({tasks}) have no score in common"
-            if scored
-            else "none of these runs was scored yet"
+            f"runs of different tasks ({tasks}) have no score in common" if scored else "none of these runs was scored yet"
         )
         raise UserError(f"{some(list(flags.runs), 4)}: {why}.")
     if flags.metric and flags.metric not in common:
@@ -256,9 +252,7 @@ def in_lines(found: Mapping[str, Any]) -> Iterator[str]:
         yield "differs:"
         width = max(map(len, found["differences"]))
         for name, values in found["differences"].items():
-            yield f"  {name:<{width}}  " + "  |  ".join(
-                f"{side} {_short(value)}" for side, value in zip(letters, values)
-            )
+            yield f"  {name:<{width}}  " + "  |  ".join(f"{side} {_short(value)}" for side, value in zip(letters, values))
     else:
         yield "nothing differs but the seeds"
     yield ""
@@ -297,7 +291,9 @@ def _verdict(what: str, verdict: Mapping[str, Any], metric: str) -> str:
     if "interval" in photos:
         low, high = photos["interval"]
         sure = "not by the photos' chance" if low > 0 or high < 0 else "which other photos may turn round"
-        text += f"; on the same {photos['photos']:,} photos between {_signed(metric, low)} and {_signed(metric, high)}, {sure}"
+        text += (
+            f"; on the same {photos['photos']:,} photos between {_signed(metric, low)} and {_signed(metric, high)}, {sure}"
+        )
     else:
         text += f"; no interval over photos: {photos['why']}"
     return text

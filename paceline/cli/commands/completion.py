@@ -106,9 +106,7 @@ def _bash(firsts: dict[str, list[str]], flags: dict[str, list[str]]) -> Iterator
         systems=shlex.quote(systems),
         weights=shlex.quote(weights),
         flags="\n".join(f"    {key}) words={shlex.quote(' '.join(some))} ;;" for key, some in flags.items()),
-        firsts="\n".join(
-            f"    {verb}) words={shlex.quote(' '.join(some))} ;;" for verb, some in firsts.items() if some
-        ),
+        firsts="\n".join(f"    {verb}) words={shlex.quote(' '.join(some))} ;;" for verb, some in firsts.items() if some),
     )
 
 
@@ -126,14 +124,10 @@ def _fish(firsts: dict[str, list[str]], flags: dict[str, list[str]]) -> Iterator
             yield f"complete -c paceline -n '{where}' -a {shlex.quote(' '.join(some))}"
     for key, some in flags.items():
         verb, _, kind = key.partition("/")
-        seen = f"__fish_seen_subcommand_from {verb}" + (
-            f"; and __fish_seen_subcommand_from {kind}" if kind != "*" else ""
-        )
+        seen = f"__fish_seen_subcommand_from {verb}" + (f"; and __fish_seen_subcommand_from {kind}" if kind != "*" else "")
         for flag in some:
             values = {"--system": systems, "--weights": weights}.get(flag, "")
-            yield f"complete -c paceline -n '{seen}' -l {flag[2:]}" + (
-                f" -r -a {shlex.quote(values)}" if values else ""
-            )
+            yield f"complete -c paceline -n '{seen}' -l {flag[2:]}" + (f" -r -a {shlex.quote(values)}" if values else "")
 
 
 SCRIPTS = {"bash": _bash, "zsh": _zsh, "fish": _fish}

@@ -73,17 +73,12 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
         print(json.dumps({"photos": photos, "bad": bad, "findings": [one.record() for one in findings]}, indent=1))
         return int(bad)
     printer.say(
-        f"{manifest.called}: "
-        + ", ".join(f"{counted(len(index), 'photo')} of {name}" for name, index in splits.items())
+        f"{manifest.called}: " + ", ".join(f"{counted(len(index), 'photo')} of {name}" for name, index in splits.items())
     )
     for line in lines_of(findings):
         printer.say(line)
     printer.say(
-        "nothing found"
-        if not findings
-        else f"page: {flags.page}"
-        if flags.page
-        else "pictures of them: --page lint.html"
+        "nothing found" if not findings else f"page: {flags.page}" if flags.page else "pictures of them: --page lint.html"
     )
     return int(bad)
 
@@ -92,13 +87,7 @@ def _opened(root: Path, reporter: Reporter) -> Manifest:
     if not root.is_dir():
         raise UserError(f"{root}: there is no such folder.")
     place = find_manifest(root)
-    kind = (
-        Manifest.load(place).kind
-        if place
-        else "boxes"
-        if is_annotated(Path(os.path.realpath(root)))
-        else "class-folder"
-    )
+    kind = Manifest.load(place).kind if place else "boxes" if is_annotated(Path(os.path.realpath(root))) else "class-folder"
     return Manifest.load(ensure_prepared(root, kind=kind, reporter=reporter))
 
 
@@ -107,9 +96,7 @@ def _answers(name: str) -> Mapping[str, Any]:
     path = run_folder(Path(name).expanduser())
     files = [path] if path.is_file() else sorted((path / "predictions").glob("step-*.json"))
     if not files:
-        raise UserError(
-            f"--runs {name}: neither a run with predictions/step-*.json nor a file that `eval --out` wrote."
-        )
+        raise UserError(f"--runs {name}: neither a run with predictions/step-*.json nor a file that `eval --out` wrote.")
     try:
         found = json.loads(read_entry(files[-1], MOST_BYTES))
         if found["kind"] not in ("classification", "boxes", "instances"):

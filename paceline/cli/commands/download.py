@@ -84,9 +84,7 @@ def _by_account(printer: Printer, chosen: DataSet, name: str, folder: Path, flag
         raise UserError(missing_text(chosen, name, folder, problems))
     train, val, devkit = (_quoted(folder / archive.name) for archive in chosen.archives)
     printer.say("all files are there, as published; they are trained from as they are:")
-    printer.say(
-        f"paceline prepare imagenet --train-tar {train} --val-tar {val} --devkit {devkit} --out {_quoted(folder)}"
-    )
+    printer.say(f"paceline prepare imagenet --train-tar {train} --val-tar {val} --devkit {devkit} --out {_quoted(folder)}")
     printer.say(_training(chosen.recipe, folder))
 
 

@@ -159,9 +159,7 @@ def _run(flags: Flags, world: int) -> Subject:
         for name in IN_GRAPH:
             if (value := getattr(flags, name)) != getattr(usual, name):
                 flag = f"--{name.replace('_', '-')} {value}"
-                raise UserError(
-                    f"{flag}: for a run; {flags.run} has it inside, and computes on the CPU. Leave it away."
-                )
+                raise UserError(f"{flag}: for a run; {flags.run} has it inside, and computes on the CPU. Leave it away.")
     facts, recipe = open_run(flags.run, verb="eval", recipe=flags.recipe, workload=flags.workload)
     saved = fill(Controls(), facts.controls, f"{flags.run}: controls")
     check_controls(saved)
@@ -218,9 +216,7 @@ def _weights(printer: Printer, flags: Flags, world: int) -> tuple[Flags, Subject
 
     path, called, recipe = fitted(printer, flags.run, asked, given, world)
     flags = replace(flags, run=path, recipe=called)
-    return flags, Subject(
-        _detecting(recipe, flags), None, choose_system(flags.system or "auto"), Controls(), ["weights"]
-    )
+    return flags, Subject(_detecting(recipe, flags), None, choose_system(flags.system or "auto"), Controls(), ["weights"])
 
 
 def _detecting(recipe: Recipe, flags: Flags) -> Recipe:
@@ -282,13 +278,7 @@ def _held_out(flags: Flags, subject: Subject, world: World, reporter: Reporter) 
 
 
 def _model(
-    flags: Flags,
-    subject: Subject,
-    checkpoint: str,
-    task: Task,
-    device: Any,
-    reporter: Reporter,
-    answers: Answers | None,
+    flags: Flags, subject: Subject, checkpoint: str, task: Task, device: Any, reporter: Reporter, answers: Answers | None
 ) -> tuple[Callable[..., Evaluation], Any, str, int]:
     """-> what scores it; the model in eval mode, the opened graph or the answers; the name of its weights, their step, or 0."""
     if answers:

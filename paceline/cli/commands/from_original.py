@@ -101,9 +101,7 @@ def ours_of(words: Sequence[str], devices: int) -> dict[str, Any]:
     train, val = DATA_IMAGES[recipe.target_data]
     plan = make_plan(
         recipe,
-        replace(
-            asked.system_flags, graph="off"
-        ),  # of no number here, and refused where this machine has no such device
+        replace(asked.system_flags, graph="off"),  # of no number here, and refused where this machine has no such device
         world=devices,
         most=recipe.global_batch,
         train_images=controls.limit_train or train,

@@ -78,9 +78,7 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
     request = replace(asked.request(command("launch", *arguments), repeats=repeats), controls=flags)
     check_weights_named(request, *(folders or [flags.out]))
     if flags.trials and flags.mirror:
-        raise UserError(
-            "--mirror: a folder of a bucket holds one run, and --trials makes several. Leave one of them away."
-        )
+        raise UserError("--mirror: a folder of a bucket holds one run, and --trials makes several. Leave one of them away.")
     check_rates(flags.rate, flags.link_gbit)
     planned = check_plan(printer, asked, flags, repeats=repeats)
     if flags.walltime != "auto" and (flags.rate or flags.link_gbit):

@@ -137,9 +137,7 @@ def _systems() -> list[dict[str, Any]]:
             nodes = {workload: sorted(set(numbers)) for workload, numbers in nodes.items()}
             row |= {"chip": system.chip, "per_node": system.per_node, "nodes": nodes}
             words = "; ".join(f"{workload} on {', '.join(map(str, numbers))}" for workload, numbers in nodes.items())
-            row["about"] += f" {system.per_node} x {system.chip} a node" + (
-                f"; nodes published: {words}" if words else ""
-            )
+            row["about"] += f" {system.per_node} x {system.chip} a node" + (f"; nodes published: {words}" if words else "")
         rows.append(row)
     return rows
 

@@ -71,9 +71,7 @@ def _check(printer: Printer, arguments: Sequence[str]) -> int:
         verdicts.append(compliance.system_description(description, ruleset))
     missed = [verdict for verdict in verdicts if verdict.passed is False]
     # As MLPerf's package checker has it: of the runs of a whole submission one may fail, which counts as its slowest.
-    allowed = len(files) == compliance.runs_needed(benchmark) and [verdict.judge for verdict in missed] == [
-        "compliance"
-    ]
+    allowed = len(files) == compliance.runs_needed(benchmark) and [verdict.judge for verdict in missed] == ["compliance"]
     passed = allowed or not missed
     if flags.json:
         failed = [line for verdict in verdicts for line in verdict.failed]
@@ -153,9 +151,7 @@ def run_analyse(printer: Printer, arguments: Sequence[str]) -> int:
         raise UserError("\n".join(problems))
     means = summaries(rows)
     if flags.json:
-        print(
-            json.dumps({"runs": [row.facts() for row in rows], "summaries": [row.facts() for row in means]}, indent=1)
-        )
+        print(json.dumps({"runs": [row.facts() for row in rows], "summaries": [row.facts() for row in means]}, indent=1))
     elif flags.csv:
         _print_csv([*rows, *means])
     else:

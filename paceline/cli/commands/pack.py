@@ -46,9 +46,7 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
     from paceline.data.pack.plan import PackRequest, check_request, parse_bytes, prepared_source
     from paceline.tools.report.prepare_notes import facts_of
 
-    named: dict[str, Any] = {
-        name: getattr(flags, name) for name in ("to", "order", "seed", "short", "quality", "shards")
-    }
+    named: dict[str, Any] = {name: getattr(flags, name) for name in ("to", "order", "seed", "short", "quality", "shards")}
     request = PackRequest(**named, shard_bytes=parse_bytes(flags.shard_size, "--shard-size"))
     check_request(request)
     manifest = prepared_source(flags.folder, printer)

@@ -103,9 +103,7 @@ def _carry_out(printer: Printer, flags: Flags, video: Video | None, listing: Lis
         raise
     seconds = time.perf_counter() - began
     answered, noun = count.answered, "photo" if video is None else "frame"
-    printer.note(
-        f"{counted(answered, noun)} in {seconds:.1f} s, {answered / max(seconds, 1e-9):.1f} images/s: {flags.out}"
-    )
+    printer.note(f"{counted(answered, noun)} in {seconds:.1f} s, {answered / max(seconds, 1e-9):.1f} images/s: {flags.out}")
     if count.without:
         printer.note(
             f"without an answer: {len(count.without):,} of {answered + len(count.without):,}"
@@ -161,8 +159,7 @@ def _answer(
     places, top = places_of(listing, ids, formats)
     results = predictor.stream(listing.photos, tile=flags.tile, overlap=flags.overlap)
     asked = (
-        Asked(str(photo), place, ids.get(photo), result)
-        for photo, place, result in zip(listing.photos, places, results)
+        Asked(str(photo), place, ids.get(photo), result) for photo, place, result in zip(listing.photos, places, results)
     )
     count = Count(without=list(listing.refused))
     with new_answers(flags.out, head, coco=bool(ids), formats=formats) as answers:

@@ -210,9 +210,7 @@ def _boxes(printer: Printer, kind: Literal["coco", "voc", "yolo"], arguments: Se
             raise UserError("--zips names all files of the data set; leave --data, --images and --val-fraction out.")
         paths = [Path(coco.zips).expanduser() / name for name in COCO_ZIPS]
         if lacking := [path for path in paths if not path.is_file()]:
-            raise UserError(
-                f"{lacking[0]}: not there. --zips names the folder of {', '.join(COCO_ZIPS)}, as downloaded."
-            )
+            raise UserError(f"{lacking[0]}: not there. --zips names the folder of {', '.join(COCO_ZIPS)}, as downloaded.")
         train, val, boxes = map(str, paths)
         named: dict[str, Any] = {"train": (train,), "val": (val,), "annotations": boxes, "val_annotations": boxes}
         named |= {name: getattr(coco, name) for name in ("expect", "on_missing", "on_class_mismatch")}

@@ -118,12 +118,7 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
     if not (flags.world or shown.repeats) and (text := published_there(asked)):
         printer.note(text)
     recipe, plan, memory, facts, to_train = _planned(replace(shown, asked=asked), controls, reporter)
-    if shown.facts.plan.get("nodes") and not asked.given & {
-        "nodes",
-        "world",
-        "system",
-        "system.per_node",
-    }:
+    if shown.facts.plan.get("nodes") and not asked.given & {"nodes", "world", "system", "system.per_node"}:
         plan = replace(plan, nodes=saved_count(shown.facts, "nodes"))
     own = None
     if shown.repeats and not shown.card and not asked.given & {"system"}:
@@ -174,9 +169,7 @@ def _is_run(word: str) -> bool:
     return is_folder(word) or word.endswith((".json", SUFFIX, *GRAPHS))
 
 
-def _planned(
-    shown: Shown, controls: Controls, reporter: Reporter
-) -> tuple[Recipe, Plan, MemoryEstimate, RunRecord, str]:
+def _planned(shown: Shown, controls: Controls, reporter: Reporter) -> tuple[Recipe, Plan, MemoryEstimate, RunRecord, str]:
     """-> (the recipe with the target that a run here has, its plan, its memory, the facts of the run with those of the data, of
     --auto the command that trains so)."""
     from paceline.models.memory_estimate import images_that_fit, memory_of

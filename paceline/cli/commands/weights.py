@@ -170,9 +170,7 @@ def _names(place: str, file: WeightFile) -> tuple[str, ...]:
     try:
         text = read_plain_text(place, MOST_NAMES_BYTES)
         found = (
-            json.loads(text)
-            if text.lstrip()[:1] in ("[", "{")
-            else [line for line in text.splitlines() if line.strip()]
+            json.loads(text) if text.lstrip()[:1] in ("[", "{") else [line for line in text.splitlines() if line.strip()]
         )
         found = found.get("classes", []) if isinstance(found, dict) else found
         names = tuple(name.strip() for name in found)

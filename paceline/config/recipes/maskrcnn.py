@@ -32,9 +32,7 @@ TRAIN_IMAGES = 117_266
 # What the MLPerf reference does otherwise than torchvision: rounded anchors, taken by their edges, of which those inside the photo
 # train; smooth L1 of boxes turns at 1; masks to learn are binary; proposals are counted over a device's images.
 MLPERF_MODEL = MaskRCNNModel(
-    rpn=RPN(rounding="legacy_edges", edges="inside"),
-    roi=RoI(beta=1.0),
-    mask=MaskHead(target="binary"),
+    rpn=RPN(rounding="legacy_edges", edges="inside"), roi=RoI(beta=1.0), mask=MaskHead(target="binary")
 )
 # Biases learn twice as fast and do not decay.
 MLPERF_OPTIM = Optim(momentum=0.9, weight_decay=1e-4, decay_on="no_norm_no_bias", bias_lr=2.0)
@@ -60,9 +58,7 @@ GLUONCV_MODEL = MaskRCNNModel(
     roi=RoI(fill="any", pooling="average", beta=1.0, limit=4.42),
     mask=MaskHead(sampling_ratio=2),
     # It suppresses whatever scores enough; on an accelerator the best 4,000 pairs must do.
-    detect=InstanceDetect(
-        score_above=0.01, keep=1_000, candidates=4_000, least_side=0.0, clip="after", paste="gluoncv"
-    ),
+    detect=InstanceDetect(score_above=0.01, keep=1_000, candidates=4_000, least_side=0.0, clip="after", paste="gluoncv"),
 )
 # Objects of an annotated area of a pixel, whose boxes have four inside the photo.
 GLUONCV_INPUT = InstanceInput(resize="bilinear", sides="rounded", least_area=1.0, least_box=4.0)
@@ -86,9 +82,7 @@ def mlperf() -> MaskRCNNRecipe:
         epoch_steps="up",
         bn_span=1,
         optim=replace(MLPERF_OPTIM, lr=0.02),
-        schedule=Schedule(
-            kind="steps", unit="steps", warmup=500, warmup_from=1 / 3, boundaries=(60_000 - 1, 80_000 - 1)
-        ),
+        schedule=Schedule(kind="steps", unit="steps", warmup=500, warmup_from=1 / 3, boundaries=(60_000 - 1, 80_000 - 1)),
         quality=Quality(targets=TARGET),
         pretrained="resnet50-v1",
     )
@@ -187,12 +181,7 @@ def gluoncv(
         epoch_steps="up",
         bn_span=1,
         optim=Optim(
-            lr=lr,
-            momentum=0.9,
-            momentum_form="lr_inside",
-            weight_decay=1e-4,
-            decay_on="no_norm_no_bias",
-            clip_value=clip,
+            lr=lr, momentum=0.9, momentum_form="lr_inside", weight_decay=1e-4, decay_on="no_norm_no_bias", clip_value=clip
         ),
         schedule=Schedule(
             kind="steps",
@@ -245,9 +234,7 @@ def custom_cpu() -> MaskRCNNRecipe:
     small, whole = tiny(), custom()
     return replace(
         whole,
-        model=replace(
-            small.model, depth=18, width=64, norm="frozen", freeze=3, roi=replace(small.model.roi, channels=256)
-        ),
+        model=replace(small.model, depth=18, width=64, norm="frozen", freeze=3, roi=replace(small.model.roi, channels=256)),
         input=replace(small.input, short=(384, 448), long=608),
         bn_span=8,
         optim=replace(small.optim, lr=0.001, head_rate=3.0),
@@ -310,9 +297,7 @@ def boxes() -> MaskRCNNRecipe:
     1x too is 90,000 steps of 16 at lr 0.02, a tenth at 60,000 and 80,000 (37.9, with scale jitter and its own rules).
     """
     reference = mlperf()
-    return replace(
-        reference, model=replace(reference.model, masks=False), quality=Quality(targets=(("box_ap", 0.368),))
-    )
+    return replace(reference, model=replace(reference.model, masks=False), quality=Quality(targets=(("box_ap", 0.368),)))
 
 
 def custom_boxes() -> MaskRCNNRecipe:

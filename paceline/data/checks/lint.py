@@ -87,9 +87,7 @@ def _copies(splits: Mapping[str, Index], passed: Callable[[int], None]) -> Itera
     kinds = [("equal", "byte for byte", equal)]
     if near is not None:
         known = {frozenset(pair[:2]) for pair in equal}
-        kinds.append(
-            ("near", "re-encoded, resized or mirrored", [p for p in near.pairs if frozenset(p[:2]) not in known])
-        )
+        kinds.append(("near", "re-encoded, resized or mirrored", [p for p in near.pairs if frozenset(p[:2]) not in known]))
         damaged = [Found(place, (), _name(splits, place)) for place in near.damaged]
         yield Finding("bad", "damaged", "photos that cannot be decoded", "training would stop at them", damaged)
         apart = [Found(place, (), _name(splits, place), note) for place, note in near.apart]
@@ -100,15 +98,9 @@ def _copies(splits: Mapping[str, Index], passed: Callable[[int], None]) -> Itera
         within = [pair for pair in pairs if pair[0][0] == pair[1][0]]
         named = [pair for pair in within if _differ(splits, *pair[:2])]
         rest = [pair for pair in within if not _differ(splits, *pair[:2])]
-        yield Finding(
-            "bad", f"{key}_across", f"photos in two splits, {how}", "scores will flatter", _pairs(splits, across)
-        )
-        yield Finding(
-            "bad", f"{key}_classes", f"photos in two classes, {how}", "one label is wrong", _pairs(splits, named)
-        )
-        yield Finding(
-            "fair", f"{key}_within", f"photos twice in a split, {how}", "they count twice", _pairs(splits, rest)
-        )
+        yield Finding("bad", f"{key}_across", f"photos in two splits, {how}", "scores will flatter", _pairs(splits, across))
+        yield Finding("bad", f"{key}_classes", f"photos in two classes, {how}", "one label is wrong", _pairs(splits, named))
+        yield Finding("fair", f"{key}_within", f"photos twice in a split, {how}", "they count twice", _pairs(splits, rest))
     if near is None:
         text = f"more than {MOST_PHOTOS:,} photos: only equal ones were looked for"
         yield Finding("fair", "near", "near copies", "not looked for", [Found(None, (), text)])
@@ -146,9 +138,7 @@ def _classes(splits: Mapping[str, Index], classes: Sequence[str]) -> Iterable[Fi
     for name in classes:
         spelt[re.sub(r"[\W_]+", "", name.casefold()).removesuffix("s")].append(name)
     twice = [Found(None, (), " and ".join(names)) for names in spelt.values() if len(names) > 1]
-    yield Finding(
-        "bad", "class_twice", "classes with one name in two spellings", "each takes the other's photos", twice
-    )
+    yield Finding("bad", "class_twice", "classes with one name in two spellings", "each takes the other's photos", twice)
     for split, learnt in ((name, counts["train"]) for name in counts if name != "train" and "train" in counts):
         unseen = [Found(None, (), name) for name in where((counts[split] > 0) & (learnt == 0), classes)]
         yield Finding("bad", "unseen", f"classes of {split} that train lacks", "they cannot be learned", unseen)

@@ -104,9 +104,7 @@ def decoded_apart(data: bytes) -> str:
     notes = []
     for name, theirs in _elsewhere(data):
         if ours.shape != theirs.shape:
-            notes.append(
-                f"{theirs.shape[1]} x {theirs.shape[0]} pixels, not {ours.shape[1]} x {ours.shape[0]}, by {name}"
-            )
+            notes.append(f"{theirs.shape[1]} x {theirs.shape[0]} pixels, not {ours.shape[1]} x {ours.shape[0]}, by {name}")
         elif (far := float(np.abs(_cells(ours) - _cells(theirs)).max())) > APART:
             notes.append(f"up to {far:.0f} of 255 levels otherwise by {name}")
     return ", ".join(notes)

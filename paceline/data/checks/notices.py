@@ -40,7 +40,5 @@ def where(mask: np.ndarray, classes: Sequence[str]) -> list[str]:
 def turned_photos(splits: Mapping[str, Index]) -> list[tuple[str, int]]:
     """(split, row) of each photo that carries an EXIF rotation."""
     return [
-        (split, row)
-        for split, index in splits.items()
-        for row in np.flatnonzero(index.orientations != UPRIGHT).tolist()
+        (split, row) for split, index in splits.items() for row in np.flatnonzero(index.orientations != UPRIGHT).tolist()
     ]

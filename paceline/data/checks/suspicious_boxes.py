@@ -108,9 +108,7 @@ def find_suspicious(index: Index) -> dict[str, Suspects]:
 
     found = {
         "degenerate": suspects(~solid, np.zeros(len(boxes)), size),
-        "outside": suspects(
-            outside, over, lambda i: f"at {x[i]:.4g}, {y[i]:.4g} of {width[i]:.0f} x {height[i]:.0f} px"
-        ),
+        "outside": suspects(outside, over, lambda i: f"at {x[i]:.4g}, {y[i]:.4g} of {width[i]:.0f} x {height[i]:.0f} px"),
         "over_border": suspects(inside & (over > OVER_BORDER), over, lambda i: f"{over[i]:.4g} px beyond"),
         "tiny": suspects(inside & (thin < TINY), -thin, size),
         "nearly_all": suspects(inside & (share >= NEARLY_ALL), share, lambda i: f"{100 * share[i]:.0f} % of the image"),
@@ -143,9 +141,7 @@ def _same_boxes(boxes: np.ndarray, classes: np.ndarray, keep: np.ndarray, image_
                 found[key].append(Suspect(int(image_of[pair[0]]), pair, f"IoU {degree:.3f}", degree))
     return {
         key: Suspects(
-            counts[key],
-            sorted(pairs, key=lambda pair: (-pair.degree, pair.objects))[:MOST_WORST],
-            all_met=not len(meeting),
+            counts[key], sorted(pairs, key=lambda pair: (-pair.degree, pair.objects))[:MOST_WORST], all_met=not len(meeting)
         )
         for key, pairs in found.items()
     }

@@ -140,9 +140,7 @@ def _zip(file: BinaryIO, size: int, name: str) -> Iterator[Entry]:
         yield entry_of(member.name, held, is_system=in_system_folder(member.name))
 
 
-def _archived(
-    files: ContainerFiles, entries: Sequence[Sequence[Entry]], kind: str, devkit: bool
-) -> dict[str, Contents]:
+def _archived(files: ContainerFiles, entries: Sequence[Sequence[Entry]], kind: str, devkit: bool) -> dict[str, Contents]:
     """The photos among `entries`, by split; one split alone where the archives do not name any.
 
     devkit  a list knows the classes of photos that lie in no class folders
@@ -181,8 +179,7 @@ def _held_files(
     files: ContainerFiles, photos: Sequence[Sequence[Entry]], held_of: Callable[[Entry], Held]
 ) -> list[HeldFile]:
     return [
-        (name, status, list(map(held_of, members)))
-        for name, status, members in zip(files.names, files.statuses, photos)
+        (name, status, list(map(held_of, members))) for name, status, members in zip(files.names, files.statuses, photos)
     ]
 
 

@@ -90,8 +90,7 @@ def _unique_names(splits: dict[str, Contents]) -> dict[str, Contents]:
     if len(places) < 2 or all(places[1].get(name, place) == place for name, place in places[0].items()):
         return splits
     return {
-        split: replace(part, names=[split.encode() + b"/" + name for name in part.names])
-        for split, part in splits.items()
+        split: replace(part, names=[split.encode() + b"/" + name for name in part.names]) for split, part in splits.items()
     }
 
 
@@ -184,9 +183,7 @@ def _class_names(source: Path, objects: Sequence[PhotoBoxes]) -> dict[int, str]:
                     "classes."
                 )
     return {
-        number: tidy_class_name(os.fsdecode(named[number]), f"{source}: a class")
-        if number in named
-        else f"class {number}"
+        number: tidy_class_name(os.fsdecode(named[number]), f"{source}: a class") if number in named else f"class {number}"
         for number in sorted({number for photo in objects for number in photo.classes.tolist()})
     }
 

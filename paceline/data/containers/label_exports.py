@@ -30,9 +30,7 @@ class Export(NamedTuple):
 
 def find_export(names: Iterable[str]) -> Export | None:
     """The export whose members have these names; None where they are no boxes that a folder could be prepared with."""
-    bases = {
-        name: posixpath.basename(name) for name in sorted(names) if not (name.endswith("/") or in_system_folder(name))
-    }
+    bases = {name: posixpath.basename(name) for name in sorted(names) if not (name.endswith("/") or in_system_folder(name))}
     for name, base in bases.items():
         if base == "_annotations.coco.json" or (base.startswith("instances_") and base.endswith(".json")):
             return Export("coco", name, posixpath.dirname(posixpath.dirname(name)))

@@ -176,9 +176,7 @@ def _photo_names(files: ContainerFiles, walked: Sequence[Sequence[_Photo]]) -> l
     ]
     counts = Counter(name for names in own for name in names)
     if max(counts.values(), default=1) > 1 or "" in counts:
-        own = [
-            [f"{stem}/{place:08d}.jpg" for place in range(len(photos))] for stem, photos in zip(_stems(files), walked)
-        ]
+        own = [[f"{stem}/{place:08d}.jpg" for place in range(len(photos))] for stem, photos in zip(_stems(files), walked)]
     return [[os.fsencode(f"{files.split}/{name}") for name in names] for names in own]
 
 

@@ -32,7 +32,9 @@ _GLANCE = PIECE.size + IMAGE.size + 8 * 4
 class Record(NamedTuple):
     """One photo of a RecordIO file."""
 
-    offset: int  # first byte of the photo in the file; of a record in several pieces, where its first piece's payload begins
+    offset: (
+        int  # first byte of the photo in the file; of a record in several pieces, where its first piece's payload begins
+    )
     length: int  # bytes of the photo
     id: int  # the header's number, for im2rec the first column of its list
     labels: np.ndarray  # (W,) float32, W at least 1
@@ -194,9 +196,7 @@ def record_bytes(record: Packed) -> bytes:
     payload = header + record.photo
     if len(payload) > MOST_LENGTH:
         size = len(record.photo)
-        raise DataError(
-            f"photo {record.id} has {size:,} bytes; RecordIO takes {MOST_LENGTH:,} with its header at most."
-        )
+        raise DataError(f"photo {record.id} has {size:,} bytes; RecordIO takes {MOST_LENGTH:,} with its header at most.")
     pieces: list[bytes] = []
     begin = 0
     # The magic word at a multiple of four would look like the next record: it is left out, and its place begins a new piece.

@@ -64,11 +64,7 @@ def check_idx(
     remedy = f"It is the index of other data: put the right one there, or remove it ({rec} is read without)."
     order, wanted = np.argsort(offsets, kind="stable"), np.argsort(starts, kind="stable")
     there = len(starts)
-    if (
-        len(offsets) > there
-        and offsets[order[there]] >= size
-        and np.array_equal(offsets[order[:there]], starts[wanted])
-    ):
+    if len(offsets) > there and offsets[order[there]] >= size and np.array_equal(offsets[order[:there]], starts[wanted]):
         raise Truncated(rec, there, size, f"where {name} has another record")
     if len(offsets) != len(starts):
         raise DataError(f"{name}: it names {len(offsets):,} records, and {rec} has {len(starts):,}. {remedy}")
@@ -82,9 +78,7 @@ def check_idx(
     if moved.any() and np.array_equal(np.sort(keys), np.sort(ids)):
         first = int(moved.argmax())
         at = offsets[order][first]
-        raise DataError(
-            f"{name}: at byte {at:,} it has record {keys[first]}, and {rec} has {ids[first]} there. {remedy}"
-        )
+        raise DataError(f"{name}: at byte {at:,} it has record {keys[first]}, and {rec} has {ids[first]} there. {remedy}")
 
 
 def read_lst(text: bytes, name: str) -> Iterator[Listed]:

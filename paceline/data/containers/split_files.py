@@ -244,9 +244,7 @@ def _unpacked(path: Path, status: Status, kind: str) -> Path:
     out.parent.mkdir(parents=True, exist_ok=True)
     try:
         with open(path, "rb") as packed, whole(out, sync=True) as part, open(part, "wb") as file:
-            chunks = (
-                _zstd_chunks(packed) if kind == "zstd" else iter(partial(_UNPACKERS[kind](packed).read, _CHUNK), b"")
-            )
+            chunks = _zstd_chunks(packed) if kind == "zstd" else iter(partial(_UNPACKERS[kind](packed).read, _CHUNK), b"")
             for chunk in chunks:
                 written += len(chunk)
                 if written > most:

@@ -160,9 +160,7 @@ def _next(file: BinaryIO, at: int, begin: int, end: int, archive: str) -> tuple[
         except ValueError as error:
             if at == begin:
                 refuse_compressed(block, archive)
-                raise DataError(
-                    f"{archive}: it does not begin with a tar's header ({error}), so this is no tar."
-                ) from None
+                raise DataError(f"{archive}: it does not begin with a tar's header ({error}), so this is no tar.") from None
             raise DataError(
                 f"{archive}: the header at byte {at:,} is damaged ({error}). Copy or download it again."
             ) from None

@@ -56,9 +56,7 @@ def tfrecord_spans(file: BinaryIO, size: int, name: str) -> Iterator[Span]:
         if masked_crc32c(head[: _LENGTH.size]) != _CHECKSUM.unpack_from(head, _LENGTH.size)[0]:
             if at == 0:
                 refuse_compressed(head, name)
-                raise DataError(
-                    f"{name}: its first 12 bytes are no length with its checksum, so this is no TFRecord file."
-                )
+                raise DataError(f"{name}: its first 12 bytes are no length with its checksum, so this is no TFRecord file.")
             raise DataError(
                 f"{name}: wrong checksum (CRC-32C) of the length of record {records:,}, at byte {at:,}: damaged from there on. "
                 f"{damaged}"

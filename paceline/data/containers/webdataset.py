@@ -40,9 +40,7 @@ class Sample(NamedTuple):
             return self.fields[photos[0]]
         dots = len(photos) > 1 and all(b"." in name for name in photos)
         hint = (
-            " A sample's name ends at its first dot: if these are several samples, use names without dots."
-            if dots
-            else ""
+            " A sample's name ends at its first dot: if these are several samples, use names without dots." if dots else ""
         )
         raise DataError(
             f"{archive}: sample {shown(self.key)} has {len(photos) or 'no'} photo{'s' if photos else ''}, one is needed; its fields "

@@ -208,9 +208,7 @@ def _find_directory(file: BinaryIO, size: int, archive: str) -> _Directory | Non
         if 0 <= offset <= begin and (not length or read_at(file, begin, 4) == _CENTRAL_MARK):
             return _Directory(begin, end, entries, begin - offset)
     if in_parts:
-        raise DataError(
-            f"{archive}: one part of a zip in several files. Join them:  zip -s 0 FIRST.zip --out WHOLE.zip"
-        )
+        raise DataError(f"{archive}: one part of a zip in several files. Join them:  zip -s 0 FIRST.zip --out WHOLE.zip")
     return None
 
 

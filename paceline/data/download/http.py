@@ -100,11 +100,7 @@ def _opener() -> urllib.request.OpenerDirector:
 
 
 def with_retries(
-    attempt: Callable[[], Result],
-    stop: threading.Event,
-    reporter: Reporter = SILENT,
-    *,
-    first: bool = False,
+    attempt: Callable[[], Result], stop: threading.Event, reporter: Reporter = SILENT, *, first: bool = False
 ) -> Result:
     """`attempt()`, again after a pause where the network fails; `stop` ends the waiting.
 

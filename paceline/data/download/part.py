@@ -66,9 +66,7 @@ class Part:
             # NOFOLLOW: a link that somebody left under this name would have us write elsewhere.
             self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | O_NOFOLLOW | O_BINARY, 0o644)
         except BlockingIOError:
-            raise DataError(
-                f"{destination}: another process is downloading it just now. Wait for it, or end it."
-            ) from None
+            raise DataError(f"{destination}: another process is downloading it just now. Wait for it, or end it.") from None
         except OSError as error:
             if self._lock >= 0:
                 os.close(self._lock)

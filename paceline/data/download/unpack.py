@@ -217,9 +217,7 @@ def _read_tar(plain: BinaryIO, archive: Path, size: int) -> Iterator[Member]:
     try:
         book = tarfile.TarFile(fileobj=careful)  # pyright: ignore[reportArgumentType]
     except tarfile.ReadError:
-        raise DataError(
-            f"{archive}: neither a zip nor a tar, or cut off at its beginning. Is it the right file?"
-        ) from None
+        raise DataError(f"{archive}: neither a zip nor a tar, or cut off at its beginning. Is it the right file?") from None
     count, total, last = 0, 0, -1
     while (info := book.next()) is not None:
         book.members = []  # pyright: ignore[reportAttributeAccessIssue]  # a million of them would stay in memory
@@ -230,9 +228,7 @@ def _read_tar(plain: BinaryIO, archive: Path, size: int) -> Iterator[Member]:
         if info.issparse() or not (info.isdir() or info.type in (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE)):
             raise _refused(archive, info.name, "a link or a device")
         parts = safe_parts(info.name, archive)
-        yield Member(
-            info.name, parts, info.isdir(), info.size, lambda info=info: cast("IO[bytes]", book.extractfile(info))
-        )
+        yield Member(info.name, parts, info.isdir(), info.size, lambda info=info: cast("IO[bytes]", book.extractfile(info)))
     # tarfile takes a torn header for the end.
     careful.seek(book.offset)
     if careful.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):

@@ -246,9 +246,7 @@ def read_class_names(root: Path, classes: tuple[str, ...]) -> tuple[str, ...] | 
 def names_changed(manifest: Manifest) -> str | None:
     """None where the readable names in a manifest of class folders are those of its data set now, else one line."""
     if manifest.kind != "class-folder" or manifest.in_containers:
-        return (
-            None  # names of boxes are in the annotations, which are compared as files; of containers, in the manifest
-        )
+        return None  # names of boxes are in the annotations, which are compared as files; of containers, in the manifest
     now = read_class_names(manifest.root_path, manifest.classes)
     return None if now == manifest.class_names else f"{manifest.root_path}: its readable class names changed"
 

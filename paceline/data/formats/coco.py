@@ -108,9 +108,7 @@ def coco_annotations(path: Path, record: dict[str, Any], images_folder: Path) ->
     if lacking:
         notes.append(f"{path}: {len(lacking):,} annotations have no 'iscrowd': 0 is used")
     if ignored := sum(bool(_number_of(entry.get("ignore"))) for entry in objects):
-        notes.append(
-            f"{path}: {ignored:,} objects carry 'ignore', which is not read, as in pycocotools: they are scored"
-        )
+        notes.append(f"{path}: {ignored:,} objects carry 'ignore', which is not read, as in pycocotools: they are scored")
     annotations = Annotations(
         source=path,
         images_folder=images_folder,
@@ -128,9 +126,7 @@ def coco_annotations(path: Path, record: dict[str, Any], images_folder: Path) ->
         names=names,
     )
     if len(lost := np.flatnonzero(rows < 0)):
-        orphans = (
-            f"annotation {lost[0]} belongs to image id {image_of[lost[0]]}, which is not listed; {len(lost)} in all"
-        )
+        orphans = f"annotation {lost[0]} belongs to image id {image_of[lost[0]]}, which is not listed; {len(lost)} in all"
         annotations = replace(annotations.chosen(np.arange(len(images))), orphans=orphans)
     return annotations, notes
 
@@ -173,9 +169,7 @@ def _list(path: Path, record: dict[str, Any], key: str) -> list[dict[str, Any]]:
     return entries
 
 
-def _names(
-    path: Path, categories: list[dict[str, Any]], objects: list[dict[str, Any]]
-) -> tuple[dict[int, str], list[str]]:
+def _names(path: Path, categories: list[dict[str, Any]], objects: list[dict[str, Any]]) -> tuple[dict[int, str], list[str]]:
     """-> category id -> name, and notes."""
     if not categories:
         raise DataError(f"{path}: it has no categories, so there is nothing to detect. Export it with its classes.")

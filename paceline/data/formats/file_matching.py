@@ -103,9 +103,7 @@ class Files:
         """
         split, above = _split_of(re.split(r"[/\\]", name)[:-1]), [self.place.parent.name, self.place.name]
         for how, paths in self._candidates(name):
-            fitting = sorted(
-                path for path in paths if split in ("", _split_of([*above, *path.split("/")[:-1]]) or split)
-            )
+            fitting = sorted(path for path in paths if split in ("", _split_of([*above, *path.split("/")[:-1]]) or split))
             if not fitting:
                 continue
             other = self._owners.setdefault(fitting[0], name)
@@ -149,9 +147,7 @@ class Files:
         """Paths that equal `path` in the form of a level; last: only their last part does."""
         key_of = LEVELS[level]
         if (level, last) not in self._keys:
-            self._keys[level, last] = grouped(
-                (key_of(os.path.basename(own) if last else own), own) for own in self.paths
-            )
+            self._keys[level, last] = grouped((key_of(os.path.basename(own) if last else own), own) for own in self.paths)
         return self._keys[level, last].get(key_of(path), [])
 
 

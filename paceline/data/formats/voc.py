@@ -112,9 +112,7 @@ def read_voc(root: Path, only: Sequence[str] = ()) -> tuple[dict[str, Annotation
     if first == 0:
         notes.append("some boxes begin at pixel 0, so all are read as counted from 0, xmax and ymax outside the object")
     if difficult := sum(entry.difficult for entry in everything):
-        notes.append(
-            f"{difficult:,} objects marked difficult are kept as crowd regions: scored neither right nor wrong"
-        )
+        notes.append(f"{difficult:,} objects marked difficult are kept as crowd regions: scored neither right nor wrong")
     ids = {name: k for k, name in enumerate(sorted({entry.name for entry in everything}), start=1)}
     names = {k: name for name, k in ids.items()}
     splits: dict[str, Annotations] = {}
@@ -228,9 +226,7 @@ def _places(root: Path) -> list[_Place]:
     if XML_FOLDER in folders:
         images = next((folders[name] for name in IMAGE_FOLDERS if name in folders), None)
         if images is None:
-            raise DataError(
-                f"{root}: {folders[XML_FOLDER].name}/ without JPEGImages/ (or images/). Copy the images too."
-            )
+            raise DataError(f"{root}: {folders[XML_FOLDER].name}/ without JPEGImages/ (or images/). Copy the images too.")
         return _sets(folders[XML_FOLDER], images, root / "ImageSets" / "Main")
     split_folders = {TRAIN_FOLDER: "train", **dict.fromkeys(VAL_FOLDERS, "val")}
     flat = [_Place(split, folders[name], folders[name]) for name, split in split_folders.items() if name in folders]

@@ -84,9 +84,7 @@ class LabelFiles:
                 # Labels of images that no split lists are not missed.
                 names = (name for name in self._pictures(images) if os.path.join(images, name) not in self._images)
                 others.setdefault(place, set()).update(form_of(_stem(name)) for name in names)
-        files = [
-            (stems, os.path.join(place, name)) for place, stems in others.items() for name in self._near.names(place)
-        ]
+        files = [(stems, os.path.join(place, name)) for place, stems in others.items() for name in self._near.names(place)]
         files = [(stems, path) for stems, path in files if path not in used]
         return sorted(
             path for stems, path in files if (own := _stems_of(path)) and stems.isdisjoint(own) and _is_label(path)

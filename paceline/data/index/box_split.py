@@ -224,9 +224,7 @@ def truth_masks(split: BoxSplit, numbers: np.ndarray) -> ObjectMasks:
         strings = dict(zip(with_runs.tolist(), compress(flat, starts)))
         of_chunk = enumerate(zip(rows[chunk], image_of[chunk]))
         parts.append(
-            RunLengths.of(
-                [strings.get(at) or _rasterised(split, int(row), int(image)) for at, (row, image) in of_chunk]
-            )
+            RunLengths.of([strings.get(at) or _rasterised(split, int(row), int(image)) for at, (row, image) in of_chunk])
         )
         known.append(polygons[chunk] | runs[chunk])
     return ObjectMasks(RunLengths.join(parts), np.concatenate(known))

@@ -165,9 +165,7 @@ def places_of(manifest: Manifest, split: str) -> Places:
     return _places(arrays, manifest.root_path, kind, remedy(manifest))
 
 
-def index_over(
-    arrays: Mapping[str, np.ndarray], root: Path, split: str, *, kind: str = FILES, remedy: str = ""
-) -> Index:
+def index_over(arrays: Mapping[str, np.ndarray], root: Path, split: str, *, kind: str = FILES, remedy: str = "") -> Index:
     """The index of these arrays. Raises DataError where the records' kind is not known, or they cannot be opened."""
     known = {*RECORD_ARRAYS, *NAME_ARRAYS, SIZE_ARRAY, *OPTIONAL_PLACES}
     return Index(

@@ -267,9 +267,7 @@ def box_command(root: Path, request: Mapping[str, Any], out: Path | None = None)
 def _command(verb: str, root: Path | None, request: Mapping[str, Any], out: Path | None) -> str:
     """With the flags that differ from their defaults."""
     flags = {"data": root or "", **request, "out": out or "", "layout": ""}
-    words = [
-        f"{_flag(name)} {shlex.quote(str(value))}" for name, value in flags.items() if value not in ("", 0, "refuse")
-    ]
+    words = [f"{_flag(name)} {shlex.quote(str(value))}" for name, value in flags.items() if value not in ("", 0, "refuse")]
     return " ".join(["paceline prepare", shlex.quote(verb), *words])
 
 

@@ -40,9 +40,7 @@ class Damaged(DataError):
 
 
 # The next step where the store, not the file, is the trouble.
-GO_ON = (
-    "When that is mended, the same command goes on; a run does from its last checkpoint where --out names its folder."
-)
+GO_ON = "When that is mended, the same command goes on; a run does from its last checkpoint where --out names its folder."
 
 
 @dataclass(frozen=True)

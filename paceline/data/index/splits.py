@@ -31,13 +31,7 @@ class Fold:
 
     def facts(self, data_hash: str) -> dict[str, Any]:
         """For run.json, data.fold; data_hash: of the data set, alike in all folds."""
-        return {
-            "number": self.number,
-            "of": self.of,
-            "seed": self.seed,
-            "group": self.group,
-            "data": data_hash,
-        }
+        return {"number": self.number, "of": self.of, "seed": self.seed, "group": self.group, "data": data_hash}
 
     def hash(self, data_hash: str) -> str:
         """64 hex digits: equal exactly where data set and held out photos are."""

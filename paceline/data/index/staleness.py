@@ -95,9 +95,7 @@ def _check_split(manifest: Manifest, name: str, everything: bool) -> str | None:
     found = [os.fsdecode(entry) for entry in list_folder(folder).folders]
     if sorted(found) != list(manifest.classes):
         other = sorted(set(found) ^ set(manifest.classes))
-        return (
-            f"{folder}: {len(found)} class folders, {len(manifest.classes)} when it was prepared ({other[0]} differs)"
-        )
+        return f"{folder}: {len(found)} class folders, {len(manifest.classes)} when it was prepared ({other[0]} differs)"
     # Of a folder that was split into train and val, each split has a part of the names.
     sharing = [
         (open_split(manifest, other), found) for other, found in manifest.splits.items() if found.folder == split.folder
@@ -111,9 +109,7 @@ def _check_split(manifest: Manifest, name: str, everything: bool) -> str | None:
         if everything or os.stat(class_folder).st_mtime_ns != split.directory_mtimes[number]:
             expected = set(skipped.get(label, ()))
             for (part, _), first in zip(sharing, starts):
-                expected.update(
-                    os.path.basename(part.relative_name(i)) for i in range(first[number], first[number + 1])
-                )
+                expected.update(os.path.basename(part.relative_name(i)) for i in range(first[number], first[number + 1]))
             images = set(list_folder(class_folder).images)
             for names, what in ((expected - images, "is gone"), (images - expected, "is new")):
                 if names:

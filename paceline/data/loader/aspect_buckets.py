@@ -39,9 +39,7 @@ def resized(height: int, width: int, short: int, long: int, sides: WholeSides = 
     return max(1, whole(height * scale)), max(1, whole(width * scale))
 
 
-def resized_all(
-    heights: np.ndarray, widths: np.ndarray, short: int, long: int, sides: WholeSides = "cut"
-) -> np.ndarray:
+def resized_all(heights: np.ndarray, widths: np.ndarray, short: int, long: int, sides: WholeSides = "cut") -> np.ndarray:
     """(N,), (N,) -> (N, 2) int64: `resized` of each photo."""
     lengths = np.column_stack((heights, widths)).astype(np.float64)
     scale = np.minimum(short / lengths.min(axis=1), long / lengths.max(axis=1))

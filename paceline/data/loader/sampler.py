@@ -120,9 +120,7 @@ def batch_indices(
     """
     if n <= 0:
         raise RecipeError("the data set has no samples: nothing to train on.")
-    positions = stream_positions(
-        step=step, rank=rank, world=world, global_batch=global_batch, forwards=forwards, join=join
-    )
+    positions = stream_positions(step=step, rank=rank, world=world, global_batch=global_batch, forwards=forwards, join=join)
     epochs = positions // n
     places = positions % n
     indices = np.empty_like(places)
@@ -173,9 +171,7 @@ def grouped_order(groups: np.ndarray, *, seed: int, global_batch: int, base: Ord
 
     @lru_cache(maxsize=2)  # two, as above
     def order(epoch: int) -> np.ndarray:
-        return grouped_permutation(
-            len(groups), seed=seed, epoch=epoch, groups=groups, global_batch=global_batch, base=base
-        )
+        return grouped_permutation(len(groups), seed=seed, epoch=epoch, groups=groups, global_batch=global_batch, base=base)
 
     return order
 

@@ -187,11 +187,7 @@ class Cursor:
     """
 
     def __init__(
-        self,
-        first: int,
-        last: int | None,
-        open_step: Callable[[int], tuple[Slot, int] | None],
-        chunk: Callable[[int], int],
+        self, first: int, last: int | None, open_step: Callable[[int], tuple[Slot, int] | None], chunk: Callable[[int], int]
     ) -> None:
         self._lock = threading.Lock()  # guards all below
         self._step, self._last = first, last

@@ -43,9 +43,7 @@ class PackRecord:
                     "new folder with --out."
                 )
         elif not _begins_as_ours(path):
-            raise DataError(
-                f"{path}: not the record of a pack, so it is not written to. Choose another folder with --out."
-            )
+            raise DataError(f"{path}: not the record of a pack, so it is not written to. Choose another folder with --out.")
         self._lines = LineFile(path)
         found = [_line(path, number, line) for number, line in enumerate(self._lines.lines(), 1)]
         self.begun: dict[str, Any] | None = found[0] if found else None

@@ -199,9 +199,7 @@ def useless_masks(
         extents[row] = run_extent(masks["rle_counts"][slice(*masks["object_rles"][row : row + 2])], int(heights[row]))
     inside = np.minimum(extents[:, 2:], size) - np.maximum(extents[:, :2], 0)
     corners = np.concatenate([boxes[:, :2], boxes[:, :2] + boxes[:, 2:]], axis=1)
-    judged = _has_mask(masks) & (np.minimum(corners[:, 2:], size) - np.maximum(corners[:, :2], 0) >= LEAST_SIDE).all(
-        axis=1
-    )
+    judged = _has_mask(masks) & (np.minimum(corners[:, 2:], size) - np.maximum(corners[:, :2], 0) >= LEAST_SIDE).all(axis=1)
     empty = judged & (inside <= 0).any(axis=1)
     over = (extents[:, :2] < -ROUNDED).any(axis=1) | (extents[:, 2:] > size + ROUNDED).any(axis=1)
     # Not `<`: what overflowed is unsure too.

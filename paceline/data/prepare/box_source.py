@@ -83,9 +83,7 @@ class BoxSource(Source):
     held: Callable[[Path, list[bytes]], Photos] = Photos  # (root, names as lists have them) -> the photos
 
     @classmethod
-    def of(
-        cls, annotated: BoxSet, request: BoxRequest = BoxRequest(), out: Path | None = None, **others: Any
-    ) -> BoxSource:
+    def of(cls, annotated: BoxSet, request: BoxRequest = BoxRequest(), out: Path | None = None, **others: Any) -> BoxSource:
         """out: where its manifest goes, if the command names it; others: fields that do not follow from `request`."""
         request = replace(request, layout=annotated.layout)
         fields = {
@@ -137,9 +135,7 @@ class BoxSource(Source):
         category_ids, classes = class_table(names)
         unlisted, left_out_pictures = count_unlisted(self.annotated)
         notes += left_out_pictures
-        notes += [
-            f"{split.source}: left out: {split.orphans}" for split in self.annotated.splits.values() if split.orphans
-        ]
+        notes += [f"{split.source}: left out: {split.orphans}" for split in self.annotated.splits.values() if split.orphans]
         with_rows = {key: (kept, rows_of(kept)) for key, kept in usable.items()}
         reading = reading_of(self.annotated.layout, with_rows, found)
         splits, arrays = {}, {}
@@ -266,9 +262,7 @@ def _read(root: Path | None, request: BoxRequest) -> BoxSet:
     return read_files(images, annotations, *val)
 
 
-def _usable_images(
-    split: Annotations, rows: np.ndarray, found: Inspection
-) -> tuple[Annotations, tuple[np.ndarray, int]]:
+def _usable_images(split: Annotations, rows: np.ndarray, found: Inspection) -> tuple[Annotations, tuple[np.ndarray, int]]:
     """The images that can be used; the photos of the others, and how many objects were on them."""
     is_bad = np.isin(rows, list(found.reasons))
     kept = split.chosen(np.flatnonzero(~is_bad))
@@ -308,6 +302,4 @@ def _in_both(splits: dict[str, tuple[Annotations, np.ndarray]], found: Inspectio
     if not len(shared):
         return []
     are = "image of val is an image" if len(shared) == 1 else "images of val are images"
-    return [
-        f"{len(shared):,} {are} of train too (the same bytes), {val.file_names[shared[0]]} first: scores will flatter"
-    ]
+    return [f"{len(shared):,} {are} of train too (the same bytes), {val.file_names[shared[0]]} first: scores will flatter"]

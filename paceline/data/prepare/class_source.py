@@ -28,15 +28,7 @@ from paceline.data.formats.class_folders import (
 )
 from paceline.data.formats.published_sets import check_flat_val, check_imagenet, part_of_imagenet
 from paceline.data.index.manifest import FILES, Expect, Manifest, prepare_command
-from paceline.data.prepare.pipeline import (
-    Arrays,
-    OnFlaw,
-    Source,
-    another_folder,
-    choose_place,
-    described,
-    write_prepared,
-)
+from paceline.data.prepare.pipeline import Arrays, OnFlaw, Source, another_folder, choose_place, described, write_prepared
 from paceline.data.prepare.val_split import NO_SPLIT, ValSplit, check_fraction, stratified, units_of
 from paceline.data.prepare.verify_images import Inspection, Photos
 
@@ -73,8 +65,7 @@ class ClassSource(Source):
             listing=listing,
             all_photos=Photos(root, [name for split in splits.values() for name in split.relative_names(root)]),
             labels={
-                key: np.repeat(np.arange(len(split.names)), list(map(len, split.names)))
-                for key, split in splits.items()
+                key: np.repeat(np.arange(len(split.names)), list(map(len, split.names))) for key, split in splits.items()
             },
             class_names=read_class_names(root, tuple(next(iter(splits.values())).classes)),
             stored=request,
@@ -93,9 +84,7 @@ class ClassSource(Source):
     def manifest(self, photos: Photos, found: Inspection) -> tuple[dict[str, Any], dict[str, Arrays]]:
         """Raises DataError where a class, or all of a container, has no photo left, or no validation split can be made."""
         if photos.kind != FILES and len(found.reasons) == len(photos.names):
-            raise DataError(
-                f"{photos.title(0)}: {found.reasons[0]}. None of the {len(photos.names):,} photos is usable."
-            )
+            raise DataError(f"{photos.title(0)}: {found.reasons[0]}. None of the {len(photos.names):,} photos is usable.")
         splits, arrays, notes, first = {}, {}, list(self.notes), 0
         for key, split in self.listing.splits.items():
             rows = np.arange(first, first + len(self.labels[key]))
@@ -165,11 +154,7 @@ def prepare_folder(
 
 
 def class_folders(
-    root: Path,
-    expect: Expect = "any",
-    val: ValSplit = NO_SPLIT,
-    on_unreadable: OnFlaw = "refuse",
-    out: Path | None = None,
+    root: Path, expect: Expect = "any", val: ValSplit = NO_SPLIT, on_unreadable: OnFlaw = "refuse", out: Path | None = None
 ) -> ClassSource:
     """The class folders of `root`, as `prepare_folder` takes them. Raises DataError for every flaw of layout."""
     if val.val_fraction:

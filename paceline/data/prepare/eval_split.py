@@ -118,9 +118,7 @@ def _named_files(wanted: HeldOut, kind: Kind, reporter: Reporter) -> Path:
         raise UserError(f"--images {wanted.images}: there is no such folder.")
     key = sha256(os.fsencode(f"{images}+{annotations}"))[:12]
     place = cache_place(images) / f"scored-{key}"
-    return (
-        place if _is_prepared(place, kind) else _prepared(read_jsons({"val": (annotations, images)}), place, reporter)
-    )
+    return place if _is_prepared(place, kind) else _prepared(read_jsons({"val": (annotations, images)}), place, reporter)
 
 
 def _prepared(listed: BoxSet | Listing, place: Path, reporter: Reporter) -> Path:

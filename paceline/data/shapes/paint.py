@@ -18,17 +18,7 @@ from paceline.data.shapes.outlines import Outline, Stamp, cover, outline_area
 
 Pattern = Literal["flat", "linear", "radial", "stripes", "checks", "dots", "noise"]
 
-BACKGROUNDS: tuple[Pattern, ...] = (
-    "linear",
-    "radial",
-    "stripes",
-    "stripes",
-    "checks",
-    "checks",
-    "noise",
-    "noise",
-    "noise",
-)
+BACKGROUNDS: tuple[Pattern, ...] = ("linear", "radial", "stripes", "stripes", "checks", "checks", "noise", "noise", "noise")
 FILLS: tuple[Pattern, ...] = ("flat", "flat", "linear", "radial", "stripes", "checks", "dots", "noise")
 # Below this width a texture is no longer seen, only mud.
 TEXTURED_PX = 24

@@ -83,9 +83,7 @@ def render_shapes(
 
     Raises DataError if `out` exists and is not an empty folder, OSError if it cannot be written.
     """
-    train, val, side = (
-        default if given is None else given for given, default in zip((train, val, side), DEFAULTS[kind])
-    )
+    train, val, side = (default if given is None else given for given, default in zip((train, val, side), DEFAULTS[kind]))
     _refuse_unless_free(out)
     out = out.absolute()
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -137,9 +135,7 @@ def shapes_folder(kind: Kind, *, progress: Progress | None = None) -> Path:
 
 def _refuse_unless_free(out: Path) -> None:
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise DataError(
-            f"{out} is in the way: it exists and is not an empty folder.\nName another folder, or remove it."
-        )
+        raise DataError(f"{out} is in the way: it exists and is not an empty folder.\nName another folder, or remove it.")
 
 
 def _draw_share(order: _Order, report: Callable[[int], object]) -> None:
@@ -223,9 +219,7 @@ def _gather_records(order: _Order) -> None:
         document = {
             "info": {"description": "paceline shapes", "version": str(GENERATOR_VERSION), "seed": order.seed},
             "licenses": [{"id": 1, "name": "made by paceline; no rights reserved", "url": ""}],
-            "categories": [
-                {"id": k, "name": name, "supercategory": "shape"} for k, name in enumerate(CLASSES, start=1)
-            ],
+            "categories": [{"id": k, "name": name, "supercategory": "shape"} for k, name in enumerate(CLASSES, start=1)],
             "images": [record["image"] for record in chosen],
             "annotations": [
                 {"id": 100 * record["image"]["id"] + k, "image_id": record["image"]["id"], **annotation}

@@ -106,9 +106,7 @@ def _outline(rng: np.random.Generator, label: int, area: float, *, most_tilt: fl
     return outlines.make_outline(label, area=area, angle=rng.uniform(-most_tilt, most_tilt), stretch=stretch)
 
 
-def _put(
-    rng: np.random.Generator, loops: outlines.Outline, height: int, width: int, overhang: float
-) -> outlines.Outline:
+def _put(rng: np.random.Generator, loops: outlines.Outline, height: int, width: int, overhang: float) -> outlines.Outline:
     """Slide the outline to a random place with at most `overhang` of its box's width and height outside the picture."""
     x1, y1, x2, y2 = outlines.outline_box(loops)
     beyond_x, beyond_y = overhang * (x2 - x1), overhang * (y2 - y1)

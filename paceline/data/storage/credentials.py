@@ -93,9 +93,7 @@ def open_place(scheme: str, place: str, patience: float) -> Any:
                 try:
                     client["root_certificate"] = read_plain(bundle, MOST_BUNDLE_BYTES)
                 except OSError as error:
-                    raise StoreTrouble(
-                        errno.EINVAL, f"AWS_CA_BUNDLE={bundle} cannot be read ({error.strerror})"
-                    ) from None
+                    raise StoreTrouble(errno.EINVAL, f"AWS_CA_BUNDLE={bundle} cannot be read ({error.strerror})") from None
         elif scheme == "gs":
             if not _google_credentials(os.environ):
                 raise StoreTrouble(errno.EACCES, NO_GOOGLE)
@@ -187,13 +185,7 @@ def _through_boto3() -> Any:
 
 
 def _google_credentials(environment: Mapping[str, str]) -> bool:
-    named = [
-        "SERVICE_ACCOUNT",
-        "SERVICE_ACCOUNT_PATH",
-        "SERVICE_ACCOUNT_KEY",
-        "APPLICATION_CREDENTIALS",
-        "BEARER_TOKEN",
-    ]
+    named = ["SERVICE_ACCOUNT", "SERVICE_ACCOUNT_PATH", "SERVICE_ACCOUNT_KEY", "APPLICATION_CREDENTIALS", "BEARER_TOKEN"]
     usual = os.path.expanduser("~/.config/gcloud/application_default_credentials.json")
     return (
         any(environment.get(f"GOOGLE_{name}") for name in named)

@@ -186,9 +186,7 @@ def _parts(name: str) -> tuple[str, str, str]:
     if scheme in ("http", "https"):
         url = urlsplit(name)
         if url.query or url.fragment or "@" in url.netloc:
-            raise OSError(
-                errno.EINVAL, "only plain URLs are read, without query (?), fragment (#) or password (@)", name
-            )
+            raise OSError(errno.EINVAL, "only plain URLs are read, without query (?), fragment (#) or password (@)", name)
         host, key = url.netloc, unquote(url.path).removeprefix("/")
     if not host or not key or key.endswith("/"):
         raise OSError(errno.EINVAL, "this URL names no file", name)

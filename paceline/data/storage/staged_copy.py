@@ -284,9 +284,7 @@ def wanted_files(index: Index, kind: str, numbers: np.ndarray) -> list[Wanted]:
     if kind == FILES and "digests" in index.extra:
         digests = dict(zip(places.files[numbers].tolist(), index.extra["digests"][numbers].tolist()))
     return [
-        Wanted(
-            places.file_path(file), staged_name(places.file_name(file)), int(places.file_sizes[file]), digests.get(file)
-        )
+        Wanted(places.file_path(file), staged_name(places.file_name(file)), int(places.file_sizes[file]), digests.get(file))
         for file in np.unique(places.files[numbers]).tolist()
     ]
 

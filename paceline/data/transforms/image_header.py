@@ -48,14 +48,7 @@ _CONTENTS = {
     b"%PDF": "PDF", b"%!PS": "PostScript", b"<svg": "SVG", b"SIMPLE  =": "FITS", b"\x93NUMPY": "a NumPy array",
     b"v/1\x01": "OpenEXR", b"#?RADIANCE": "Radiance HDR", b"PK\3\4": "ZIP",
 }  # fmt: skip
-_BRANDS = {
-    b"avi": "AVIF",
-    b"hei": "HEIC",
-    b"hev": "HEIC",
-    b"mif": "HEIF",
-    b"msf": "HEIF",
-    b"crx": "a camera's raw format",
-}
+_BRANDS = {b"avi": "AVIF", b"hei": "HEIC", b"hev": "HEIC", b"mif": "HEIF", b"msf": "HEIF", b"crx": "a camera's raw format"}
 _SAMPLES = 277  # TIFF's tag of values per pixel
 _SOF_BASELINE, _SOF_EXTENDED, _SOF_PROGRESSIVE = 0xC0, 0xC1, 0xC2
 # 0xC4, 0xC8 and 0xCC lie among the frame headers but are tables and a reserved code.

@@ -29,9 +29,7 @@ MOST_DESCRIPTORS = 253  # of one message: Linux's limit
 # Sent to all processes of a terminal or a job; what they mean is for the process that has the workers.
 IGNORED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
 # A new template runs this; the arguments are its descriptor and sys.path.
-BOOT = (
-    "import sys; sys.path[:] = sys.argv[2:]; from paceline.data.workers.template import serve; serve(int(sys.argv[1]))"
-)
+BOOT = "import sys; sys.path[:] = sys.argv[2:]; from paceline.data.workers.template import serve; serve(int(sys.argv[1]))"
 
 
 class Template:

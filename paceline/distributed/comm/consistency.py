@@ -69,9 +69,7 @@ def difference(first: Facts, other: Facts, first_ranks: str, other_ranks: str, f
     further  ranks that differ from both
     """
     names = [*first, *(name for name in other if name not in first)]
-    differ = [
-        name for name in names if name not in first or name not in other or _text(first[name]) != _text(other[name])
-    ]
+    differ = [name for name in names if name not in first or name not in other or _text(first[name]) != _text(other[name])]
     values = [_shown(facts[differ[0]]) if differ[0] in facts else ABSENT for facts in (first, other)]
     lines = [f"the ranks do not agree: {differ[0]} is {values[0]} on {first_ranks} and {values[1]} on {other_ranks}."]
     if len(differ) > 1:
@@ -79,9 +77,7 @@ def difference(first: Facts, other: Facts, first_ranks: str, other_ranks: str, f
         lines.append(f"Different as well: {', '.join(differ[1 : 1 + MOST_FIELDS])}{left_out}.")
     if further:
         lines.append(f"Different in some other way: {further}.")
-    lines.append(
-        "Start every rank with the same command, on the same data and weights, with the same version of paceline."
-    )
+    lines.append("Start every rank with the same command, on the same data and weights, with the same version of paceline.")
     return "\n".join(lines)
 
 

@@ -51,7 +51,9 @@ def variables(system: System, *, nodes: int, named: bool = True, there: Collecti
         for variable in FABRICS[system.fabric]:
             found.setdefault(variable.name, variable)
     if system.graph == "on":
-        why = "NCCL's own watch over errors asks for what a captured exchange has no answer to (torch's notes on CUDA graphs)"
+        why = (
+            "NCCL's own watch over errors asks for what a captured exchange has no answer to (torch's notes on CUDA graphs)"
+        )
         found.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", Variable("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0", why))
     if system.interface and (named or nodes > 1):
         why = "the network interface between nodes (--system.interface)"

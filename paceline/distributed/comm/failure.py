@@ -152,14 +152,10 @@ class Watch:
         beats = self._messages.get_all([f"beat/{peer}" for peer in self._watched])
         for peer, beat in zip(self._watched, beats):
             last, looks = self._seen[peer]
-            self._seen[peer] = (
-                (beat, 0) if beat is not None and _is_newer(beat, last) else (last, looks + (last != BYE))
-            )
+            self._seen[peer] = (beat, 0) if beat is not None and _is_newer(beat, last) else (last, looks + (last != BYE))
         lost = [peer for peer, (_, looks) in self._seen.items() if looks >= limit]
         if lost:
-            text = (
-                f"no sign of life for {limit * self._poll:g} s ({name_ranks(lost)} lost: killed, or its host is gone)"
-            )
+            text = f"no sign of life for {limit * self._poll:g} s ({name_ranks(lost)} lost: killed, or its host is gone)"
             self._publish(lost[0], text, FAILED_EXIT)
             self._leave(lost[0], text, FAILED_EXIT)
 

@@ -214,9 +214,7 @@ def _pmi(environ: Mapping[str, str]) -> Launch:
     return _by_blocks(environ, "pmi", (rank, world, local_rank, local_world), address, job)
 
 
-def _by_blocks(
-    environ: Mapping[str, str], kind: str, ranks: tuple[int, int, int, int], address: str, job: str
-) -> Launch:
+def _by_blocks(environ: Mapping[str, str], kind: str, ranks: tuple[int, int, int, int], address: str, job: str) -> Launch:
     """A Launch of a launcher that does not number its hosts: they are taken to be filled one after the other."""
     rank, world, local_rank, local_world = ranks
     node, nodes = rank // max(1, local_world), _count_hosts(world, local_world)

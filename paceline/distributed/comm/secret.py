@@ -35,7 +35,9 @@ VARIABLE = "PACELINE_SECRET"
 # Shorter ones can be found by trying all, by whoever reads one signed message.
 SHORTEST = 16
 LONGEST = 4096
-HOW_TO_SET = f"Give every rank the same one: export {VARIABLE}=$(openssl rand -hex 32) before srun or torchrun, mpirun -x {VARIABLE}"
+HOW_TO_SET = (
+    f"Give every rank the same one: export {VARIABLE}=$(openssl rand -hex 32) before srun or torchrun, mpirun -x {VARIABLE}"
+)
 GREETING = "greeting"
 
 

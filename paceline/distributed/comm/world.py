@@ -92,8 +92,7 @@ class World:
             moved = [(tensor, tensor.contiguous()) for tensor in tensors]
             groups = [self.control if dense.device.type == "cpu" else self.group for _, dense in moved]
             works = [
-                dist.broadcast(dense, group=group, group_src=0, async_op=True)
-                for (_, dense), group in zip(moved, groups)
+                dist.broadcast(dense, group=group, group_src=0, async_op=True) for (_, dense), group in zip(moved, groups)
             ]
             for work, (tensor, dense) in zip(works, moved):
                 if work is not None:
@@ -177,9 +176,7 @@ class World:
             with without_gloo_lines(dist.get_backend()):
                 group = dist.new_group(list(ranks), timeout=self.timeout, group_desc=name)
             with without_gloo_lines("gloo"):
-                control = dist.new_group(
-                    list(ranks), backend="gloo", timeout=self.timeout, group_desc=f"{name}, control"
-                )
+                control = dist.new_group(list(ranks), backend="gloo", timeout=self.timeout, group_desc=f"{name}, control")
         if self.rank not in ranks:
             return None
         assert not isinstance(group, int) and not isinstance(control, int)  # torch's sign for a rank that is no member

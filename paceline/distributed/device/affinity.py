@@ -66,9 +66,7 @@ def bound(system: System, world: World, reporter: Reporter, *, root: Path = topo
         yield Placed(0)
         return
     if not hasattr(os, "sched_setaffinity"):
-        raise RecipeError(
-            f"--system.bind {system.bind}: this operating system binds no process to cores; leave it off."
-        )
+        raise RecipeError(f"--system.bind {system.bind}: this operating system binds no process to cores; leave it off.")
     before = allowed_cpus()
     masks = _masks_of_node(world, before)
     near = [read_device(address, root).node for address in device_addresses(system, world.local_world)]
@@ -77,11 +75,7 @@ def bound(system: System, world: World, reporter: Reporter, *, root: Path = topo
     every = [deal(given, masks, near, system, rank)[0] for rank in range(world.local_world)]
     bind_threads(own)
     reporter.warning(_in_words(system, masks, every))
-    facts = {
-        "bind": system.bind,
-        "cores": [topology.spelled(cores) for cores in every],
-        "given": topology.spelled(before),
-    }
+    facts = {"bind": system.bind, "cores": [topology.spelled(cores) for cores in every], "given": topology.spelled(before)}
     try:
         yield Placed(share, {"placement": facts})
     finally:

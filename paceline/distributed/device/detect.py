@@ -28,9 +28,7 @@ def cpu() -> System:
     On an AVX2 CPU, which emulates bf16, autocast was 16 times slower than fp32 for ResNet-50. With AVX512-BF16 it trained
     SSD-ResNet34 and small SSDs 1.6 to 2.0 times as fast as fp32 (results/cpu-bf16).
     """
-    return System(
-        "cpu", per_node=1, memory_gib=round(_main_memory_gib() * CPU_MEMORY_SHARE, 1), precision=_cpu_precision()
-    )
+    return System("cpu", per_node=1, memory_gib=round(_main_memory_gib() * CPU_MEMORY_SHARE, 1), precision=_cpu_precision())
 
 
 def gpu() -> System:

@@ -86,9 +86,7 @@ def gpus_of(device: torch.device, count: int) -> list[str]:
 
     if device.type != "cuda" or not torch.version.cuda:
         return []
-    return [
-        f"GPU-{torch.cuda.get_device_properties(index).uuid}" for index in range(min(count, torch.cuda.device_count()))
-    ]
+    return [f"GPU-{torch.cuda.get_device_properties(index).uuid}" for index in range(min(count, torch.cuda.device_count()))]
 
 
 @contextmanager
@@ -170,15 +168,11 @@ def nvidia(uuids: Sequence[str]) -> list[tuple[str, Counter | Watts]]:
             return int(value.value)
 
         try:
-            counter = Counter(
-                lambda read=read: read("nvmlDeviceGetTotalEnergyConsumption", ctypes.c_ulonglong), unit=1e-3
-            )
+            counter = Counter(lambda read=read: read("nvmlDeviceGetTotalEnergyConsumption", ctypes.c_ulonglong), unit=1e-3)
             found.append(("NVML", counter))
         except (OSError, AttributeError):
             try:
-                found.append(
-                    ("NVML", Watts(lambda read=read: read("nvmlDeviceGetPowerUsage", ctypes.c_uint), unit=1e-3))
-                )
+                found.append(("NVML", Watts(lambda read=read: read("nvmlDeviceGetPowerUsage", ctypes.c_uint), unit=1e-3)))
             except (OSError, AttributeError):
                 continue
     return found

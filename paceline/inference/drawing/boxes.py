@@ -42,13 +42,9 @@ class Mark:
     box: tuple[float, float, float, float]  # left, top, width, height; pixels of the photo
     label: int  # class 1..K, picks the colour
     text: str  # written beside the box; "" for nothing
-    line: Literal["solid", "dashed", "thin"] = (
-        "solid"  # dashed draws attention, thin is a box near the one that is shown
-    )
+    line: Literal["solid", "dashed", "thin"] = "solid"  # dashed draws attention, thin is a box near the one that is shown
     mask: Mask | None = None  # of the whole photo, see masks.py; None for a box alone
-    hue: int | None = (
-        None  # number of the mask's hue among its class's; None: the next one, counted through the picture
-    )
+    hue: int | None = None  # number of the mask's hue among its class's; None: the next one, counted through the picture
 
 
 def colour_of(label: int) -> tuple[int, int, int]:
@@ -145,9 +141,7 @@ def _with_marks(picture: Image.Image, placed: list[tuple[Rectangle, Mark]], lett
     return canvas, len(names)
 
 
-def _outline(
-    draw: ImageDraw.ImageDraw, rectangle: Rectangle, colour: tuple[int, int, int], width: int, line: str
-) -> None:
+def _outline(draw: ImageDraw.ImageDraw, rectangle: Rectangle, colour: tuple[int, int, int], width: int, line: str) -> None:
     """A frame inside the rectangle, with a dark edge on either side that keeps it visible on any photo."""
     left, top, right, bottom = rectangle[0], rectangle[1], rectangle[2] - 1, rectangle[3] - 1
     if line == "thin":
@@ -188,8 +182,7 @@ def sample_picture(pixels: np.ndarray, label: Any, classes: Sequence[str]) -> tu
         edges = label.boxes
         frames = zip(label.canvases, label.frames.tolist())
         masks = [
-            placed_pixels(canvas[1:-1, 1:-1], frame, height, width) if len(canvas) > 2 else None
-            for canvas, frame in frames
+            placed_pixels(canvas[1:-1, 1:-1], frame, height, width) if len(canvas) > 2 else None for canvas, frame in frames
         ]
     else:
         edges, masks = label.boxes * np.array([width, height, width, height]), [None] * len(label.boxes)

@@ -34,9 +34,7 @@ OPSET = 18
 # The program that is copied beside the file.
 READER = Path(onnx_reader.__file__)
 
-torch.library.define(
-    "paceline::keep", "(Tensor boxes, Tensor valid, Tensor classes, float iou, bool by_class) -> Tensor"
-)
+torch.library.define("paceline::keep", "(Tensor boxes, Tensor valid, Tensor classes, float iou, bool by_class) -> Tensor")
 
 
 @torch.library.register_fake("paceline::keep")

@@ -63,9 +63,7 @@ class Model:
             one = {"name": self.classes[labels[place]], "score": float(scores[place])}
             one["box"] = boxes[place] + [0, 0, 1, 1] if self.detect.get("plus_one") else boxes[place]
             if len(outputs) > 3:
-                one["mask"] = pasted(
-                    outputs[3][place], boxes[place], h, w, self.detect["mask_above"], self.detect["paste"]
-                )
+                one["mask"] = pasted(outputs[3][place], boxes[place], h, w, self.detect["mask_above"], self.detect["paste"])
             found.append(one)
         return found
 
@@ -98,9 +96,7 @@ def as_input(data: bytes, facts: dict[str, Any]) -> tuple[np.ndarray, tuple[int,
     out = np.zeros((*shape, 3), np.uint8)
     high, wide = min(rows - skip[0], shape[0]), min(columns - skip[1], shape[1])
     part = slice(skip[0], skip[0] + high), slice(skip[1], skip[1] + wide)
-    if law == "bilinear-antialias" and not (
-        plain and scale == 1
-    ):  # by Pillow, from between pixels where they are scaled
+    if law == "bilinear-antialias" and not (plain and scale == 1):  # by Pillow, from between pixels where they are scaled
         left_over = picture.height - stored[1] / scale, picture.width - stored[0] / scale
         picture = turned(picture, turn)
         y, x = _rim(turn, left_over)

@@ -50,12 +50,7 @@ class Answers:
         own: Files = {} if picture is None else {place.picture: picture}
         for one in self._formats:
             own |= one.own(cast(Found, shown), place)
-        record = {
-            "file": result.file,
-            "picture": place.picture if picture is not None else None,
-            **more,
-            **result.record(),
-        }
+        record = {"file": result.file, "picture": place.picture if picture is not None else None, **more, **result.record()}
         if image_id is not None:
             record["image_id"] = image_id
         if names := [name for name in own if name != place.picture]:

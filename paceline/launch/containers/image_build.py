@@ -32,9 +32,7 @@ def tag() -> str:
         return f"paceline:{__version__}"
     text = (root / TAG_FILE).read_text().strip()
     if not text or len(text.split()) != 1 or ":" not in text.rpartition("/")[2]:
-        raise UserError(
-            f"{root / TAG_FILE}: write one line NAME:TAG there, e.g. registry.example.com/team/paceline:0.1.0."
-        )
+        raise UserError(f"{root / TAG_FILE}: write one line NAME:TAG there, e.g. registry.example.com/team/paceline:0.1.0.")
     return text
 
 

@@ -73,9 +73,7 @@ def _accelerators() -> list[Finding]:
 
     kind, devices = found()
     seen = [
-        f"{name}={short(os.environ[name])!r} limits the devices that torch sees"
-        for name in VISIBLE
-        if name in os.environ
+        f"{name}={short(os.environ[name])!r} limits the devices that torch sees" for name in VISIBLE if name in os.environ
     ]
     if kind not in ("", "cuda"):
         name = device_name(torch.device(kind, 0))
@@ -130,9 +128,7 @@ def _topology() -> Iterator[Compared]:
     text = ", ".join(f"{count} {what}{'s'[: count != 1]}" for count, what in counts)
     near = [read_device(address).node for address in device_addresses(system, system.per_node)]
     try:
-        given = [
-            spelled(cores_of(topology, rank, system.per_node, "exclusive", near)) for rank in range(system.per_node)
-        ]
+        given = [spelled(cores_of(topology, rank, system.per_node, "exclusive", near)) for rank in range(system.per_node)]
     except RecipeError as problem:
         yield "note", f"{text}; {problem}"
         return
@@ -165,9 +161,7 @@ def _shared_memory() -> Iterator[Compared]:
         yield "ok", "no /dev/shm here, and none is needed: images are decoded by threads"
         return
     free = shutil.disk_usage(folder).free / GIB
-    text = (
-        f"/dev/shm has {free:.1f} GiB free; the loader needs none (threads), NCCL between GPUs of a node some 0.1 GiB"
-    )
+    text = f"/dev/shm has {free:.1f} GiB free; the loader needs none (threads), NCCL between GPUs of a node some 0.1 GiB"
     yield ("ok", text) if free > LOW_SHM_GIB else ("note", f"{text}: docker run --shm-size=1g")
 
 
@@ -225,9 +219,7 @@ def read_host(text: str) -> dict[str, str]:
     except ValueError:
         found = None
     if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
-        raise UserError(
-            f"{VARIABLE}={short(text)}: no facts of a host. Let  paceline doctor --facts  write them there."
-        )
+        raise UserError(f"{VARIABLE}={short(text)}: no facts of a host. Let  paceline doctor --facts  write them there.")
     return {str(name): short(value, 80) for name, value in found.items()}
 
 

@@ -253,9 +253,7 @@ def read_log(text: str) -> Transport:
     )
 
 
-def _network(
-    chosen: str, ports: list[tuple[str, str]], provider: str, sockets: list[str]
-) -> tuple[str, tuple[str, ...]]:
+def _network(chosen: str, ports: list[tuple[str, str]], provider: str, sockets: list[str]) -> tuple[str, tuple[str, ...]]:
     """-> (network, its devices) by NCCL's word for what it chose."""
     word = chosen.strip()
     if word.startswith("IB") or (not word and ports):

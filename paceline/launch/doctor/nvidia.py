@@ -76,9 +76,7 @@ def ask_links() -> dict[tuple[int, int], str]:
 def ask(*words: str, program: str = "nvidia-smi") -> str:
     """Return what `PROGRAM WORDS` prints; "" if it is missing, fails, or hangs (as nvidia-smi does if a GPU fell off its bus)."""
     try:
-        done = subprocess.run(
-            [program, *words], capture_output=True, text=True, errors="replace", timeout=ANSWER_SECONDS
-        )
+        done = subprocess.run([program, *words], capture_output=True, text=True, errors="replace", timeout=ANSWER_SECONDS)
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout if done.returncode == 0 else ""

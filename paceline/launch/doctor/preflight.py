@@ -126,10 +126,7 @@ def _slow_links(reaches: Mapping[int, Reach]) -> Iterator[tuple[int, str]]:
     median = statistics.median_high(every) if every else 0
     for number, own in sorted(links.items()):
         if (best := max(own)) < SLOW_LINK * median:
-            yield (
-                number,
-                f"its best link carries {best:.0f} MB/s, the median is {median:.0f} (bound {SLOW_LINK:g} of it)",
-            )
+            yield (number, f"its best link carries {best:.0f} MB/s, the median is {median:.0f} (bound {SLOW_LINK:g} of it)")
 
 
 def _far_clocks(reaches: Mapping[int, Reach]) -> Iterator[tuple[int, str]]:
@@ -143,7 +140,5 @@ def _far_clocks(reaches: Mapping[int, Reach]) -> Iterator[tuple[int, str]]:
         error = max(error for _, error in reach.clocks.values())
         if abs(offset) > FAR_SECONDS + error:
             ahead = "ahead of" if offset > 0 else "behind"
-            text = (
-                f"its clock is {abs(offset):.3g} s {ahead} the other nodes': is a time service running (chrony, ntpd)?"
-            )
+            text = f"its clock is {abs(offset):.3g} s {ahead} the other nodes': is a time service running (chrony, ntpd)?"
             yield number, text

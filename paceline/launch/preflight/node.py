@@ -29,16 +29,7 @@ from paceline.distributed.comm.interfaces import free_port, interface_towards, i
 from paceline.distributed.comm.launcher import SINGLE
 from paceline.distributed.device.detect import allowed_cpus
 from paceline.launch.doctor.compare import Finding, examine_nodes
-from paceline.launch.doctor.measure import (
-    Listener,
-    core_rates,
-    folder_troubles,
-    neighbours,
-    offset,
-    rate_to,
-    trips_to,
-    why,
-)
+from paceline.launch.doctor.measure import Listener, core_rates, folder_troubles, neighbours, offset, rate_to, trips_to, why
 from paceline.launch.doctor.node import from_json, known_fields, look_here
 from paceline.launch.doctor.preflight import Look, Reach, bad, judge
 from paceline.launch.preflight.rank import Board
@@ -123,17 +114,8 @@ def _address(flags: argparse.Namespace) -> str:
     from paceline.distributed.comm.gloo import ANYWHERE
 
     there = interfaces()
-    candidates = (
-        os.environ.get("MASTER_ADDR"),
-        os.environ.get("SLURM_LAUNCH_NODE_IPADDR"),
-        *flags.names[:1],
-        ANYWHERE,
-    )
-    found = [
-        flags.interface,
-        os.environ.get("GLOO_SOCKET_IFNAME"),
-        *(interface_towards(one) for one in candidates if one),
-    ]
+    candidates = (os.environ.get("MASTER_ADDR"), os.environ.get("SLURM_LAUNCH_NODE_IPADDR"), *flags.names[:1], ANYWHERE)
+    found = [flags.interface, os.environ.get("GLOO_SOCKET_IFNAME"), *(interface_towards(one) for one in candidates if one)]
     for name in (*found, *there):
         if name and not name.startswith("lo") and there.get(name):
             return there[name]

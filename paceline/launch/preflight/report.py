@@ -14,9 +14,7 @@ from paceline._utils.text import one_line
 from paceline.launch.doctor.compare import Finding, line
 from paceline.launch.doctor.preflight import Look, Reach, bad
 
-STYLE = (
-    "body{font:15px sans-serif;margin:2em;max-width:80em}td,th{padding:.3em .8em;text-align:left;vertical-align:top}"
-)
+STYLE = "body{font:15px sans-serif;margin:2em;max-width:80em}td,th{padding:.3em .8em;text-align:left;vertical-align:top}"
 STYLE += "tr.excluded{background:#fdd}tr.trains{background:#dfd}pre{white-space:pre-wrap}"
 
 
@@ -109,9 +107,7 @@ def _page(result: Preflight) -> str:
         state = result.state(number)
         cells = (state, name, _measured(result, number))
         rows.append(
-            f'<tr class="{state}">'
-            + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells)
-            + f"<td>{found}</td></tr>"
+            f'<tr class="{state}">' + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells) + f"<td>{found}</td></tr>"
         )
     comm = "".join(
         f"<tr><td>{html.escape(row['kind'])} {html.escape(row['about'])}</td><td>{row['bytes']:,}</td>"

@@ -140,9 +140,7 @@ def _check(job: Job) -> None:
     _hosts_of(job)
     address = next((variable.value for variable in job.environ if variable.name == "MASTER_ADDR"), "")
     if job.start == "mpirun" and job.nodes > 1 and LOOPBACK.fullmatch(address):
-        raise UserError(
-            f"MASTER_ADDR={address}: that is another machine on every host. Unset it: the first host is taken."
-        )
+        raise UserError(f"MASTER_ADDR={address}: that is another machine on every host. Unset it: the first host is taken.")
 
 
 def _begin(job: Job, paths: tuple[Path, ...]) -> Running:

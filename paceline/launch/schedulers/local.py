@@ -81,11 +81,7 @@ def _files(job: Job, command: Words) -> tuple[File, ...]:
         "set -euo pipefail\n"
         f"cd {shlex.quote(str(job.workdir))}\n\n"
         f"{exports(environment(job))}\n"
-        + (
-            script_lines.lines(job, in_lines((*script_lines.program(job), "--number", "0"))) + "\n"
-            if job.preflight
-            else ""
-        )
+        + (script_lines.lines(job, in_lines((*script_lines.program(job), "--number", "0"))) + "\n" if job.preflight else "")
         + (f"# Before the ranks start.\n{job.between}\n\n" if job.between else "")
         + START[job.start].notes(job)
         + f"exec {in_lines(command)}\n"

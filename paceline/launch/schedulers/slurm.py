@@ -80,9 +80,7 @@ def _quiet(*command: str) -> subprocess.CompletedProcess[str]:
 
 def _check(job: Job) -> None:
     if "%" in str(job.log) or "\\" in str(job.log):
-        raise UserError(
-            f"{job.folder}: Slurm reads % and \\ in the name of a log as its own signs. Choose another --out."
-        )
+        raise UserError(f"{job.folder}: Slurm reads % and \\ in the name of a log as its own signs. Choose another --out.")
 
 
 def _begin(job: Job, paths: tuple[Path, ...]) -> Running:

@@ -228,9 +228,7 @@ class ResNet(Trunk):
 def make_resnet(name: str, model: TrunkModel, form: Form) -> Trunk:
     """The ResNet that a recipe's fields describe; see `make_trunk`."""
     if name:
-        raise RecipeError(
-            f"--model.trunk resnet/{name}: use `resnet`; --model.depth and --model.width choose which one."
-        )
+        raise RecipeError(f"--model.trunk resnet/{name}: use `resnet`; --model.depth and --model.width choose which one.")
     trunk = ResNet(
         model.depth,
         width=model.width,

@@ -195,9 +195,7 @@ class TimmTrunk(Trunk):
                 every = net(torch.zeros(1, 3, *PROBE))
                 maps = every[self.maps]
             except (RuntimeError, AssertionError, ValueError) as problem:
-                raise RecipeError(
-                    f"--model.trunk timm/{self.name}: does not take images of any size: {problem}"
-                ) from None
+                raise RecipeError(f"--model.trunk timm/{self.name}: does not take images of any size: {problem}") from None
             forms = [(1, count, *(-(-side // by) for side in PROBE)) for count, by in zip(self.channels, self.strides)]
             if [tuple(map.shape) for map in maps] != forms[self.maps]:
                 raise RecipeError(

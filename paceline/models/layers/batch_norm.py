@@ -80,9 +80,7 @@ class BatchNorm(nn.BatchNorm2d):
             shared = self.join, self.join_group
             output, statistics = joined_batch_norm(input, self.weight, self.bias, self.eps, *shared)
         elif input.shape[0] % self.groups:
-            raise RecipeError(
-                f"a forward of {input.shape[0]} images cannot be split into {self.groups} BatchNorm groups"
-            )
+            raise RecipeError(f"a forward of {input.shape[0]} images cannot be split into {self.groups} BatchNorm groups")
         else:
             output, statistics = split_batch_norm(input, self.weight, self.bias, self.groups, self.eps)
         self.pending.add_(statistics, alpha=1 / (self.groups * self.forwards))

@@ -89,9 +89,7 @@ def batch_norm_backward(
     return results
 
 
-def _outputs(
-    images: Tensor, shortcut: Tensor | None, weight: Tensor, groups: int
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _outputs(images: Tensor, shortcut: Tensor | None, weight: Tensor, groups: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Memory for what `batch_norm_forward` returns."""
     channels = images.shape[1]
     rows = 0 if shortcut is None else images.shape[0] * images.shape[2] * images.shape[3]

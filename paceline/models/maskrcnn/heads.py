@@ -35,9 +35,7 @@ class RPNHead(nn.Module):
         for level in levels:
             both = F.conv2d(self.conv(level), weight, bias).permute(0, 2, 3, 1)
             # Copied in any case: `reshape` copies all maps but those of one column, which a graph for any shape cannot tell apart.
-            of = [
-                part.clone(memory_format=torch.contiguous_format) for part in (both[..., :anchors], both[..., anchors:])
-            ]
+            of = [part.clone(memory_format=torch.contiguous_format) for part in (both[..., :anchors], both[..., anchors:])]
             logits.append(of[0].view(len(level), -1))
             deltas.append(of[1].view(len(level), -1, 4))
         return logits, deltas

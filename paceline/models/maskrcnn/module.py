@@ -71,9 +71,7 @@ class Segmenter(nn.Module):
     images), which paceline/training/loss_normalization.py divides.
     """
 
-    def __init__(
-        self, network: MaskRCNN, *, mean: Sequence[float], std: Sequence[float], settings: MaskRCNNModel
-    ) -> None:
+    def __init__(self, network: MaskRCNN, *, mean: Sequence[float], std: Sequence[float], settings: MaskRCNNModel) -> None:
         super().__init__()
         self.normalise = Normalise(mean, std)
         self.network = network
@@ -209,9 +207,7 @@ class Segmenter(nn.Module):
     def _anchors_of(self, images: Tensor, levels: list[Tensor]) -> list[Tensor]:
         """The anchors of this input shape, cached, except in a graph that is traced for any shape."""
         grids, rpn = [(level.shape[2], level.shape[3]) for level in levels], self.settings.rpn
-        make = partial(
-            pyramid_anchors, grids, *images.shape[2:], sizes=rpn.sizes, ratios=rpn.ratios, rounding=rpn.rounding
-        )
+        make = partial(pyramid_anchors, grids, *images.shape[2:], sizes=rpn.sizes, ratios=rpn.ratios, rounding=rpn.rounding)
         if isinstance(images.shape[2], torch.SymInt):
             return make()
         key = (images.device, images.shape[2], images.shape[3])

@@ -12,15 +12,7 @@ import numpy as np
 import torch
 
 from paceline.config.maskrcnn import InstanceRecipe
-from paceline.data.batch import (
-    Batch,
-    InstanceBatch,
-    InstanceObjects,
-    instance_batch,
-    plain_images,
-    raster_boxes,
-    slots_for,
-)
+from paceline.data.batch import Batch, InstanceBatch, InstanceObjects, instance_batch, plain_images, raster_boxes, slots_for
 from paceline.data.index.manifest import Manifest
 from paceline.data.loader.aspect_buckets import Shape
 from paceline.data.loader.sample_rng import SampleRandom
@@ -118,9 +110,7 @@ class InstanceData(ObjectData):
         key = transforms.image_key(self.recipe.seed, epoch, index)
         settings, model = self.recipe.input, self.recipe.model
         objects, canvas = (self.train, self.wanted_rows(index)), model.mask.canvas if model.masks else 0
-        draw = transforms.draw_training_sample(
-            header, name, *objects, random, key, settings, fit.side, canvas, fit.shape
-        )
+        draw = transforms.draw_training_sample(header, name, *objects, random, key, settings, fit.side, canvas, fit.shape)
         if not settings.copy_paste or not random.coin(settings.copy_paste):
             return draw
         other = int(self.train_numbers[random.integer(0, self.train_images)])

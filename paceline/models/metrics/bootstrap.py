@@ -108,9 +108,7 @@ def _each_class(truth: GroundTruth, found: Detections, *masks: RunLengths) -> li
     return result
 
 
-def _entries(
-    truth: GroundTruth, found: Detections, masks: Sequence[RunLengths]
-) -> Iterator[tuple[int, dict[str, Any]]]:
+def _entries(truth: GroundTruth, found: Detections, masks: Sequence[RunLengths]) -> Iterator[tuple[int, dict[str, Any]]]:
     """A row of the truth and what the scorer has matched of one class there, over all areas."""
     order = np.argsort(found.images, kind="stable")
     starts = np.searchsorted(found.images[order], np.arange(len(truth.image_ids) + 1))
@@ -135,9 +133,7 @@ def _draws(kind: str, truth: GroundTruth, classes: list[Matched], seed: int) -> 
     with np.errstate(invalid="ignore"):
         here = ~np.isnan(precision[:, 0])  # (K, B)
         total = np.maximum(here.sum(axis=0), 1)
-        each = {
-            name: np.nansum(values, axis=0) / total for name, values in (("ap", precision), ("ar", recall))
-        }  # (T, B)
+        each = {name: np.nansum(values, axis=0) / total for name, values in (("ap", precision), ("ar", recall))}  # (T, B)
     found = {
         "ap": each["ap"].mean(axis=0),
         "ap50": each["ap"][IOU_50],

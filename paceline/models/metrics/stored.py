@@ -67,8 +67,7 @@ def stored_draws(found: Mapping[str, Any], kind: Literal["box", "mask"]) -> Draw
     if kind == "box":
         return box_draws(truth, shown)
     wanted, masks = (
-        [mask or "" for image in images for mask in part(image)["masks"]]
-        for part in (lambda i: i["truth"], lambda i: i)
+        [mask or "" for image in images for mask in part(image)["masks"]] for part in (lambda i: i["truth"], lambda i: i)
     )
     known = np.array([bool(mask) for mask in wanted], bool)
     crowd = np.where(known, truth.crowd, 1).astype(np.uint8)

@@ -60,12 +60,7 @@ def match_anchors(
 
 
 def kinds(
-    best: Tensor,
-    forced: Tensor,
-    positive_iou: float,
-    negative_iou: float,
-    best_anchor: BestAnchor,
-    eligible: Tensor | None,
+    best: Tensor, forced: Tensor, positive_iou: float, negative_iou: float, best_anchor: BestAnchor, eligible: Tensor | None
 ) -> Tensor:
     """best (B, A) IoU of each anchor, forced (B, A) whether it is an object's best -> (B, A) int8, as `match_anchors`."""
     below = best < negative_iou
@@ -114,9 +109,7 @@ def overlaps_triton(
     return best, slots, forced >= 0
 
 
-def overlaps_cpu(
-    boxes: Tensor, labels: Tensor, anchors: Tensor, eligible: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor]:
+def overlaps_cpu(boxes: Tensor, labels: Tensor, anchors: Tensor, eligible: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """`overlaps_fixed` on a CPU, with work that follows the objects and the anchors near them."""
     images, count = len(labels), len(anchors)
     blocks = -(-count // BLOCK)
@@ -168,9 +161,7 @@ def inside_photo(anchors: Tensor, sizes: Tensor, beyond: float = 0.0) -> Tensor:
     return (left >= 0) & (top >= 0) & (right - beyond < width) & (bottom - beyond < height)
 
 
-def match_regions(
-    boxes: Tensor, labels: Tensor, regions: Tensor, valid: Tensor, *, iou: float
-) -> tuple[Tensor, Tensor]:
+def match_regions(boxes: Tensor, labels: Tensor, regions: Tensor, valid: Tensor, *, iou: float) -> tuple[Tensor, Tensor]:
     """The object of each region, and whether it has one.
 
     boxes    (B, G, 4); labels (B, G) int64, 0 marks an empty slot
@@ -191,9 +182,7 @@ def match_regions(
     return slots, positive
 
 
-def match_regions_fixed(
-    boxes: Tensor, labels: Tensor, regions: Tensor, valid: Tensor, iou: float
-) -> tuple[Tensor, Tensor]:
+def match_regions_fixed(boxes: Tensor, labels: Tensor, regions: Tensor, valid: Tensor, iou: float) -> tuple[Tensor, Tensor]:
     """`match_regions` with fixed shapes and no host synchronisation."""
     if labels.shape[1] == 0:
         return torch.zeros_like(valid, dtype=torch.int64), torch.zeros_like(valid)
@@ -242,9 +231,7 @@ def match(
     slots = labels.new_zeros(len(labels), len(anchors))
     positives = torch.zeros_like(slots, dtype=torch.bool)
     for one, used in images_cpu(labels):
-        slots[one], positives[one] = match_fixed(
-            boxes[one, :used], labels[one, :used], anchors, iou, positive, tie, equal
-        )
+        slots[one], positives[one] = match_fixed(boxes[one, :used], labels[one, :used], anchors, iou, positive, tie, equal)
     return slots, positives
 
 

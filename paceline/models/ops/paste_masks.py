@@ -90,9 +90,7 @@ def visible_pieces(boxes: Tensor, side: int, height: int, width: int, law: Paste
 Changes = tuple[list[Piece], np.ndarray, np.ndarray, np.ndarray]
 
 
-def changes_cpu(
-    padded: Tensor, pieces: list[Piece], threshold: float, law: PasteLaw = "torchvision"
-) -> Iterator[Changes]:
+def changes_cpu(padded: Tensor, pieces: list[Piece], threshold: float, law: PasteLaw = "torchvision") -> Iterator[Changes]:
     """A CPU's form: every region of padded (n, S + 2, S + 2) float32 resized as torchvision does, to the same bits.
 
     A region of more than CHUNK pixels is resized by `changes_batched`, in bands, with other last bits.

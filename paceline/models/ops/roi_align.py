@@ -167,9 +167,7 @@ def align_cpu(
     return result.permute(0, 3, 1, 2).to(features[0].dtype)
 
 
-def samples(
-    low: Tensor, high: Tensor, extent: int, side: int, sampling_ratio: int, aligned: bool
-) -> tuple[Tensor, Tensor]:
+def samples(low: Tensor, high: Tensor, extent: int, side: int, sampling_ratio: int, aligned: bool) -> tuple[Tensor, Tensor]:
     """Along one axis, the pixels between which a cell's samples lie, and their weights.
 
     low, high  (n,) where regions begin and end, in the level's pixels

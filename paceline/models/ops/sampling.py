@@ -74,9 +74,7 @@ def sample(positive: Tensor, negative: Tensor, bits: Tensor, *, count: int, most
     return form(positive, negative, bits, count=count, most_positive=most_positive, fill=fill)
 
 
-def sample_fixed(
-    positive: Tensor, negative: Tensor, bits: Tensor, *, count: int, most_positive: int, fill: Fill
-) -> Sample:
+def sample_fixed(positive: Tensor, negative: Tensor, bits: Tensor, *, count: int, most_positive: int, fill: Fill) -> Sample:
     """`sample` with fixed shapes and no host synchronisation, without sorting all places."""
     first = min(most_positive, count)
     positives, positive_count = smallest_fixed(positive, bits, first if fill == "negatives" else count, count)
@@ -107,9 +105,7 @@ def smallest_fixed(candidate: Tensor, bits: Tensor, most: int, width: int) -> tu
     return torch.nn.functional.pad(places, (0, width - places.shape[1])), candidate.sum(dim=1, keepdim=True)
 
 
-def sample_cpu(
-    positive: Tensor, negative: Tensor, bits: Tensor, *, count: int, most_positive: int, fill: Fill
-) -> Sample:
+def sample_cpu(positive: Tensor, negative: Tensor, bits: Tensor, *, count: int, most_positive: int, fill: Fill) -> Sample:
     """`sample` on a CPU, which sorts few candidates; at least one image."""
     place = torch.arange(count)
     rows = []

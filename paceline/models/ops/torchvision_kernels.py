@@ -18,9 +18,7 @@ from torch import Tensor
 WANTED = ("nms", "roi_align", "_roi_align_backward", "roi_pool", "_roi_pool_backward")
 
 
-def roi_align(
-    features: Tensor, regions: Tensor, side: int, *, scale: float, sampling_ratio: int, aligned: bool
-) -> Tensor:
+def roi_align(features: Tensor, regions: Tensor, side: int, *, scale: float, sampling_ratio: int, aligned: bool) -> Tensor:
     """He et al. 2017, with the gradient to the features, as torchvision.ops.roi_align.
 
     features        (B, C, H, W) float32
@@ -63,9 +61,7 @@ class _RoIAlign(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         (regions,), (shape, side, scale, sampling_ratio, aligned) = ctx.saved_tensors, ctx.facts
-        to_features = _kernels()._roi_align_backward(
-            gradient, regions, scale, side, side, *shape, sampling_ratio, aligned
-        )
+        to_features = _kernels()._roi_align_backward(gradient, regions, scale, side, side, *shape, sampling_ratio, aligned)
         return to_features, None, None, None, None, None
 
 

@@ -111,9 +111,7 @@ def hardest(losses: Tensor, candidates: Tensor, wanted: Tensor) -> Tensor:
     if fixed_shapes(losses):
         # Not as below: torch 2.11 cannot compile a cumulative sum whose rows are padded.
         order = losses.sort(dim=1, descending=True, stable=True).indices
-        return torch.zeros_like(candidates).scatter(
-            1, order, torch.arange(losses.shape[1], device=losses.device) < wanted
-        )
+        return torch.zeros_like(candidates).scatter(1, order, torch.arange(losses.shape[1], device=losses.device) < wanted)
     most = min(losses.shape[1], max(1, int(wanted.max()))) if len(wanted) else 0
     if most == 0:
         return candidates
@@ -155,13 +153,7 @@ class ChosenCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx,
-        logits: Tensor,
-        logsumexp: Tensor,
-        targets: Tensor,
-        chosen: Tensor,
-        factors: Tensor | None,
-        gamma: float,
+        ctx, logits: Tensor, logsumexp: Tensor, targets: Tensor, chosen: Tensor, factors: Tensor | None, gamma: float
     ) -> Tensor:
         """(B, A, K + 1), (B, A) float32, (B, A) int64, (B, A) bool, (B, A) float32 or None, the focal loss's gamma -> (B,) float32."""
         losses = logsumexp - logits.gather(2, targets.unsqueeze(2)).squeeze(2).float()

@@ -129,9 +129,7 @@ class SSD(nn.Module):
             raise RecipeError(f"--model.trunk: this one has maps of stride {trunk.strides}, and {needed}.")
         self.trunk, self.side = trunk, cells[0]
         # The last of a stride: a ResNet that keeps stride 8 has two maps of it.
-        self.places = [
-            max(place for place, of_map in enumerate(trunk.strides) if of_map == stride) for stride in wanted
-        ]
+        self.places = [max(place for place, of_map in enumerate(trunk.strides) if of_map == stride) for stride in wanted]
         channels = [trunk.channels[-1]]
         if pyramid:
             inputs, norm = [trunk.channels[place] for place in self.places], "batch" if extras_norm else "none"
@@ -143,22 +141,14 @@ class SSD(nn.Module):
             # The map before is halved with padding, or loses its border; the sizes determine which.
             halves = cells[level] == (cells[level - 1] + 1) // 2 and level <= 3
             block = ExtraBlock(
-                channels[-1],
-                outputs,
-                halves=halves,
-                norm=extras_norm,
-                eps=bn_eps,
-                momentum=bn_momentum,
-                padding=padding,
+                channels[-1], outputs, halves=halves, norm=extras_norm, eps=bn_eps, momentum=bn_momentum, padding=padding
             )
             blocks.append(block)
             channels.append(outputs)
         self.extras = nn.ModuleList(blocks)
         outputs = classes + 1
         self.heads = nn.ModuleList(
-            SeparateHead(count, boxes, outputs)
-            if heads == "separate"
-            else FusedHead(count, boxes, outputs, head_multiple)
+            SeparateHead(count, boxes, outputs) if heads == "separate" else FusedHead(count, boxes, outputs, head_multiple)
             for count, boxes in zip(channels, boxes_a_cell)
         )
         trunk.freeze(FROZEN[frozen])

@@ -28,11 +28,7 @@ vase, scissors, teddy bear, hair drier, toothbrush
 _UNUSED = {12, 26, 29, 30, 45, 66, 68, 69, 71, 83}
 # COCO's 80 categories by the ids of its annotations, which have holes.
 COCO = dict(
-    zip(
-        (number for number in range(1, 91) if number not in _UNUSED),
-        " ".join(_NAMES.split()).split(", "),
-        strict=True,
-    )
+    zip((number for number in range(1, 91) if number not in _UNUSED), " ".join(_NAMES.split()).split(", "), strict=True)
 )
 COCO_80 = tuple(COCO.values())
 # Of files that have a row for each id up to 90, those of no category included.
@@ -126,9 +122,7 @@ def match_rows(theirs: Sequence[Sequence[str]], labels: Labels) -> Rows:
         for row in zip(*(column for column in (labels.names, labels.folders) if len(column) == len(labels.names)))
     ]
     ours = Counter(name for names in own for name in names)
-    found = [
-        next((places[name] for name in sorted(names) if ours[name] == 1 and name in places), None) for names in own
-    ]
+    found = [next((places[name] for name in sorted(names) if ours[name] == 1 and name in places), None) for names in own]
     taken = Counter(place for place in found if place is not None)
     return Rows(
         tuple(place if place is not None and taken[place] == 1 else None for place in found),

@@ -166,10 +166,7 @@ def _place(source: str, file: File) -> str:
     address = file.url.rpartition("/")[2]
     if not source:
         return file.url
-    if (
-        source.rstrip("/").endswith((f"/{file.name}", f"/{address}" if address else file.name))
-        or Path(source).is_file()
-    ):
+    if source.rstrip("/").endswith((f"/{file.name}", f"/{address}" if address else file.name)) or Path(source).is_file():
         return source
     unpacked = (Path(source).expanduser() / file.name).is_file()
     return f"{source.rstrip('/')}/{file.name if unpacked else address}"

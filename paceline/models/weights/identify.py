@@ -47,8 +47,7 @@ PLAIN: tuple[Row, ...] = (
     ("maskrcnn-gluoncv", {}),
 )
 SMALL: tuple[Row, ...] = tuple(
-    (name, {})
-    for name in ("resnet50-tiny", "ssd-tiny", "maskrcnn-tiny", "maskrcnn-custom-cpu", "fasterrcnn-custom-cpu")
+    (name, {}) for name in ("resnet50-tiny", "ssd-tiny", "maskrcnn-tiny", "maskrcnn-custom-cpu", "fasterrcnn-custom-cpu")
 )
 # Recipes by form of the file; the first that takes it whole is used. A form without a row has PLAIN.
 ROWS: dict[str, tuple[Row, ...]] = {
@@ -70,9 +69,7 @@ class Fit:
     recipe: Recipe
     changed: int  # fields that the file has otherwise than the recipe
     classes: int = 0  # rows of its heads, without a background
-    model: nn.Module | None = (
-        None  # with the file's tensors; missing ones have no values. None: it does not take the file
-    )
+    model: nn.Module | None = None  # with the file's tensors; missing ones have no values. None: it does not take the file
     report: WeightReport | None = None
     why: str = ""  # why it does not take the file, in a line
 
@@ -86,9 +83,7 @@ class Fit:
     @property
     def distance(self) -> tuple[int, int, int]:
         """-> (tensors left out, fields that differ, tensors that had to be converted) between the recipe's network and the file's."""
-        left_out, converted = (
-            (0, 0) if self.report is None else map(len, (self.report.unexpected, self.report.converted))
-        )
+        left_out, converted = (0, 0) if self.report is None else map(len, (self.report.unexpected, self.report.converted))
         return left_out, self.changed, converted
 
     @property
@@ -106,9 +101,7 @@ def fits(file: WeightFile, recipes: Mapping[str, Recipe], given: Collection[str]
     for name, recipe in recipes.items():
         workload = workload_of(recipe.task)
         known = {
-            field: value
-            for field, value in trunk.items()
-            if hasattr(recipe.model, field) and f"model.{field}" not in given
+            field: value for field, value in trunk.items() if hasattr(recipe.model, field) and f"model.{field}" not in given
         }
         changed = [field for field in known if getattr(recipe.model, field) != known[field]]
         called = " ".join([name, *(f"--model.{field.replace('_', '-')} {known[field]}" for field in changed)])
@@ -157,9 +150,7 @@ def of_its_run(path: Path) -> dict[str, Recipe]:
     if run is None:
         return {}
     return {
-        str(run): saved_recipe(
-            read_run(run), run, named="", again=lambda name: command("eval", run, "--workload", name)
-        )
+        str(run): saved_recipe(read_run(run), run, named="", again=lambda name: command("eval", run, "--workload", name))
     }
 
 

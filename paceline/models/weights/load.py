@@ -182,9 +182,7 @@ def copy_named(
     with torch.no_grad():
         for name in used:
             own[name].copy_(saved[name])
-    return WeightReport(
-        path, tuple(used), tuple(missing), tuple(unexpected), tuple(fresh), tuple(converted), tuple(said)
-    )
+    return WeightReport(path, tuple(used), tuple(missing), tuple(unexpected), tuple(fresh), tuple(converted), tuple(said))
 
 
 def is_counter(name: str) -> bool:

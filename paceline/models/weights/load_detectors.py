@@ -183,9 +183,7 @@ def load_mask_rcnn_weights(model: MaskRCNN, source: Path | WeightFile, labels: L
         elif (rows := _rows(saved, own, file, labels)) is not None:
             converted += _with_rows(saved, own, rows)
             said += rows.lines()
-        fresh = [
-            name for name in own if _class_layer(name) and (name not in saved or saved[name].shape != own[name].shape)
-        ]
+        fresh = [name for name in own if _class_layer(name) and (name not in saved or saved[name].shape != own[name].shape)]
         # Boxes or masks of other classes are of no use beside a new class layer: all three start anew together.
         fresh = [name for name in own if _class_layer(name)] if fresh else []
         if without_masks:
@@ -197,9 +195,7 @@ def load_mask_rcnn_weights(model: MaskRCNN, source: Path | WeightFile, labels: L
     )  # fmt: skip
 
 
-def _rows(
-    saved: Mapping[str, Tensor], own: Mapping[str, Tensor], file: WeightFile, labels: Labels | None
-) -> Rows | None:
+def _rows(saved: Mapping[str, Tensor], own: Mapping[str, Tensor], file: WeightFile, labels: Labels | None) -> Rows | None:
     """How the file's classes become the data set's, see `class_rows_of`; None where a layer is missing, or of other widths."""
     layers = _class_layers(own)
     for name in (f"{layer}.{part}" for layer in layers for part in ("weight", "bias")):

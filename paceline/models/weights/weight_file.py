@@ -65,9 +65,7 @@ class WeightFile:
         notes = [*self.ours.notes, *self.others]
         eps = next((module.eps for module in trunk.modules() if isinstance(getattr(module, "eps", None), float)), None)
         if self.eps is not None and eps is not None and self.eps != eps:
-            notes.append(
-                f"trained with --model.bn-eps {self.eps:g}, and this network has {eps:g}: its outputs are others"
-            )
+            notes.append(f"trained with --model.bn-eps {self.eps:g}, and this network has {eps:g}: its outputs are others")
         return notes
 
 
@@ -151,9 +149,7 @@ def run_facts(path: Path) -> RunRecord:
 
 def _names(facts: RunRecord) -> tuple[tuple[str, ...], ...]:
     names, folders = facts.classes, facts.data.get("class_folders") or ()
-    rows = zip(
-        *(column for column in (names, folders) if isinstance(column, (list, tuple)) and len(column) == len(names))
-    )
+    rows = zip(*(column for column in (names, folders) if isinstance(column, (list, tuple)) and len(column) == len(names)))
     return tuple(tuple(str(name) for name in row) for row in rows)
 
 

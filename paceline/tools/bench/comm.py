@@ -193,7 +193,9 @@ class Fit(NamedTuple):
 
     alpha: float  # seconds of the smallest message
     beta: float  # seconds a byte
-    worst: float  # largest relative error over the points it was fitted to: 0.5 is a time half as large again as the model's
+    worst: (
+        float  # largest relative error over the points it was fitted to: 0.5 is a time half as large again as the model's
+    )
 
     def seconds(self, count: float) -> float:
         """The model's time of an all-reduce of `count` bytes."""

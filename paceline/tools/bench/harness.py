@@ -71,9 +71,7 @@ class Operation:
     limit: float = 0.0  # of a difference that still is agreement
 
 
-def variants(
-    name: str, make: Callable[..., Made], detail: str = "", *, ours: bool = False, profiled: bool = False
-) -> Menu:
+def variants(name: str, make: Callable[..., Made], detail: str = "", *, ours: bool = False, profiled: bool = False) -> Menu:
     """A contender as it is, compiled, and as a CUDA graph; if it is ours, also compiled as a graph, and with Triton kernels.
 
     make    takes compile and graph; ours also takes kernels

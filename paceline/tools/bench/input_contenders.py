@@ -52,12 +52,7 @@ def draw_unlabelled(settings: PhotoInput, epoch: int, index: int, header: Header
 
 @contextmanager
 def ours(
-    records: Records,
-    size: int,
-    threads: int,
-    decoder: Decoder,
-    fetch_threads: int = 0,
-    numbers: np.ndarray | None = None,
+    records: Records, size: int, threads: int, decoder: Decoder, fetch_threads: int = 0, numbers: np.ndarray | None = None
 ) -> Iterator[Take]:
     """paceline's loader on the CPU, with this many workers; on the records of these numbers, None: on all."""
     chosen = np.arange(len(records)) if numbers is None else numbers

@@ -40,9 +40,7 @@ Measured = dict[str, float]
 def workers_of(asked: Sequence[int]) -> list[int]:
     """What --scaling names; 0: 1, 2, 4, ... up to twice the usable cores. Raises RecipeError for a number that cannot be."""
     if any(not 0 <= count <= MOST_WORKERS for count in asked):
-        raise RecipeError(
-            f"--scaling {' '.join(map(str, asked))}: numbers from 1 to {MOST_WORKERS}, or 0 for 1, 2, 4, ..."
-        )
+        raise RecipeError(f"--scaling {' '.join(map(str, asked))}: numbers from 1 to {MOST_WORKERS}, or 0 for 1, 2, 4, ...")
     powers = [2**power for power in range((2 * cpu_cores()).bit_length())] if 0 in asked else []
     return sorted({*asked, *powers} - {0})
 
@@ -66,9 +64,7 @@ def run_scaling(
             menu[f"torchvision {count}"] = partial(theirs.loader_of(contest), count, "tensor")
     console.print(f"{len(contest.paths)} photos, {len(menu)} contenders, {rounds} rounds of {seconds:g} s each")
     found = all_rounds({name: partial(measured, make, seconds) for name, make in menu.items()}, rounds, console.print)
-    median = {
-        name: {key: statistics.median(row[key] for row in rows) for key in COLUMNS} for name, rows in found.items()
-    }
+    median = {name: {key: statistics.median(row[key] for row in rows) for key in COLUMNS} for name, rows in found.items()}
     report = {
         "photos": facts_of(contest.paths),
         "seconds_per_round": seconds,

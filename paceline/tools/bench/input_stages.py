@@ -110,14 +110,7 @@ def bench_task_recipe(recipe: Recipe) -> Recipe:
 
 
 def measure_stages(
-    task: Task,
-    system: System,
-    *,
-    bare: Records,
-    threads: int,
-    device: torch.device,
-    seconds: float,
-    wanted: Demand | None,
+    task: Task, system: System, *, bare: Records, threads: int, device: torch.device, seconds: float, wanted: Demand | None
 ) -> dict[str, Any]:
     """All of it, for a task that was opened with `bench_task_recipe`.
 

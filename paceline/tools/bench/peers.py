@@ -10,9 +10,7 @@ from typing import Any
 from paceline._utils.errors import UserError
 
 CHECKOUT = Path(__file__).resolve().parents[3]
-WHERE = (
-    "peers and some measurements are in benchmarks/ of paceline's checkout, and this paceline is installed without one"
-)
+WHERE = "peers and some measurements are in benchmarks/ of paceline's checkout, and this paceline is installed without one"
 
 
 def peers(name: str) -> Any:

@@ -80,9 +80,7 @@ def where_time_goes(step: Callable[[], Any], device: torch.device, parts: Sequen
     forward_of: dict[int, str] = {}
     for event, name, _, node in events:
         if name and node is None and event.sequence_nr >= 0:
-            forward_of[event.sequence_nr] = (
-                name  # the last with a number: work without a gradient has that of what follows
-            )
+            forward_of[event.sequence_nr] = name  # the last with a number: work without a gradient has that of what follows
     spent: Counter[str] = Counter()
     for event, name, kind, node in events:
         if node is not None and node.sequence_nr in forward_of:

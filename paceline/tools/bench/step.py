@@ -89,9 +89,7 @@ class StepBench(ABC):
 
     def ours(self, precision: Precision, scene: Any, device: torch.device) -> harness.Menu:
         """Our contenders; on a CPU also in the memory layout that a run would not choose."""
-        found = harness.variants(
-            harness.OURS, partial(our_step, self, precision, scene, device), ours=True, profiled=True
-        )
+        found = harness.variants(harness.OURS, partial(our_step, self, precision, scene, device), ours=True, profiled=True)
         if device.type == "cpu":
             name, other = self.other_layout()
             found[f"{harness.OURS} {name}"] = harness.Contender(partial(our_step, other, precision, scene, device))
@@ -199,13 +197,7 @@ def our_step(
 
 
 def steps_of(
-    bench: StepBench,
-    precision: Precision,
-    model: Any,
-    device: torch.device,
-    *,
-    compile: bool = False,
-    graph: bool = False,
+    bench: StepBench, precision: Precision, model: Any, device: torch.device, *, compile: bool = False, graph: bool = False
 ) -> Callable[[Any], Tensor]:
     """What takes an optimiser step of paceline on a batch that lies on the device -> its loss, on the device."""
     system = replace(bench.system, images_per_forward=bench.batch, precision=precision)
@@ -234,9 +226,7 @@ def placed(model: nn.Module, system: System, device: torch.device) -> Any:
     return model.to(memory_format=torch.channels_last) if system.channels_last != "off" else model  # type: ignore[call-overload]
 
 
-def predicting(
-    bench: StepBench, precision: Precision, model: Any, batch: Batch, device: torch.device
-) -> Callable[[], Any]:
+def predicting(bench: StepBench, precision: Precision, model: Any, batch: Batch, device: torch.device) -> Callable[[], Any]:
     """The model's `predict` on the batch, in this number format."""
     autocast, batch = autocast_for(replace(bench.system, precision=precision), device), laid_out(batch, bench.system)
 

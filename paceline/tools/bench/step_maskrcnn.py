@@ -197,9 +197,7 @@ class Scene:
 
     def to(self, device: torch.device) -> Scene:
         """The same on another device."""
-        boxes, labels, bitmaps = (
-            [part.to(device) for part in parts] for parts in (self.boxes, self.labels, self.bitmaps)
-        )
+        boxes, labels, bitmaps = ([part.to(device) for part in parts] for parts in (self.boxes, self.labels, self.bitmaps))
         batch = self.batch.to(device)
         assert isinstance(batch, InstanceBatch)
         return Scene(batch, boxes, labels, bitmaps, self.proposals.to(device))

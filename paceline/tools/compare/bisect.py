@@ -58,18 +58,15 @@ def bisect(
     facts = [read_run(folder) for folder in folders]
     tasks = [str(one.recipe.get("task")) for one in facts]
     if tasks[0] != tasks[1]:
-        raise UserError(
-            f"{names[0]} is a run of {tasks[0]}, {names[1]} one of {tasks[1]}: they have no tensor in common."
-        )
+        raise UserError(f"{names[0]} is a run of {tasks[0]}, {names[1]} one of {tasks[1]}: they have no tensor in common.")
     recipes = [_recipe(folder, one, workload, names) for folder, one in zip(folders, facts)]
     with waiting("reading events and checkpoints"):
         from paceline.tools.compare.replay import Records
 
         runs = [Records(folder, one) for folder, one in zip(folders, facts)]
-        found = {
-            "runs": list(map(str, names)),
-            "differences": _differences([one.as_dict() for one in facts]),
-        } | _recorded(*runs)
+        found = {"runs": list(map(str, names)), "differences": _differences([one.as_dict() for one in facts])} | _recorded(
+            *runs
+        )
     apart = [found[name]["first"]["step"] for name in ("events", "checkpoints") if found[name]["first"]]
     if apart or not (found["events"]["compared"] or found["checkpoints"]["compared"]):
         last = max(apart, default=min(run.last for run in runs))
@@ -128,9 +125,7 @@ def _recorded(one: Records, other: Records) -> dict[str, Any]:
     return {"events": events, "checkpoints": checkpoints}
 
 
-def _replayed(
-    runs: Sequence[Records], recipes: Sequence[Recipe], data: str, asked: Mapping[str, Any]
-) -> dict[str, Any]:
+def _replayed(runs: Sequence[Records], recipes: Sequence[Recipe], data: str, asked: Mapping[str, Any]) -> dict[str, Any]:
     """Train both again, until they part and each has met a record of its own, or to the last step asked."""
     from paceline.tools.compare.replay import Rerun, find_flip, one_rank
     from paceline.tools.compare.step_trace import first_apart, states_apart
@@ -150,9 +145,7 @@ def _replayed(
             for (_, ours), (_, theirs) in zip(first, second):
                 moments = [side.moment() for side in sides]
                 pairs = list(zip(sides, (ours, theirs)))
-                entries = [
-                    side.take(batches, follow="nothing" if parted else follow).entries for side, batches in pairs
-                ]
+                entries = [side.take(batches, follow="nothing" if parted else follow).entries for side, batches in pairs]
                 step += 1
                 if (place := first_apart(*entries)) is not None:
                     parted = _examined(pairs, moments, place, entries, follow)
@@ -196,9 +189,7 @@ def _elsewhere(facts: RunRecord) -> dict[str, list[str]]:
         | {name: value for name, value in host().items() if name in ("cpu", "cpu_capability")}
     )
     return {
-        name: [str(there[name]), str(now)]
-        for name, now in here.items()
-        if name in there and str(there[name]) != str(now)
+        name: [str(there[name]), str(now)] for name, now in here.items() if name in there and str(there[name]) != str(now)
     }
 
 

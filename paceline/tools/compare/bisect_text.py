@@ -111,9 +111,7 @@ def _where(parted: Mapping[str, Any]) -> str:
     if kind == "other tensors":
         names = [f"{one['kind']} {one['name']}" if one else "nothing more" for one in parted["tensors"]]
         return f"in step {step:,}, which computes {_both(names)}"
-    name = ("" if parted["name"] == kind else parted["name"]) + (
-        f" (call {parted['call']})" if parted["call"] > 1 else ""
-    )
+    name = ("" if parted["name"] == kind else parted["name"]) + (f" (call {parted['call']})" if parted["call"] > 1 else "")
     joined = " of" if kind in ("output", "gradient", "average of weights") else ":" if kind in ("input", "rate") else ""
     place = f"{kind}{joined} {name}".rstrip()
     return f"in step {step:,} at the {place}; all before it is equal to the bit"
@@ -125,9 +123,7 @@ def _parted(parted: Mapping[str, Any]) -> Iterator[str]:
     if apart:
         yield from _row("by", _difference(apart, RUNS))
     elif apart is not None:
-        yield from _row(
-            "by", "The same step, taken once more, is equal in both: this device does not compute alike twice."
-        )
+        yield from _row("by", "The same step, taken once more, is equal in both: this device does not compute alike twice.")
     rounding = parted.get("rounding")
     if apart and rounding:
         text = f"Rounding {'could make' if rounding['could'] else 'does not make'} that"

@@ -82,9 +82,7 @@ def _numbers(event: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in event.items():
         if name.startswith(NUMBERS):
-            found |= (
-                {f"{name}.{part}": item for part, item in value.items()} if isinstance(value, dict) else {name: value}
-            )
+            found |= {f"{name}.{part}": item for part, item in value.items()} if isinstance(value, dict) else {name: value}
     return found
 
 
@@ -103,9 +101,7 @@ class Rerun:
         named = {"data": data or data_from_here(facts)}
         self.controls = controls = fill(Controls(), {**facts.controls, **named}, f"{folder}: controls")
         if controls.data and not Path(controls.data).expanduser().is_dir():
-            raise UserError(
-                f"{folder}: its data are not at {controls.data}. Name the folder that holds them: --data DIR"
-            )
+            raise UserError(f"{folder}: its data are not at {controls.data}. Name the folder that holds them: --data DIR")
         self.task = open_task(recipe, controls, world)
         if self.task.facts["hash"] != facts.data.get("hash"):
             raise DataError(f"{folder}: it was trained on other photos or labels than {controls.data} holds now.")
@@ -142,9 +138,7 @@ class Rerun:
     def tensors(self) -> dict[str, dict[str, Tensor]]:
         """As a checkpoint would have them now, on the CPU."""
         groups = self.state.snapshot(self.world, {}).tensors
-        return {
-            group: {name: tensor.detach().cpu() for name, tensor in named.items()} for group, named in groups.items()
-        }
+        return {group: {name: tensor.detach().cpu() for name, tensor in named.items()} for group, named in groups.items()}
 
     def take(self, batches: Sequence[Batch], keep: int | None = None, *, follow: Follow = "all") -> StepTrace:
         """Take the next step. keep: as StepTrace's; follow: of the trace only what the step leaves behind, or nothing."""
@@ -246,9 +240,7 @@ def one_rank(records: Sequence[Records]) -> Iterator[World]:
                 f"{one.folder}: it was trained by {one.facts.world} processes, and steps are repeated in one alone."
             )
         if system.accelerator != systems[0].accelerator:
-            raise RecipeError(
-                f"{one.folder}: it computed on {system.accelerator}, the other on {systems[0].accelerator}."
-            )
+            raise RecipeError(f"{one.folder}: it computed on {system.accelerator}, the other on {systems[0].accelerator}.")
     threads, exact = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
     try:
         with open_world(SINGLE, device=choose_device(systems[0], 0)) as world:

@@ -36,9 +36,7 @@ DECIDE = (
 WHICH = ("best", "last")
 
 
-def groups_of(
-    runs: Sequence[tuple[dict[str, Any], RunRecord, Sequence[Mapping[str, float]]]],
-) -> list[dict[str, Any]]:
+def groups_of(runs: Sequence[tuple[dict[str, Any], RunRecord, Sequence[Mapping[str, float]]]]) -> list[dict[str, Any]]:
     """Groups of two runs or more, and of folds even one, in JSON's types.
 
     runs   oldest first: what `paceline runs` prints of one, its run.json, and the metrics of its evaluations
@@ -54,9 +52,7 @@ def groups_of(
         kept |= {"fold": number, "of": of, "seed": _whole(facts.recipe.get("seed"))}
         kept["best"] = max(scored, key=lambda metrics: metrics[headline], default={})
         kept["last"] = scored[-1] if scored else {}
-        kept["left_out"] = (
-            row["status"].replace("_", " ") if row["status"] not in ENDED else "" if scored else "no score"
-        )
+        kept["left_out"] = row["status"].replace("_", " ") if row["status"] not in ENDED else "" if scored else "no score"
         found[key_of(facts, fold or {})].append(kept)
     return [_group(rows) for rows in found.values() if len(rows) > 1 or rows[0]["of"]]
 
@@ -90,9 +86,7 @@ def _group(rows: list[dict[str, Any]]) -> dict[str, Any]:
         "folds": of,
         "missing": [fold for fold in range(1, of + 1) if fold not in have],
         "seeds": sorted({row["seed"] for row in rows}),
-        "runs": [
-            {name: row[name] for name in shown} for row in sorted(rows, key=lambda row: (row["fold"], row["seed"]))
-        ],
+        "runs": [{name: row[name] for name in shown} for row in sorted(rows, key=lambda row: (row["fold"], row["seed"]))],
         **{which: _spread([row[which] for row in counting]) for which in WHICH},
     }
 
@@ -126,9 +120,7 @@ def in_lines(group: Mapping[str, Any]) -> list[str]:
         lines.append(f"  {row['name']:<{width}}  {fold}seed {row['seed']:<5} best {best:>8}  last {last:>8}{left_out}")
     for name in leading_metrics(group["best"]):
         best, last = (_plus_minus(name, group[which].get(name)) for which in WHICH)
-        lines.append(
-            f"  {metric_label(name)}: best {best}, last {last} ({counted(group['best'][name]['runs'], 'run')})"
-        )
+        lines.append(f"  {metric_label(name)}: best {best}, last {last} ({counted(group['best'][name]['runs'], 'run')})")
     if group["missing"]:
         lines.append(f"  missing: {', '.join(f'fold {fold}' for fold in group['missing'])}")
     return lines

@@ -132,9 +132,7 @@ def given_speed(rate: float) -> Speed:
     return Speed(rate, 0.0, f"--rate {rate:g} images/s a rank")
 
 
-def measured_speed(
-    images_per_second: float, images: float, published: Speed | None, what: str, nodes: int = 1
-) -> Speed:
+def measured_speed(images_per_second: float, images: float, published: Speed | None, what: str, nodes: int = 1) -> Speed:
     """A run's own speed.
 
     images_per_second  of one rank

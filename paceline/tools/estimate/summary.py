@@ -79,9 +79,7 @@ def own_speed(recipe: Recipe, system: System, plan: Plan) -> Speed | None:
 
     A forward has at least half as many images as it had there. Mask R-CNN's images are assumed to have several shapes.
     """
-    fits = (
-        has_published_network(recipe) and system.precision == "bf16" and "H200" in system.chip.replace("-", " ").split()
-    )
+    fits = has_published_network(recipe) and system.precision == "bf16" and "H200" in system.chip.replace("-", " ").split()
     if not fits or system.channels_last == "off" or 2 * plan.images_per_forward < IMAGES[recipe.task]:
         return None
     asked = {name: getattr(system, name) for name in FORMS}

@@ -119,9 +119,7 @@ def _sourced(name: str, read: Reader, original: Original) -> str | None:
     text = _file(name, read, original)
     if text is None and PurePosixPath(name).name.startswith("config"):
         if (unset := UNSET.search(name)) and unset[1] != "BASH_SOURCE" and f"${{{unset[1]}}}" in name:
-            raise FlagError(
-                f"source {name}: {unset[1]} is set nowhere here. Put {unset[1]}=NAME before the command.", FAR
-            )
+            raise FlagError(f"source {name}: {unset[1]} is set nowhere here. Put {unset[1]}=NAME before the command.", FAR)
         raise FlagError(f"source {name}: {_unknown_config(name)} Pass the file: paceline from FILE.", FAR)
     return text
 
@@ -151,9 +149,7 @@ def _of_script(original: Original, script: Script, command: Command, position: i
             "`source config_NAME.sh;` before the command, or the variable that selects the configuration.",
             FAR,
         )
-    place = next(
-        at for at, word in enumerate(called.words) if any(word in program.files for program in original.programs)
-    )
+    place = next(at for at, word in enumerate(called.words) if any(word in program.files for program in original.programs))
     call = replace(
         _of_program(original, called, place, inner.sourced), before=(*command.words[:position], *called.words[:place])
     )

@@ -104,9 +104,7 @@ def recipe(call: Call) -> Recipe:
     # Theirs without a norm layer keeps BatchNorm's statistics and has none elsewhere.
     norm = call["--norm-layer"] or "frozen"
     if norm in ("gn", "group"):
-        changes |= dict.fromkeys(("model.norm", "model.fpn_norm", "model.head_norm"), "group") | {
-            "model.frozen": "none"
-        }
+        changes |= dict.fromkeys(("model.norm", "model.fpn_norm", "model.head_norm"), "group") | {"model.frozen": "none"}
     elif norm in ("bn", "batch", "syncbn"):
         changes |= {"model.norm": "batch", "model.fpn_norm": "batch", "model.head_norm": "group"}
     if call["custom-model"]:

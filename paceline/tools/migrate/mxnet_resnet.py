@@ -115,11 +115,7 @@ def recipe(call: Call) -> Recipe:
         raise UserError(f"--optimizer {call['--optimizer']}: is none of sgd, {', '.join(LARS)}, which have one here.")
     kind = _kind(call)
     if kind != "poly2":
-        changes |= {
-            "schedule.kind": kind,
-            "schedule.boundaries": _boundaries(call),
-            "schedule.factor": call["--lr-factor"],
-        }
+        changes |= {"schedule.kind": kind, "schedule.boundaries": _boundaries(call), "schedule.factor": call["--lr-factor"]}
         changes |= {"schedule.end_lr": 0.0, "schedule.warmup": made.schedule.warmup if kind == "steps" else 0.0}
     return with_fields(made, changes)
 

@@ -113,9 +113,7 @@ def _inner(words: list[str]) -> str:
         if words[place].rpartition("/")[2] in ("bash", "sh") and re.fullmatch("-[a-z]*c", words[place + 1]):
             text = words[place + 2]
             return (
-                f"{' '.join(map(shlex.quote, words[:place]))} {text}"
-                if place and not re.search("[;&|\n]", text)
-                else text
+                f"{' '.join(map(shlex.quote, words[:place]))} {text}" if place and not re.search("[;&|\n]", text) else text
             )
     return ""
 

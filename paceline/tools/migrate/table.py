@@ -35,9 +35,7 @@ class Entry:
     fields: tuple[str, ...] = ()  # dotted fields of our recipe that it decides: `recipe` of its program reads it
     values: Mapping[str, str] | None = None  # value -> flags of ours, in the place of a template
     row: str = ""  # row of docs/deviations.md that tells what differs where it is given
-    by: str = (
-        ""  # data, weights, system, launch, ranks, container: its program's formulas carry it over, not a template
-    )
+    by: str = ""  # data, weights, system, launch, ranks, container: its program's formulas carry it over, not a template
     slurm: bool = False  # means something in a Slurm job alone
 
     @property
@@ -136,9 +134,7 @@ class Program:
     of: str  # the Original's name
     files: tuple[str, ...]  # what the file that is run is called
     flags: Sequence[Entry]
-    candidates: tuple[
-        str, ...
-    ]  # recipes and rows that may be named, the likeliest first; resnet50@ = all rows so named
+    candidates: tuple[str, ...]  # recipes and rows that may be named, the likeliest first; resnet50@ = all rows so named
     differs: tuple[tuple[str, str], ...] = ()  # (what differs in every training, row of docs/deviations.md)
     # Fact -> row that says why ours may have another number.
     explains: Mapping[str, str] = field(default_factory=dict)

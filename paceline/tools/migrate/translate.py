@@ -72,9 +72,7 @@ def translate(text: str, *, read: Reader = lambda _: None, system_of: str = "") 
     wanted = {f"system.{field}": value for field, value in call.program.formulas.system(call).items()}
     if there is None and wanted.get("system.precision") == "fp32":
         wanted.pop("system.loss_scale", None)
-    same = {
-        field for field, value in wanted.items() if there and getattr(there, field.removeprefix("system.")) == value
-    }
+    same = {field for field, value in wanted.items() if there and getattr(there, field.removeprefix("system.")) == value}
     asked = [word for field, value in wanted.items() if field not in same for word in flag_of(field, value).split()]
     known = dict(_spelt(there)) if there else {}
     words = (
@@ -204,8 +202,7 @@ def nearest(call: Call) -> tuple[str, dict[str, Any]]:
         names += [row for row in ROWS if row.startswith(name)] if name.endswith("@") else [name]
     makers = {name: RECIPES[name] if name in RECIPES else ROWS[name].make for name in names}
     changes = {
-        name: {field: theirs for field, (theirs, _) in differing(wanted, make()).items()}
-        for name, make in makers.items()
+        name: {field: theirs for field, (theirs, _) in differing(wanted, make()).items()} for name, make in makers.items()
     }
     name = min(changes, key=lambda one: (len(changes[one]), not _published_there(one, call)))
     if "global_batch" in changes[name] and "optim.lr" not in changes[name]:
@@ -342,9 +339,7 @@ def facts_of(recipe: Any, plan: Any, weights: str, *, cut: bool) -> Facts:
     cut  whether --steps ends the run: its epochs are those of these steps
     """
     schedule = recipe.schedule
-    ends = (
-        plan.boundaries if schedule.kind == "steps" else () if schedule.kind == "constant" else (plan.schedule_steps,)
-    )
+    ends = plan.boundaries if schedule.kind == "steps" else () if schedule.kind == "constant" else (plan.schedule_steps,)
     target = " ".join(f"{name} {value:g}" for name, value in recipe.quality.targets)
     return Facts(
         global_batch=plan.global_batch,

@@ -86,9 +86,7 @@ def _summary(folder: str, rows: Sequence[Row]) -> Row:
         evaluations=None,
         eval_seconds=_median(row.eval_seconds for row in rows),
         quality={
-            name: value
-            for name in sorted(names)
-            if (value := _median(row.quality.get(name) for row in rows)) is not None
+            name: value for name in sorted(names) if (value := _median(row.quality.get(name) for row in rows)) is not None
         },
     )
 
@@ -119,8 +117,7 @@ def _mllog_row(path: Path, lines: Sequence[Line], accelerators: int) -> Row:
     return Row(
         file=str(path),
         written_by="paceline" if ours else "MLPerf submission",
-        system=(not ours and description.get("system"))
-        or f"{_text(value_of(lines, 'submission_org'))} {platform}".strip(),
+        system=(not ours and description.get("system")) or f"{_text(value_of(lines, 'submission_org'))} {platform}".strip(),
         benchmark=benchmark,
         status=_text(stop.metadata.get("status")) if stop is not None else "no run_stop",
         accelerators=accelerators or description.get("accelerators") or _told_accelerators(lines, batch),

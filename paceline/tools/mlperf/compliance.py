@@ -138,9 +138,7 @@ def _objections(text: str) -> tuple[str, ...]:
         lines = [line for line in message.strip().splitlines() if line.strip()]
         if not lines:
             continue
-        test = next(
-            (line.removeprefix("failed test:").strip() for line in lines if line.startswith("failed test:")), ""
-        )
+        test = next((line.removeprefix("failed test:").strip() for line in lines if line.startswith("failed test:")), "")
         first = "" if lines[0].startswith("failed test:") else lines[0].strip().rstrip(":")
         found.append(": ".join(part for part in (first, " ".join(test.split())) if part)[:400])
     return tuple(found) or _last(text)

@@ -86,9 +86,7 @@ def _dllogger(text: str) -> dict[str, Any]:
     # A step of one number is an epoch, of two an iteration in it, of none the end.
     epochs = [record for record in records if isinstance(record.get("step"), list) and len(record["step"]) == 1]
     speeds = [
-        speed
-        for record in epochs
-        if (speed := _first(record["data"], "train.total_ips", "train.ips", "train.compute_ips"))
+        speed for record in epochs if (speed := _first(record["data"], "train.total_ips", "train.ips", "train.compute_ips"))
     ]
     scores = [record["data"] for record in records if any(name.startswith("val.") for name in record["data"])]
     elapsed = [record["elapsedtime"] for record in records if isinstance(record.get("elapsedtime"), int | float | str)]

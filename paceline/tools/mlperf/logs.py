@@ -89,17 +89,13 @@ def mllog_lines(path: Path, text: str) -> list[Line]:
         if found is None:
             ours = f'"file": "{OURS}' in text  # others' runs cannot go on
             advice = (
-                "Go on with its run (the same --out mends its log), or name another one."
-                if ours
-                else "Name another one."
+                "Go on with its run (the same --out mends its log), or name another one." if ours else "Name another one."
             )
             raise DataError(f"{path}: line {number} is no :::MLLOG line: the log was cut there, or damaged. {advice}")
         lines.append(found)
     if not lines:
         name = foreign_name(text)
-        whose = (
-            f"it looks like a log of {name}, which `paceline mlperf analyse` reads" if name else "it is no MLPerf log"
-        )
+        whose = f"it looks like a log of {name}, which `paceline mlperf analyse` reads" if name else "it is no MLPerf log"
         raise DataError(f"{path}: no line with {TOKEN.strip()}: {whose}.")
     return lines
 

@@ -138,12 +138,7 @@ def _device_rows(ranks: Sequence[Facts]) -> Iterator[Row]:
         if part == "input":  # it has to feed the steps
             step = _sum(ranks, f"{task}/step")
             yield Row(
-                TITLES[name],
-                _sum(ranks, name),
-                "images/s",
-                step,
-                LEAST["fed"],
-                "what the steps take (photos to batches)",
+                TITLES[name], _sum(ranks, name), "images/s", step, LEAST["fed"], "what the steps take (photos to batches)"
             )
             continue
         yield Row(TITLES[name], _sum(ranks, name), "images/s", *_bar(row, count))
@@ -260,9 +255,7 @@ def _input(ranks: Sequence[Facts], rows: Sequence[Row], *, crowded: bool) -> Ite
         )
     for task, name in NAMES.items():
         step, fed, fast = (by_name[TITLES[f"{task}/{part}"]].measured for part in ("step", "photos", "input"))
-        if is_cpu(
-            ranks
-        ):  # whose photos cost more or less than the made-up batch: what counts is whether its cores compute
+        if is_cpu(ranks):  # whose photos cost more or less than the made-up batch: what counts is whether its cores compute
             found = [[rank["measured"][f"{task}/{part}"] for rank in ranks] for part in ("photos", "step")]
             cores = [sum(one["rate"] * one["cpu_seconds"] for one in part) for part in found]  # that computed
             starved = not crowded and cores[0] < LEAST["fed"] * cores[1]

@@ -75,9 +75,7 @@ def benches(system: System) -> list[StepBench]:
     ]
 
 
-def measure_rank(
-    world: World, launch: Launch, system: System, *, minutes: float, folder: Path, say: Say
-) -> dict[str, Any]:
+def measure_rank(world: World, launch: Launch, system: System, *, minutes: float, folder: Path, say: Say) -> dict[str, Any]:
     """This rank's facts for JSON; all ranks call it at the same time.
 
     minutes  that all of it may take, about: no round begins later
@@ -92,9 +90,7 @@ def measure_rank(
         **{"kind": world.device.type, "name": "CPU" if cpu else str(world.device)},
         "device": cpu_name() if cpu else device_name(world.device),
         "threads": (threads := set_threads(system, world)["intra_op"]),
-        "cores_own": min(
-            threads, cpu_cores() / world.local_world
-        ),  # of the cores: more ranks than those crowd each other
+        "cores_own": min(threads, cpu_cores() / world.local_world),  # of the cores: more ranks than those crowd each other
     }
     say("tests")
     world.barrier()
@@ -140,9 +136,7 @@ def measure_rank(
     return own
 
 
-def _works(
-    bench: StepBench, world: World, system: System, folder: Path
-) -> Iterator[tuple[str, Callable[[float], Any]]]:
+def _works(bench: StepBench, world: World, system: System, folder: Path) -> Iterator[tuple[str, Callable[[float], Any]]]:
     """What is timed of a workload: (name, seconds -> of one image); of classification also its disk."""
     device, precision = world.device, system.precision
     compiled = system.compile == "on" and not WORKLOADS[bench.task].network.no_compile

@@ -40,9 +40,7 @@ def mistakes(counts: np.ndarray, names: Sequence[str], most: int) -> list[tuple[
     return sorted(pairs, key=lambda pair: (-pair[2], pair[0], pair[1]))[:most]
 
 
-def confusion_matrix(
-    counts: np.ndarray, names: Sequence[str], *, background: bool = True
-) -> list[tuple[str, list[Cell]]]:
+def confusion_matrix(counts: np.ndarray, names: Sequence[str], *, background: bool = True) -> list[tuple[str, list[Cell]]]:
     """Rows of the drawn matrix, background last both ways where there is one: (class, cells).
 
     counts  (K+1, K+1): objects of a class (row) found as a class (column)

@@ -289,9 +289,7 @@ def picture_of(scene: Scene, names: Sequence[str], exif: Exif, *, small: bool = 
         bare = [replace(one, text="") for one in found[:MOST_FOUND]]
         return jpeg_uri(marks_picture(photo, bare, width=HALF_WIDTH // 2, height=HALF_HEIGHT // 2), quality=75)
     there = [
-        mark(
-            box, label, f"{names[label - 1]}{' (crowd)' if crowd else ''}", not crowd and number not in taken, own, hue
-        )
+        mark(box, label, f"{names[label - 1]}{' (crowd)' if crowd else ''}", not crowd and number not in taken, own, hue)
         for number, (box, label, crowd, own, hue) in enumerate(
             zip(scene.truth, scene.truth_labels.tolist(), scene.crowd, scene.truth_masks or repeat(None), scene.hues[1])
         )

@@ -139,9 +139,7 @@ def _tile(found: Found, error: Error, names: Sequence[str], picture: str) -> Til
     pair = pair_of(real, seen) if real != seen else ""
     classes = tuple(sorted({real, seen} - {BACKGROUND}))
     words = ", ".join([WORDS[error.kind], *about])
-    return Tile(
-        picture, error.kind, classes, score, pair, words, names[(seen or real) - 1], more, found.files[error.photo]
-    )
+    return Tile(picture, error.kind, classes, score, pair, words, names[(seen or real) - 1], more, found.files[error.photo])
 
 
 def _cut_out(found: Found, kinds: ErrorKinds, photo: int, errors: Sequence[Error], exif: Exif) -> list[str]:

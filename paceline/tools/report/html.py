@@ -126,9 +126,7 @@ def draw_chart(
         for place, (text, level) in enumerate(levels):  # labels alternate between the sides: levels may lie close
             axes.axhline(level, color=_INK, linewidth=1, linestyle=(0, (4, 3)))
             edge, side, indent = (1, "right", -2) if place % 2 == 0 else (0, "left", 2)
-            axes.annotate(
-                text, (edge, level), (indent, 3), ("axes fraction", "data"), "offset points", ha=side, color=_INK
-            )
+            axes.annotate(text, (edge, level), (indent, 3), ("axes fraction", "data"), "offset points", ha=side, color=_INK)
         if mark is not None:
             axes.axvline(mark[0], color=_INK, linewidth=1, linestyle=(0, (4, 3)))
             side, indent = ("left", 4) if mark[0] < x_end / 2 else ("right", -4)

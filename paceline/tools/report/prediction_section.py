@@ -152,9 +152,7 @@ def _middle(photos: Sequence[T], wanted: Collection[str]) -> T:
 def _name_paths(predictions: dict[str, Any], run: Path, data: Mapping[str, Any]) -> int:
     """Give each photo that may be shown its absolute path, and any other a name alone; -> how many others there are."""
     images = predictions["images"]
-    known = listed(
-        {str(image["file"]) for image in images}, run, str(data.get("root", "")), str(data.get("manifest", ""))
-    )
+    known = listed({str(image["file"]) for image in images}, run, str(data.get("root", "")), str(data.get("manifest", "")))
     for image in images:
         image["file"] = known.get(str(image["file"]), os.path.basename(str(image["file"])))
     return sum(not os.path.isabs(image["file"]) for image in images)
@@ -208,9 +206,7 @@ def detected_section(predictions: Mapping[str, Any], data: Path, exif: Exif) -> 
     counts = confusion(found.truth, found.boxes, score=shown)
     mask_overlaps = [overlap for scene in scenes for overlap in scene.mask_overlaps.tolist()]
     errors = error_kinds(found.truth, found.boxes)
-    sure = replace(
-        found, boxes=Detections(*(column[found.boxes.scores >= shown] for column in vars(found.boxes).values()))
-    )
+    sure = replace(found, boxes=Detections(*(column[found.boxes.scores >= shown] for column in vars(found.boxes).values())))
     at_score = error_kinds(sure.truth, sure.boxes)
     objects = int((found.truth.crowd == 0).sum())
     counted = errors.kinds != UNCOUNTED

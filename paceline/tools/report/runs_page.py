@@ -125,9 +125,7 @@ def _shown(run: Described, place: int, metrics: Sequence[str], out: Path, seen: 
         file, picture, words = one_picture(run.folder, workload, facts, list(seen.values()))
         seen.setdefault(data, file)
     colour, _ = STATUS.get(row["status"], STATUS[None])
-    status = (
-        "unfinished: still running, or killed" if row["status"] == "unfinished" else row["status"].replace("_", " ")
-    )
+    status = "unfinished: still running, or killed" if row["status"] == "unfinished" else row["status"].replace("_", " ")
     best = run.best
     return Shown(
         *(place, letter_of(place), row["name"]),

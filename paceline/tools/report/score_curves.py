@@ -123,9 +123,7 @@ def reliability_chart(scores: np.ndarray, right: np.ndarray, what: str, shown: f
     about = f"ECE {error:.3f}, {len(scores):,} {what}"
     sure = scores >= shown
     if shown and sure.any():
-        about += (
-            f"; {reliability(scores[sure], right[sure])[1]:.3f} from score {shown:g} on, {int(sure.sum()):,} {what}"
-        )
+        about += f"; {reliability(scores[sure], right[sure])[1]:.3f} from score {shown:g} on, {int(sure.sum()):,} {what}"
     at = [f"score about {each.score:.2f}, {each.answers:,} {what}" for each in bins]
     return draw_chart(
         "Calibration",

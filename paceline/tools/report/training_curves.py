@@ -33,10 +33,7 @@ def metric_names(evaluated: Sequence[Event]) -> list[str]:
 def targets_first(evaluated: Sequence[Event], targets: Mapping[str, float]) -> list[str]:
     """The targets that were scored, then the other metrics that one line has room for."""
     names = metric_names(evaluated)
-    return [
-        *(name for name in targets if name in names),
-        *(name for name in leading_metrics(names) if name not in targets),
-    ]
+    return [*(name for name in targets if name in names), *(name for name in leading_metrics(names) if name not in targets)]
 
 
 def training_charts(events: Sequence[Event], targets: Mapping[str, float]) -> list[Chart]:

@@ -59,9 +59,7 @@ def link_step(folder: Path, link: str) -> int | None:
     path = folder / link
     try:
         # A link out of the folder is none of ours.
-        name = (
-            str(path.readlink()) if path.is_symlink() else read_entry(path, MAX_NAME).decode("ascii", "replace").strip()
-        )
+        name = str(path.readlink()) if path.is_symlink() else read_entry(path, MAX_NAME).decode("ascii", "replace").strip()
     except OSError:  # no link, or none any more
         return None
     step = step_of(name)
@@ -74,9 +72,7 @@ def linked(path: Path) -> Path:
     return path if step is None else path.with_name(step_name(step))
 
 
-def doomed_steps(
-    steps: Iterable[int], *, newest: int, keep: int, keep_every: int | None, best: int | None
-) -> list[int]:
+def doomed_steps(steps: Iterable[int], *, newest: int, keep: int, keep_every: int | None, best: int | None) -> list[int]:
     """The steps to delete once the checkpoint of step `newest` is safely on disk.
 
     keep        so many of the newest stay, `newest` among them

@@ -18,17 +18,7 @@ from paceline._utils.errors import CheckpointError, UserError
 from paceline._utils.hashing import sha256
 from paceline._utils.reporter import WARNINGS, Reporter
 from paceline._utils.safe_read import is_whole, open_plain_sized, parse, read_entry
-from paceline.training.checkpoint.layout import (
-    BEST,
-    FORMAT,
-    INDEX,
-    LAST,
-    STATE,
-    link_step,
-    list_steps,
-    step_name,
-    step_of,
-)
+from paceline.training.checkpoint.layout import BEST, FORMAT, INDEX, LAST, STATE, link_step, list_steps, step_name, step_of
 from paceline.training.checkpoint.write import Snapshot, with_strides
 
 SUFFIX = ".safetensors"
@@ -188,15 +178,11 @@ def find_checkpoint(folder: Path, which: str, reporter: Reporter = WARNINGS) -> 
             break  # else the link was moved on, and what it led to is deleted
     if which == BEST and step not in steps and steps:
         path = find_checkpoint(folder, LAST)
-        reporter.line(
-            f"{folder} has no best checkpoint yet (no evaluation is finished): its last is taken, {path.name}"
-        )
+        reporter.line(f"{folder} has no best checkpoint yet (no evaluation is finished): its last is taken, {path.name}")
         return path
     if which == LAST and step not in steps and steps:
         step = steps[-1]
     if step is None or step not in steps:
-        known = ", ".join(
-            [*(link for link in (LAST, BEST) if link_step(folder, link) is not None), *map(step_name, steps)]
-        )
+        known = ", ".join([*(link for link in (LAST, BEST) if link_step(folder, link) is not None), *map(step_name, steps)])
         raise CheckpointError(f"{folder} has no checkpoint {which!r}. There: {known or 'none'}.")
     return folder / step_name(step)

@@ -48,9 +48,7 @@ def open_console(controls: Controls, rank: int) -> Console:
     """The console of a run; with --json beside the events, on stderr."""
     # Where both are one terminal, a line that is drawn again would run into the events.
     plain = rank > 0 or (controls.json and sys.stdout.isatty())
-    return Console(
-        quiet=controls.quiet, terminal=False if plain else None, out=sys.stderr if controls.json else sys.stdout
-    )
+    return Console(quiet=controls.quiet, terminal=False if plain else None, out=sys.stderr if controls.json else sys.stdout)
 
 
 class Console(Reporter):
@@ -87,9 +85,7 @@ class Console(Reporter):
     def __enter__(self) -> Console:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
     def plan(self, total_steps: int, *, target: str, global_batch: int) -> None:
@@ -185,16 +181,16 @@ class Console(Reporter):
             self.line("  ".join(parts))
         self._advise(data_wait)
 
-    def evaluation(
-        self, step: int, epoch: float, metrics: Mapping[str, float], seconds: float, best: bool = False
-    ) -> None:
+    def evaluation(self, step: int, epoch: float, metrics: Mapping[str, float], seconds: float, best: bool = False) -> None:
         """Show a finished evaluation: its metrics (fractions), how long it took, whether it is the best so far."""
         self._metrics = "  ".join(
             f"{metric_label(name)} {metric_text(name, metrics[name])}" for name in leading_metrics(metrics)
         )
         target = f"  (target {self._target})" if self._target else ""
         best = best and any(metrics[name] > 0 for name in leading_metrics(metrics))  # 0.0 is the best of nothing
-        line = f"step {step:,}  epoch {epoch:.2f}  {self._metrics}{target}  in {duration(seconds)}{'  (best)' if best else ''}"
+        line = (
+            f"step {step:,}  epoch {epoch:.2f}  {self._metrics}{target}  in {duration(seconds)}{'  (best)' if best else ''}"
+        )
         self.line(line, style="bold")
 
     def note_checkpoint(self, step: int, name: str) -> None:
@@ -266,9 +262,7 @@ class OnConsole(Follower):
         elif event["event"] == "resume":
             world, after = event["world"], event.get("after", "").replace("_", " ")
             given_more = f": it had ended ({after}), and was given more" if after else ""
-            self._console.line(
-                f"resumed from {event['checkpoint']} on {world} rank{'s' if world > 1 else ''}{given_more}"
-            )
+            self._console.line(f"resumed from {event['checkpoint']} on {world} rank{'s' if world > 1 else ''}{given_more}")
 
     def end(self, event: Event, *, target_met: bool) -> None:
         """Remove the live line, and show how the run ended."""

@@ -58,9 +58,7 @@ class TrainEvent(RunEvent):
     samples: int  # images seen so far
     images_per_second: float
     data_wait: float  # share of the interval spent waiting for input, 0..1
-    flop_per_second: float | None = (
-        None  # of all ranks, forward and backward, by the count of models/memory_estimate.py
-    )
+    flop_per_second: float | None = None  # of all ranks, forward and backward, by the count of models/memory_estimate.py
     recompilations: int | None = None  # of a compiled network: graphs that the warm-up had not compiled
     # Means over the interval, each under its name: loss; loss_NAME of several parts; GluonCV's six accuracies where asked for.
     losses: Mapping[str, float]

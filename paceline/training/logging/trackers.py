@@ -62,15 +62,11 @@ def _tracker(name: str) -> Callable[[Path, int | None], Sink]:
         _check_installed(name, f"--sink {name}")
         return WeightsAndBiases if name == "wandb" else MLflow
     if not is_in_file(name):
-        raise UserError(
-            f"--sink {name}: there is no such sink. Known: {', '.join(TRACKERS)}, or your own: ./file.py:name"
-        )
+        raise UserError(f"--sink {name}: there is no such sink. Known: {', '.join(TRACKERS)}, or your own: ./file.py:name")
     make: Any = from_file(name, "sink")
     if callable(make):
         return make  # pyright: ignore[reportReturnType]: its result is checked when it is made
-    raise UserError(
-        f"--sink {name}: that is a {type(make).__name__}, and must be a function (run, resumed_at) -> sink."
-    )
+    raise UserError(f"--sink {name}: that is a {type(make).__name__}, and must be a function (run, resumed_at) -> sink.")
 
 
 def _is_installed(name: str) -> bool:
@@ -118,9 +114,7 @@ class Sent:
         except FileNotFoundError:
             return  # the tracker is new to this run
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
-            raise UserError(
-                f"{file}: cannot be read ({problem}). Remove it, and a new one begins at this step."
-            ) from None
+            raise UserError(f"{file}: cannot be read ({problem}). Remove it, and a new one begins at this step.") from None
 
     def is_new(self, event: Event) -> bool:
         """Whether the tracker lacks this event's step, of this kind."""

@@ -45,8 +45,6 @@ def copy_into(targets: Mapping[str, Tensor], saved: Mapping[str, Tensor], what: 
         )
     for name, target in targets.items():
         if saved[name].shape != target.shape:
-            raise CheckpointError(
-                f"{problem}{name} has shape {tuple(saved[name].shape)}, needed is {tuple(target.shape)}"
-            )
+            raise CheckpointError(f"{problem}{name} has shape {tuple(saved[name].shape)}, needed is {tuple(target.shape)}")
     for name, target in targets.items():
         target.copy_(saved[name])

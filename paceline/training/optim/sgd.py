@@ -116,9 +116,7 @@ class LARS(SGD):
         foreach.mul_([gradients[index] for index in adapting], list(ratios.unbind()))
 
 
-def trust_ratios(
-    weights: list[Tensor], gradients: list[Tensor], *, weight_decay: float, eta: float, eps: float
-) -> Tensor:
+def trust_ratios(weights: list[Tensor], gradients: list[Tensor], *, weight_decay: float, eta: float, eps: float) -> Tensor:
     """N > 0 weights and their N gradients, before decay -> (N,) float32 trust ratios."""
     weight_norms = torch.stack(foreach.norm(weights)).float()
     gradient_norms = torch.stack(foreach.norm(gradients)).float()

@@ -214,9 +214,7 @@ def _choose(name: str, out: str) -> tuple[Path, Path | None]:
     if os.path.lexists(path / "run.json"):
         check_entries(path)
         if (path / STOP_FILE).is_dir():
-            raise UserError(
-                f"{path / STOP_FILE}: a folder; only a file of this name stops a run. Remove it or rename it."
-            )
+            raise UserError(f"{path / STOP_FILE}: a folder; only a file of this name stops a run. Remove it or rename it.")
         return path, None
     if path.exists() and (not path.is_dir() or any(not LEFT_OVER.fullmatch(entry.name) for entry in path.iterdir())):
         raise UserError(f"--out {out}: this is there already and is no run of ours. Choose another folder.")

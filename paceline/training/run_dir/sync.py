@@ -162,9 +162,7 @@ class Mirror:
         if newest is not None and newest in self._whole:
             steps = {name: step_of(ours[1]) for name in self._there or () if (ours := _OURS.fullmatch(name))}
             # Later ones are damaged, and stay until there is another, as here.
-            self._delete(
-                {name for name, step in steps.items() if step is not None and step < newest and step not in here}
-            )
+            self._delete({name for name, step in steps.items() if step is not None and step < newest and step not in here})
 
     def _next(self, checkpoints: Path) -> int | None:
         """The step to be copied next: the newest, the best, then those that are kept for good."""

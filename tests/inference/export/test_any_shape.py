@@ -62,9 +62,7 @@ def test_what_is_compared_is_what_predict_reads_and_what_the_file_takes(maskrcnn
     of_file = inputs(trained, Flags(compare=6, size="96x128"), (96, 128))
     assert {one.pixels.shape for one in of_file} == {(96, 128, 3)}
     assert [one.size for one in of_file] == [one.size for one in own]
-    small = inputs(
-        trained, Flags(compare=6, size="64x96"), (64, 96)
-    )  # portraits become smaller, as the program makes them
+    small = inputs(trained, Flags(compare=6, size="64x96"), (64, 96))  # portraits become smaller, as the program makes them
     assert {one.size for one in small} < {(64, 85), (63, 84), (64, 48), (64, 47)} | {one.size for one in own}
 
 
@@ -101,9 +99,7 @@ class Anchored(nn.Module):
 def test_anchors_and_the_best_of_them_are_traced_for_any_shape(rounding):
     side = {2: 32 * Dim("rows", max=9), 3: 32 * Dim("columns", max=9)}
     with torch.no_grad(), _any_shape():
-        program = torch.export.export(
-            Anchored(rounding), (torch.zeros(1, 1, 96, 160),), dynamic_shapes={"images": side}
-        )
+        program = torch.export.export(Anchored(rounding), (torch.zeros(1, 1, 96, 160),), dynamic_shapes={"images": side})
     for height, width in ((64, 96), (96, 64), (256, 192), (288, 64)):
         images = torch.zeros(1, 1, height, width)
         anchors, best = program.module()(images)

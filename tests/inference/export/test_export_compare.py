@@ -9,11 +9,7 @@ from paceline.inference.export.verification import BOX, SCORE, compare
 
 def photo(rows: list[tuple[float, float, int]], places: int = 4, masks: bool = False) -> list[np.ndarray]:
     """Answers with boxes of 10 px from `left` on: (left, score, label)."""
-    boxes, scores, labels = (
-        np.zeros((places, 4), np.float32),
-        np.zeros(places, np.float32),
-        -np.ones(places, np.float32),
-    )
+    boxes, scores, labels = (np.zeros((places, 4), np.float32), np.zeros(places, np.float32), -np.ones(places, np.float32))
     for place, (left, score, label) in enumerate(rows):
         boxes[place], scores[place], labels[place] = (left, 0, left + 10, 10), score, label
     return [boxes, scores, labels, *([np.full((places, 4, 4), 0.75, np.float32)] if masks else [])]

@@ -193,10 +193,7 @@ STRANGERS: dict[str, tuple[Callable[[ModelProto], object], str]] = {
     "a huge input": (lambda model: card(model, lambda facts: facts["graph"].update(height=10**9)), "graph"),
     "another size": (lambda model: card(model, lambda facts: facts["graph"].update(height=64)), "its card says"),
     "another task": (lambda model: card(model, lambda facts: facts["recipe"].update(task="ssd")), "recipe"),
-    "its own task": (
-        lambda model: card(model, lambda facts: facts["recipe"].update(task="./bad.py:BAD")),
-        "bad.py:BAD",
-    ),
+    "its own task": (lambda model: card(model, lambda facts: facts["recipe"].update(task="./bad.py:BAD")), "bad.py:BAD"),
 }
 
 
@@ -259,25 +256,10 @@ def test_what_is_no_file_of_openvino_is_refused(resnet_run, run, tmp_path, capsy
         "empty": ("", numbers, "empty.xml", "damaged"),
         "page": ("<html></html>", numbers, "page.xml", "says nothing of classes"),
         "entities": (entity, numbers, "entities.xml", "entities"),
-        "operator": (
-            text.replace('type="Convolution"', 'type="Stranger"', 1),
-            numbers,
-            "operator.xml",
-            "does not open it",
-        ),
+        "operator": (text.replace('type="Convolution"', 'type="Stranger"', 1), numbers, "operator.xml", "does not open it"),
         "input": (text.replace('"photos"', '"images"'), numbers, "input.xml", "its card says"),
-        "offset": (
-            no_digest.replace('offset="0"', f'offset="{1 << 40}"', 1),
-            numbers,
-            "offset.xml",
-            "does not open it",
-        ),
-        "model": (
-            text.replace("&quot;height&quot;: 32", "&quot;height&quot;: 64"),
-            numbers,
-            "model.xml",
-            "its card says",
-        ),
+        "offset": (no_digest.replace('offset="0"', f'offset="{1 << 40}"', 1), numbers, "offset.xml", "does not open it"),
+        "model": (text.replace("&quot;height&quot;: 32", "&quot;height&quot;: 64"), numbers, "model.xml", "its card says"),
     }
     for name, (content, beside, *wanted) in cases.items():
         (theirs := tmp_path / f"{name}.xml").write_text(content)
@@ -361,9 +343,7 @@ def constants(task: str, recipe: Any, shape: tuple[int, int]) -> ModelProto:
     if task == "maskrcnn":
         inputs.append(helper.make_tensor_value_info("sizes", TensorProto.INT64, [1, 2]))
         values["masks"] = np.ones((1, 3, 28, 28), np.float32)
-    nodes = [
-        helper.make_node("Constant", [], [name], value=numpy_helper.from_array(one)) for name, one in values.items()
-    ]
+    nodes = [helper.make_node("Constant", [], [name], value=numpy_helper.from_array(one)) for name, one in values.items()]
     kinds = {name: helper.np_dtype_to_tensor_dtype(one.dtype) for name, one in values.items()}
     outputs = [helper.make_tensor_value_info(name, kinds[name], one.shape) for name, one in values.items()]
     model = helper.make_model(

@@ -60,9 +60,7 @@ def test_a_classifier_s_loss_is_what_its_file_scores(resnet_run, tmp_path, capsy
     facts = json.loads(InferenceSession(out).get_modelmeta().custom_metadata_map["paceline"])
     assert facts["graph"]["precision"] == "int8" and facts["classes"] == ["ant", "bee", "cat"]
     assert export(capsys, resnet_run.folder, floats, "--compare", 0).code == 0
-    found = re.search(
-        r"top1 of 9 validation photos, in percent: ([\d.]+) in fp32, ([\d.]+) in int8: ([\d.]+)", said.out
-    )
+    found = re.search(r"top1 of 9 validation photos, in percent: ([\d.]+) in fp32, ([\d.]+) in int8: ([\d.]+)", said.out)
     assert found is not None, said
     shares, values = [], []
     for file in (floats, out):

@@ -162,9 +162,7 @@ def test_anybodys_weights_become_one_file_too(tmp_path, class_photos, capsys):
         (["--recipe", "ssd", "--out", "a.safetensors"], ("--recipe ssd", "Leave it away")),
     ],
 )
-def test_what_cannot_be_written_is_refused_and_nothing_is_left(
-    words, wanted, resnet_run, tmp_path, capsys, monkeypatch
-):
+def test_what_cannot_be_written_is_refused_and_nothing_is_left(words, wanted, resnet_run, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("photo.jpg").write_bytes(b"x")
     Path("theirs.safetensors").write_bytes(b"theirs")

@@ -113,10 +113,7 @@ def test_a_classifier_answers_for_any_number_of_photos(resnet_run, tmp_path, cap
         assert place.encode() not in content, f"it tells where it was made: {place}"
     session = InferenceSession(out)
     facts = json.loads(session.get_modelmeta().custom_metadata_map["paceline"])
-    assert facts["classes"] == ["ant", "bee", "cat"] and (facts["graph"]["height"], facts["graph"]["batch"]) == (
-        32,
-        None,
-    )
+    assert facts["classes"] == ["ant", "bee", "cat"] and (facts["graph"]["height"], facts["graph"]["batch"]) == (32, None)
     photos = np.random.default_rng(0).integers(0, 255, (5, 32, 32, 3), dtype=np.uint8)
     together = session.run(["probabilities"], {"photos": photos})[0]
     alone = np.concatenate([session.run(None, {"photos": photos[place : place + 1]})[0] for place in range(5)])
@@ -213,9 +210,7 @@ def listed(found: Any) -> list[dict[str, Any]]:
 
 @pytest.mark.nightly("exports a network of boxes, and one of masks, each of which takes half a minute")
 @pytest.mark.parametrize("workload", ["ssd", "maskrcnn"])
-@pytest.mark.parametrize(
-    "suffix, input", [(".onnx", "uint8"), (".onnx", "float"), (".xml", "uint8"), (".pt2", "uint8")]
-)
+@pytest.mark.parametrize("suffix, input", [(".onnx", "uint8"), (".onnx", "float"), (".xml", "uint8"), (".pt2", "uint8")])
 def test_a_detector_answers_as_its_run_does(workload, suffix, input, request, tmp_path, capsys):
     if suffix == ".xml":
         pytest.importorskip("openvino", reason="openvino is not installed (extra: openvino)")
@@ -253,18 +248,7 @@ def test_a_detector_answers_as_its_run_does(workload, suffix, input, request, tm
 def test_a_network_without_masks_and_one_in_half_precision(tmp_path, tmp_path_factory, capsys):
     run, out = tmp_path / "run", tmp_path / "objects.onnx"
     data = drawn_instances(tmp_path_factory)
-    words = [
-        "train",
-        "maskrcnn-tiny",
-        "--data",
-        data,
-        "--out",
-        run,
-        "--model.no-masks",
-        *MASKRCNN.split(),
-        "--steps",
-        2,
-    ]
+    words = ["train", "maskrcnn-tiny", "--data", data, "--out", run, "--model.no-masks", *MASKRCNN.split(), "--steps", 2]
     assert command(capsys, *words).code in (0, 1)
     said = export(capsys, run, out, "--score-above", 0.01)
     assert said.code == 0 and "0 without" in said.out and "mask" not in said.out.replace(str(tmp_path), ""), said

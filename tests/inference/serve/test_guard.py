@@ -27,9 +27,7 @@ def test_without_the_token_nothing_of_the_model_is_told_and_no_upload_is_read():
         assert service.raw(head, end=True).startswith(b"HTTP/1.1 401")
         right = {"Authorization": f"Bearer {TOKEN}"}
         assert service.ask("/predict", photo(), **right).status == 200
-        assert (
-            service.ask("/model", **right, Host="models.example.org", Origin="https://models.example.org").status == 200
-        )
+        assert service.ask("/model", **right, Host="models.example.org", Origin="https://models.example.org").status == 200
         assert [service.ask(path).status for path in ("/", "/health", "/openapi.json")] == [200, 200, 200]
 
 

@@ -99,10 +99,7 @@ def test_a_body_that_stops_half_way_is_told_so_and_one_that_drips_too():
                     came = line.recv(1000)
             assert status_of(came) == 408
         # Two lengths: the chunks count, and none comes.
-        assert status_of(service.raw(HEAD + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\nabcde")) in (
-            400,
-            408,
-        )
+        assert status_of(service.raw(HEAD + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\nabcde")) in (400, 408)
         assert service.healthy()
 
 
@@ -234,9 +231,7 @@ def test_photos_that_are_bombs_are_refused_by_their_headers():
         endless = scans[:first] + scans[first:-2] * 200 + scans[-2:]
         service.ask("/predict", endless).refused(422, "scans")
         assert service.ask("/predict", photo()).status == 200
-        assert (
-            resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000
-        )  # KiB; one bomb would take gigabytes
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # KiB; one bomb would take gigabytes
 
 
 def _jpeg(**more: bool) -> bytes:

@@ -34,10 +34,7 @@ TOKEN = "a-token-of-24-characters"
         (["RUN", "--max-bytes", "-1"], ["--max-bytes -1"]),
         (["RUN", "--timeout", "0"], ["--timeout 0"]),
         (["RUN", "--wait", "-1"], ["--wait -1", "0 or more"]),
-        (
-            ["RUN", "--host", "203.0.113.7", "--token", TOKEN],
-            ["--host 203.0.113.7", "listened", "Name another"],
-        ),
+        (["RUN", "--host", "203.0.113.7", "--token", TOKEN], ["--host 203.0.113.7", "listened", "Name another"]),
     ],
 )
 def test_what_cannot_be_served_is_refused_in_a_sentence(ssd_run, capsys, monkeypatch, words, wanted):
@@ -68,9 +65,7 @@ def test_a_signal_ends_it_when_what_is_in_flight_is_answered(ssd_run, number):
     with commanded(ssd_run.folder, "--wait", 3000, "--batch", 2) as service:
         assert service.process is not None
         with socket.create_connection(("127.0.0.1", service.port), 60) as line:
-            line.sendall(
-                b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(photo) + photo
-            )
+            line.sendall(b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(photo) + photo)
             assert service.healthy()
             service.process.send_signal(number)
             answer = b""
@@ -97,9 +92,7 @@ def test_a_second_interrupt_leaves_at_once(ssd_run):
         assert service.process is not None
         ended = threading.Event()
         with socket.create_connection(("127.0.0.1", service.port), 60) as line:
-            line.sendall(
-                b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\nx"
-            )  # keeps it waiting
+            line.sendall(b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\nx")  # keeps it waiting
             assert service.healthy()
             threading.Thread(target=lambda: (service.process.wait(60), ended.set())).start()
 

@@ -140,9 +140,7 @@ def read_safetensors(path: Path) -> Contents:
     _refuse_others(path)
     try:
         if MOST_HEADER < (length := header_bytes(path)) < path.stat().st_size:
-            raise CheckpointError(
-                f"{path}: its header has {length:,} bytes, more than the {MOST_HEADER:,} that are read."
-            )
+            raise CheckpointError(f"{path}: its header has {length:,} bytes, more than the {MOST_HEADER:,} that are read.")
         with safe_open(path, "pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # it is no dict
             return tensors, dict(file.metadata() or {})
@@ -201,9 +199,7 @@ def _refuse_others(path: Path) -> None:
 
 
 def _pickle(path: Path) -> Contents:
-    from paceline.models.weights.formats.array_pickle import (
-        read_pickled_arrays,  # for those alone who bring such a file
-    )
+    from paceline.models.weights.formats.array_pickle import read_pickled_arrays  # for those alone who bring such a file
 
     arrays, texts = read_pickled_arrays(path)
     return _tensors(arrays, path), dict(texts)
@@ -238,9 +234,7 @@ KINDS = (
 def _tensors(arrays: Mapping[str, np.ndarray], path: Path) -> dict[str, Tensor]:
     # Before they are copied: many names may stand for the same bytes.
     if sum(array.nbytes for array in arrays.values()) > MAX_BYTES:
-        raise CheckpointError(
-            f"{path}: its arrays have more than {MAX_BYTES / 2**30:.0f} GiB, too large for these models"
-        )
+        raise CheckpointError(f"{path}: its arrays have more than {MAX_BYTES / 2**30:.0f} GiB, too large for these models")
     try:
         # A copy in the machine's byte order: arrays read from a file can be read-only, transposed or of another order.
         return _named(
@@ -264,16 +258,12 @@ def _named(loaded: Any, path: Path) -> dict[str, Tensor]:
         )
     for name, value in loaded.items():
         if not isinstance(name, str) or not name.isprintable():
-            raise CheckpointError(
-                f"{path}: {short(repr(name) if isinstance(name, str) else name)} is no name of a tensor"
-            )
+            raise CheckpointError(f"{path}: {short(repr(name) if isinstance(name, str) else name)} is no name of a tensor")
         if value.layout != torch.strided or value.is_quantized or value.is_complex() or value.device.type != "cpu":
             raise CheckpointError(f"{path}: {name} is no plain tensor of numbers ({value.layout}, {value.dtype})")
     # A tensor may say that it repeats the same few bytes without end.
     if sum(value.numel() * value.element_size() for value in loaded.values()) > MAX_BYTES:
-        raise CheckpointError(
-            f"{path}: its tensors have more than {MAX_BYTES / 2**30:.0f} GiB, too large for these models"
-        )
+        raise CheckpointError(f"{path}: its tensors have more than {MAX_BYTES / 2**30:.0f} GiB, too large for these models")
     plain = {name.replace(COMPILED, ""): value for name, value in loaded.items()}
     loaded = plain if len(plain) == len(loaded) else loaded
     prefixes = [*PREFIXES]

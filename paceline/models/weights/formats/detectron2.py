@@ -182,10 +182,7 @@ def _settings(ours: Ours) -> list[str]:
     if fields.get("depth", 50) < 50:  # basic blocks; detectron2 asks for 64
         rows.append(f"MODEL.RESNETS.RES2_OUT_CHANNELS {fields.get('width', 64)}")
     if (fields.get("groups", 1), fields.get("group_width", 64)) != (1, 64):
-        rows += [
-            f"MODEL.RESNETS.NUM_GROUPS {fields['groups']}",
-            f"MODEL.RESNETS.WIDTH_PER_GROUP {fields['group_width']}",
-        ]
+        rows += [f"MODEL.RESNETS.NUM_GROUPS {fields['groups']}", f"MODEL.RESNETS.WIDTH_PER_GROUP {fields['group_width']}"]
     if f"{SCORES}.bias" in state:
         rows += [
             f"MODEL.ROI_HEADS.NUM_CLASSES {len(state[f'{SCORES}.bias']) - 1}",
@@ -206,17 +203,13 @@ def _from_caffe2(saved: Tensors) -> Ours:
         if ours is None:
             left_out.append(name)
             continue
-        ours = _counted(
-            re.sub(r"\.(conv|bn)([a-c])\.", lambda found: f".{found[1]}{'abc'.index(found[2]) + 1}.", ours), -1
-        )
+        ours = _counted(re.sub(r"\.(conv|bn)([a-c])\.", lambda found: f".{found[1]}{'abc'.index(found[2]) + 1}.", ours), -1)
         state[ours] = tensor
         if ours.endswith(".bias") and ours != "fc.bias":
             norm = ours.removesuffix("bias")
             state[norm + "running_mean"] = torch.zeros_like(tensor)
             state[norm + "running_var"] = torch.full_like(tensor, 1 - EPS)
-    unknown = [
-        name for name in left_out if not NO_WEIGHTS.fullmatch(name) and not name.startswith(("pred_", "lr", "cur_"))
-    ]
+    unknown = [name for name in left_out if not NO_WEIGHTS.fullmatch(name) and not name.startswith(("pred_", "lr", "cur_"))]
     if unknown:
         raise FormError(f"Caffe2's, with more than an ImageNet backbone ({unknown[0]}): only backbones are read")
     state["conv1.weight"] = from_caffe(state["conv1.weight"].float())

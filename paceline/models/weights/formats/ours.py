@@ -90,9 +90,7 @@ def of_metadata(tensors: dict[str, Tensor], facts: Facts) -> Ours:
 def refuse_needs(ours: Ours, whose: str) -> None:
     """Raises FormError where the numbers are for a network that somebody does not have."""
     for name, value in ours.needs.items():
-        raise FormError(
-            f"{whose} has no such network: {NEEDS[name][value]}, and its outputs would not be these weights'"
-        )
+        raise FormError(f"{whose} has no such network: {NEEDS[name][value]}, and its outputs would not be these weights'")
 
 
 # (a regular expression of plain text, groups and escaped dots; what it becomes, with \1 for its first group)
@@ -122,9 +120,7 @@ def inverse(rules: Rules) -> list[tuple[str, str]]:
     return back
 
 
-CAFFE_NOTE = (
-    "its pixels were BGR from 0 to 255 less a mean: the stem was turned to RGB and scaled for ImageNet's deviation"
-)
+CAFFE_NOTE = "its pixels were BGR from 0 to 255 less a mean: the stem was turned to RGB and scaled for ImageNet's deviation"
 # ImageNet's deviation of R, G and B in 0..255.
 OUR_STD = tuple(255 * std for std in IMAGENET_STD)
 
@@ -135,9 +131,7 @@ def from_pixels(stem: Tensor, std: Sequence[float], *, bgr: bool) -> Tensor:
     Exact, borders included, where the mean that was taken off is ImageNet's: a padded zero is then the mean in both.
     """
     scale = (
-        stem.new_tensor(OUR_STD) / stem.new_tensor(std).flip(0)
-        if bgr
-        else stem.new_tensor(OUR_STD) / stem.new_tensor(std)
+        stem.new_tensor(OUR_STD) / stem.new_tensor(std).flip(0) if bgr else stem.new_tensor(OUR_STD) / stem.new_tensor(std)
     )
     return (stem.flip(1) if bgr else stem) * scale.view(1, 3, 1, 1)
 

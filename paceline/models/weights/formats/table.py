@@ -32,13 +32,7 @@ from paceline.models.weights.formats.mlperf import (
 from paceline.models.weights.formats.mxnet import from_gluoncv, from_mxnet, is_gluoncv, is_mxnet
 from paceline.models.weights.formats.ours import Facts, FormError, Ours, Tensors, to_metadata
 from paceline.models.weights.formats.tensorflow import from_tensorflow, is_tensorflow
-from paceline.models.weights.formats.torchvision import (
-    from_torchvision,
-    is_ours,
-    write_ours,
-    write_timm,
-    write_torchvision,
-)
+from paceline.models.weights.formats.torchvision import from_torchvision, is_ours, write_ours, write_timm, write_torchvision
 
 # Ours -> the tensors under their names, what stands beside them in the file, and what its user must know.
 Writer = Callable[[Ours], tuple[dict[str, Tensor], dict[str, object], tuple[str, ...]]]
@@ -121,9 +115,7 @@ def _write(
         return
     with part.open("wb") as file:
         if suffix == ".pkl":
-            _Pickler(file, protocol=4).dump(
-                {"model": {name: tensor.numpy() for name, tensor in tensors.items()}, **beside}
-            )
+            _Pickler(file, protocol=4).dump({"model": {name: tensor.numpy() for name, tensor in tensors.items()}, **beside})
         else:
             torch.save({"model": dict(tensors), **beside} if form.name in WRAPPED else dict(tensors), file)
 

@@ -42,7 +42,9 @@ def lacks(names: Tensors) -> str:
             f"which this network lacks; {TRUNK}"
         )
     if any(name.startswith("head.classification_head.") for name in names):
-        return "one of torchvision's one-stage detectors (RetinaNet, FCOS, SSD300 on VGG, SSDlite), and no network here is one"
+        return (
+            "one of torchvision's one-stage detectors (RetinaNet, FCOS, SSD300 on VGG, SSDlite), and no network here is one"
+        )
     return ""
 
 
@@ -56,10 +58,7 @@ def resnet_fields(state: Mapping[str, Tensor]) -> dict[str, Any]:
 
     state  under our names: a ResNet's, or a network's that stands on one
     """
-    body = next(
-        (prefix for prefix in ("", "trunk.", "backbone.body.") if f"{prefix}layer1.0.conv1.weight" in state),
-        None,
-    )
+    body = next((prefix for prefix in ("", "trunk.", "backbone.body.") if f"{prefix}layer1.0.conv1.weight" in state), None)
     if body is None:
         return {}
     tensors: dict[str, Tensor] = {
@@ -73,9 +72,7 @@ def resnet_fields(state: Mapping[str, Tensor]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     stages = 4 if units[3] else 3
     depths = [
-        depth
-        for depth, (counts, has) in DEPTHS.items()
-        if has == bottleneck and list(counts[:stages]) == units[:stages]
+        depth for depth, (counts, has) in DEPTHS.items() if has == bottleneck and list(counts[:stages]) == units[:stages]
     ]
     # Three stages alone may be of several depths: the usual one.
     if depths:
@@ -86,14 +83,7 @@ def resnet_fields(state: Mapping[str, Tensor]) -> dict[str, Any]:
         found["stem"] = "small" if stem.shape[-1] == 3 else "imagenet"
         found["stem_channels"] = stem.shape[1]
     middle = tensors.get("layer1.0.conv2.weight")
-    if (
-        bottleneck
-        and middle is not None
-        and middle.dim() == 4
-        and middle.shape[1]
-        and stem is not None
-        and stem.shape[0]
-    ):
+    if bottleneck and middle is not None and middle.dim() == 4 and middle.shape[1] and stem is not None and stem.shape[0]:
         found["groups"] = middle.shape[0] // middle.shape[1]
         found["group_width"] = middle.shape[1] * 64 // stem.shape[0]
     return found
@@ -142,13 +132,10 @@ def write_torchvision(ours: Ours) -> tuple[dict[str, Tensor], dict[str, object],
     refuse_needs(ours, "torchvision")
     state = ours.tensors
     known = all(
-        MASK_RCNN.fullmatch(name) or (name.startswith(BODY) and RESNET.fullmatch(name.removeprefix(BODY)))
-        for name in state
+        MASK_RCNN.fullmatch(name) or (name.startswith(BODY) and RESNET.fullmatch(name.removeprefix(BODY))) for name in state
     )
     if not (known or all(RESNET.fullmatch(name) for name in state)):
-        odd = next(
-            name for name in state if not (RESNET.fullmatch(name.removeprefix(BODY)) or MASK_RCNN.fullmatch(name))
-        )
+        odd = next(name for name in state if not (RESNET.fullmatch(name.removeprefix(BODY)) or MASK_RCNN.fullmatch(name)))
         raise FormError(
             f"torchvision has no network with {odd}: ResNets, Faster R-CNN and Mask R-CNN with a plain pyramid are written"
         )

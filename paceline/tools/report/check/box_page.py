@@ -70,9 +70,7 @@ def box_page(
         for split, row in turned[:EXAMPLES]
     ]
     doubles = [
-        make_tile(
-            splits["val"], row, classes, side=EXAMPLE_SIDE, caption=f"train: {parts.file_of(splits['train'], twin)}"
-        )
+        make_tile(splits["val"], row, classes, side=EXAMPLE_SIDE, caption=f"train: {parts.file_of(splits['train'], twin)}")
         for twin, row in pairs[:EXAMPLES]
     ]
     return parts.make_page(
@@ -113,9 +111,7 @@ def box_page(
         charts=[_sizes(splits), _counts(splits)],
         suspicions=suspicions,
         mosaic=_mosaic(splits, classes),
-        masks=any(
-            len(index.extra.get(name, ())) for index in splits.values() for name in ("polygon_points", "rle_counts")
-        ),
+        masks=any(len(index.extra.get(name, ())) for index in splits.values() for name in ("polygon_points", "rle_counts")),
     )
 
 
@@ -175,9 +171,7 @@ def _sizes(splits: Mapping[str, Index]) -> dict[str, Any]:
 
 
 def _counts(splits: Mapping[str, Index]) -> dict[str, Any]:
-    counts = {
-        split: np.histogram(np.diff(index.extra["object_starts"]), COUNT_EDGES)[0] for split, index in splits.items()
-    }
+    counts = {split: np.histogram(np.diff(index.extra["object_starts"]), COUNT_EDGES)[0] for split, index in splits.items()}
     median = {split: np.median(np.diff(index.extra["object_starts"])) for split, index in splits.items() if len(index)}
     note = ", ".join(f"median {value:g} in {split}" for split, value in median.items())
     return _histogram("Objects in an image", note[:1].upper() + note[1:] + "." if note else "", COUNT_LABELS, counts)

@@ -74,9 +74,7 @@ def _notices(counts: Mapping[str, np.ndarray], classes: Sequence[str], conflicts
         notices.append(parts.Notice("bad", f"Photos of {first} that lie in two classes, byte for byte: {conflicts:,}."))
     for split, values in counts.items():
         if lacking := where((values == 0) & (shown > 0), classes):
-            notices.append(
-                parts.Notice("fair", f"Classes without a photo in {split}, so not scored: {some(lacking, 12)}.")
-            )
+            notices.append(parts.Notice("fair", f"Classes without a photo in {split}, so not scored: {some(lacking, 12)}."))
     if few := where(shown < FEW, classes):
         notices.append(parts.Notice("fair", f"Classes with fewer than {FEW} photos in {first}: {some(few, 12)}."))
     most, least = int(shown.argmax()), int(shown.argmin())
@@ -103,8 +101,7 @@ def _finds(
 
     leaks = [(splits["val"], row, f"{name}: {parts.file_of(first, twin)}") for twin, row in pairs[:PHOTOS]]
     doubles = [
-        (first, row, f"{classes[first.labels[row]]}, and {classes[first.labels[twin]]}")
-        for twin, row in conflicts[:PHOTOS]
+        (first, row, f"{classes[first.labels[row]]}, and {classes[first.labels[twin]]}") for twin, row in conflicts[:PHOTOS]
     ]
     small = [(splits[split], row, _size(splits[split], row)) for split, row in tiny[:PHOTOS]]
     upright = [(splits[split], row, classes[int(splits[split].labels[row])]) for split, row in turned[:PHOTOS]]

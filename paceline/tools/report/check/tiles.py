@@ -74,9 +74,7 @@ def make_tile(
     if picture is not None:
         marks = [_mark(index, image, row, region, picture.size, names, focus) for row in shown]
         places = [pixels_of(mark.box, 1, 1, picture.size) for mark in marks]
-        drawn = [
-            _under_the_pointer(index, row, place, picture.size, names) for row, place in zip(shown, places) if place
-        ]
+        drawn = [_under_the_pointer(index, row, place, picture.size, names) for row, place in zip(shown, places) if place]
         picture = marks_picture(picture, marks, width=picture.width, height=picture.height, letters=LETTERS)
     return Tile(
         photo="" if picture is None else jpeg_uri(picture, subsampling=0 if drawn else -1),
@@ -142,13 +140,7 @@ def _part(index: Index, image: int, region: Region, side: int) -> Image.Image | 
 
 
 def _mark(
-    index: Index,
-    image: int,
-    row: int,
-    region: Region,
-    size: tuple[int, int],
-    names: Sequence[str],
-    focus: Sequence[int],
+    index: Index, image: int, row: int, region: Region, size: tuple[int, int], names: Sequence[str], focus: Sequence[int]
 ) -> Mark:
     """An object in a tile of this size; a box of negative size is a line or a point."""
     across, down = size[0] / (region[2] - region[0]), size[1] / (region[3] - region[1])
